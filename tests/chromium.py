@@ -1,32 +1,21 @@
-"""Opens pages in a headless Chromium, and tells what its console said."""
+"""Pages in the installed Chromium: one for all tests, whose driver cannot be started twice at a
+time."""
 
 from __future__ import annotations
 
 import functools
 import http.server
-import re
-import shutil
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# `[pid:thread:time:INFO:CONSOLE:12] "text", source: http://... (12)`
-CONSOLE = re.compile(r":CONSOLE[:(]\d+\)?\] (.*)$", re.MULTILINE)
-TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Page:
-    """`document`: the page as HTML once its scripts were done; `console`: errors and messages."""
-
-    document: str
-    console: list[str]
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.report.output import installed_browser
 
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
@@ -48,34 +37,56 @@ def served(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-class Chromium:
-    """The browser, with a profile of its own that is thrown away."""
+@dataclass
+class OpenPage:
+    """`page`: playwright's; `said`: what the console showed, errors too; `asked`: addresses that
+    were loaded."""
 
-    def __init__(self, program: str, profile: Path) -> None:
-        self.program = program
-        self.profile = profile
+    page: Any
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
-    def open(self, address: str, milliseconds: int = 20000) -> Page:
-        """Loads a page and lets its scripts run for so many milliseconds of the page's own time."""
-        options = (
-            *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-            *("--no-first-run", "--enable-logging=stderr", f"--user-data-dir={self.profile}"),
-            *(f"--virtual-time-budget={milliseconds}", "--dump-dom"),
-        )
-        done = subprocess.run(
-            [self.program, *options, address],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=True,
-        )
-        return Page(done.stdout, CONSOLE.findall(done.stderr))
+    @property
+    def document(self) -> str:
+        """The page as HTML."""
+        return self.page.content()
+
+    def texts(self, selector: str) -> list[str]:
+        script = "(s) => [...document.querySelectorAll(s)].map((one) => one.textContent)"
+        return self.page.evaluate(script, selector)
+
+
+PageOpener = Callable[..., OpenPage]
 
 
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Chromium:
-    """Skips where no browser is installed."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip(f"no browser: install the package chromium, or any of {', '.join(NAMES)}")
-    return Chromium(program, tmp_path_factory.mktemp("chromium"))
+def browser() -> Iterator[Any]:
+    """Skips where the browser or its driver is not installed."""
+    try:
+        with installed_browser() as found:
+            yield found
+    except BadInputError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[PageOpener]:  # noqa: ANN401
+    """`open_page(address, width=1280, scheme="light")`: a fresh profile each, loaded, and ready
+    where the page says when it is."""
+    contexts = []
+
+    def opened(address: str | Path, width: int = 1280, scheme: str = "light") -> OpenPage:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        found = OpenPage(page := context.new_page())
+        page.set_default_timeout(60_000)
+        page.on("console", lambda message: found.said.append(message.text))
+        page.on("pageerror", lambda error: found.said.append(str(error)))
+        page.on("request", lambda request: found.asked.append(request.url))
+        page.goto(address.as_uri() if isinstance(address, Path) else address)
+        page.evaluate("window.reportReady")
+        return found
+
+    yield opened
+    for context in contexts:
+        context.close()

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from built_programs import PROJECT_ROOT, built_program
+from chromium import browser, open_page
+
+__all__ = ["browser", "open_page"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

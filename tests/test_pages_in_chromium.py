@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from built_programs import built_program
-from chromium import Chromium, Page, chromium, served
+from chromium import OpenPage, PageOpener, served
 from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.core.app import Json
 
-__all__ = ["chromium"]
 # fmt: off
 OPTIONS = [
     "--device=cpu", "--threads=1", "--hidden-dim=32", "--n-layers=1", "--n-heads=2",
@@ -37,21 +35,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def counts_of(page: Page) -> Json:
-    found = re.search(r'<pre id="counts">(.*?)</pre>', page.document)
-    assert found, page
-    return json.loads(found[1])
-
-
-def show_trace(browser: Chromium, folder: Path, name: str) -> Page:
+def show_trace(open_page: PageOpener, folder: Path, name: str) -> tuple[OpenPage, Json]:
+    """Opened, and what it counted; empty where it could not."""
     with served(folder) as address:
-        return browser.open(f"{address}/trace_viewer.html?trace={name}")
+        opened = open_page(f"{address}/trace_viewer.html?trace={name}")
+        opened.page.wait_for_load_state("networkidle")
+    return opened, json.loads("".join(opened.texts("#counts")) or "{}")
 
 
-def test_the_trace_opens_without_an_error(site: Path, chromium: Chromium) -> None:
-    page = show_trace(chromium, site, TRACE)
-    assert page.console == []
-    counts = counts_of(page)
+def test_the_trace_opens_without_an_error(site: Path, open_page: PageOpener) -> None:
+    page, counts = show_trace(open_page, site, TRACE)
+    assert page.said == []
     events = json.loads((site / TRACE).read_text(encoding="utf-8"))["traceEvents"]
     complete = [event for event in events if event["ph"] == "X"]
     assert counts["events"] == len(events)
@@ -65,26 +59,26 @@ def test_the_trace_opens_without_an_error(site: Path, chromium: Chromium) -> Non
 
 
 def test_a_damaged_trace_and_an_event_that_ends_before_it_begins_are_told(
-    site: Path, chromium: Chromium
+    site: Path, open_page: PageOpener
 ) -> None:
     text = (site / TRACE).read_text(encoding="utf-8")
     (site / "half.json").write_text(text[: len(text) // 2], encoding="utf-8")
-    assert show_trace(chromium, site, "half.json").console
+    assert show_trace(open_page, site, "half.json")[0].said
     trace = json.loads(text)
     next(event for event in trace["traceEvents"] if event["ph"] == "X")["dur"] = -1
     (site / "negative.json").write_text(json.dumps(trace), encoding="utf-8")
-    assert counts_of(show_trace(chromium, site, "negative.json"))["negative"] == 1
+    assert show_trace(open_page, site, "negative.json")[1]["negative"] == 1
 
 
 def test_the_memory_timeline_is_drawn_with_its_phases_and_peak(
-    site: Path, chromium: Chromium
+    site: Path, open_page: PageOpener
 ) -> None:
     assert draw_timelines(site) == [site / "memory_timeline.html"]
     summary = json.loads((site / "performance_summary.json").read_text(encoding="utf-8"))
     memory = summary["memory"]
-    with served(site) as address:
-        page = chromium.open(f"{address}/memory_timeline.html")
-    assert page.console == []
+    page = open_page(site / "memory_timeline.html")
+    page.page.wait_for_selector(".trace.scatter", state="attached")
+    assert page.said == []
     peak = f"peak {memory['peak_bytes'] / 2**20:.2f} MiB: {memory['peak_component']}"
     for text in (peak, "steps 2 to 4", ">step 3<", ">forward<", ">optimizer<", "time (ms)"):
         assert text in page.document, text

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from samples import CONTEXT, FFN, LOSS, Json, document, stopped, write
 
-from chromium import Chromium, chromium
+from chromium import PageOpener
 from tinyllama_tools.compare import history
 from tinyllama_tools.compare.history import FEWEST_FILES, change_indices, commit_time, read_series
 from tinyllama_tools.core.app import PROJECT
 from tools import compare
 
-__all__ = ["chromium"]
 FIRST_DAY = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc)
 FILES, CHANGED_AT = 16, 9
 MACHINE = "Some CPU, x86-64 AVX2, 2 threads"
@@ -296,7 +295,7 @@ document.body.insertAdjacentHTML("beforeend", `<pre id="use">${found}</pre>`);
 
 
 def test_the_page_draws_and_searches(
-    store: Path, tmp_path: Path, chromium: Chromium, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path, open_page: PageOpener, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "new/page.html"
     assert run("page", "-o", page, "--store", store) == 0
@@ -306,8 +305,9 @@ def test_the_page_draws_and_searches(
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"']?(https?:)?//", text)
     assert text.count('<tr id="result-') == FILES + 2
     assert text.count("<td>7 to 1</td>") == 1
-    opened = chromium.open(page.as_uri(), milliseconds=5000)
-    assert opened.console == []
+    opened = open_page(page)
+    opened.page.wait_for_selector(".annotation-text", state="attached")
+    assert opened.said == []
     # the markers of every file, and the change of the one case that changed
     assert opened.document.count('data-drawn="yes"') >= 2
     assert opened.document.count('class="point"') >= 2 + FILES
@@ -316,7 +316,7 @@ def test_the_page_draws_and_searches(
     # names of devices are text
     assert 'id="hostile"' not in opened.document
     page.write_text(text.replace("</body>", USE), encoding="utf-8")
-    used = chromium.open(page.as_uri(), milliseconds=5000)
+    used = open_page(page)
     assert f'<pre id="use">{LOSS}</pre>' in used.document
     (tmp_path / "file").write_text("")
     assert run("page", "-o", tmp_path / "file/page.html", "--store", store) == 2

@@ -24,7 +24,7 @@ from samples import (
     every_outcome,
 )
 
-from chromium import Chromium, chromium, served
+from chromium import PageOpener
 from tinyllama_tools.compare.comparison import (
     KINDS,
     ComparedCase,
@@ -47,7 +47,6 @@ from tinyllama_tools.data.names import OWN_KEYS
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import Outcome
 
-__all__ = ["chromium"]
 ESCAPE = re.compile(r"\033\[(\d+)m")
 ORDERED = [STEP, BLOCK, LOSS, OPTIMIZER, FFN, NORM, ATTENTION, "peer/x", EMBEDDING]
 
@@ -188,7 +187,7 @@ document.body.insertAdjacentHTML("beforeend", `<pre id="use">${found} ${wide}</p
 </script></body>"""
 
 
-def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, chromium: Chromium) -> None:
+def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, open_page: PageOpener) -> None:
     written = write_comparison(every_outcome(), tmp_path / "a/b")
     assert sorted(path.suffix for path in written) == [".html", ".json", ".md"]
     assert sorted(written) == sorted((tmp_path / "a/b").iterdir())
@@ -196,9 +195,8 @@ def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, chromium: C
     text = page.read_text(encoding="utf-8")
     assert re.search(r"(src|href)=\"(?!data:)", text) is None, "needs another file"
     page.write_text(text.replace("</body>", USE), encoding="utf-8")
-    with served(tmp_path) as address:
-        opened = chromium.open(f"{address}/a/b/comparison.html")
-    assert opened.console == []
+    opened = open_page(page)
+    assert opened.said == []
     assert '<pre id="use">1,8 false</pre>' in opened.document
     assert opened.document.count("<tr data-outcome=") == 9
     assert "crashed | &lt;b&gt; then died" in opened.document

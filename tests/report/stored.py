@@ -1,5 +1,4 @@
-"""The published grid study as documents that a test changes, and a result of every other kind; and
-a report's page in the browser."""
+"""The published grid study as documents that a test changes, and a result of every other kind."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ import json
 import re
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -157,43 +155,3 @@ def cell(of: Table, row: str, column: str) -> Any:  # noqa: ANN401
     headings = [heading.partition(" [")[0] for heading in of.columns]
     found = next(one for one in of.rows if f"{one[0]}, {one[1]}".startswith(row))
     return found[headings.index(column)]
-
-
-# goes to every plot and waits there until it is drawn
-DRAW_ALL = """async () => {
-  await reportReady;
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
-  for (const place of document.querySelectorAll(".plot")) {
-    if (place.offsetParent === null) continue;
-    place.scrollIntoView({block: "center"});
-    for (let wait = 0; wait < 1000 && !place.dataset.drawn; wait += 1) {
-      await new Promise((ready) => setTimeout(ready, 10));
-    }
-  }
-}"""
-# of each plot the points that plotly has given a place
-POINTS = """() => Object.fromEntries([...document.querySelectorAll("[data-figure]")]
-  .filter((card) => card.querySelector(".plot").calcdata)
-  .map((card) => [card.dataset.figure, card.querySelector(".plot").calcdata
-    .reduce((sum, points) => sum + points.filter((p) => p.x !== undefined).length, 0)]))"""
-
-
-@dataclass
-class OpenPage:
-    """`page`: playwright's; `said`: errors and warnings; `asked`: addresses that were loaded."""
-
-    page: Any
-    said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-
-    def points(self) -> dict[str, int]:
-        """Of every plot, once each has been near the window."""
-        self.page.evaluate(DRAW_ALL)
-        return self.page.evaluate(POINTS)
-
-    def texts(self, selector: str) -> list[str]:
-        script = "(s) => [...document.querySelectorAll(s)].map((one) => one.textContent)"
-        return self.page.evaluate(script, selector)
-
-
-PageOpener = Callable[..., OpenPage]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from stored import read, write, write_everything, write_result, write_study
+from stored import write, write_everything, write_result, write_study
 
 import tools
 from tinyllama_tools.core.app import INTERRUPTED, PROJECT
@@ -113,27 +113,6 @@ def test_an_interruption_writes_nothing(
     monkeypatch.setattr(command, "page_of", interrupted)
     assert run(result, "-o", tmp_path / "page.html") == INTERRUPTED
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_of_whoever_measured_stay_out_of_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Below a home folder of its own; settings and reasons name it too."""
-    home = tmp_path / "jane"
-    monkeypatch.setenv("HOME", str(home))
-    folder = write_study(home / "measured" / "20260304T050607Z_grid")
-    (bad := folder / "bad.json").write_text("{", encoding="utf-8")
-    for path in folder.glob("round_*.json"):
-        text = path.read_text(encoding="utf-8")
-        value = f"{home}/cache:/home/john/lib:/root/lib:{PROJECT}/fixtures"
-        path.write_text(text.replace('"madvise"', f'"{value}"'), encoding="utf-8")
-    assert run(folder, bad, "--format=md", "-o", tmp_path / "page.md") == WITH_ERRORS
-    text = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "file ~/measured/20260304T050607Z_grid/bad.json: is cut short" in text
-    whole = json.dumps(command.build_document(read(folder)).as_json())
-    assert "~/cache:~/lib:~/lib:fixtures" in whole
-    for own in (str(home), "/home/john", "/root/", str(PROJECT)):
-        assert own not in text and own not in whole, own
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ import gzip
 import io
 import json
 import re
-import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from pypdf import PdfReader
-from stored import OpenPage, PageOpener
 
+from chromium import OpenPage, PageOpener
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
@@ -28,11 +27,28 @@ from tinyllama_tools.report.output import page_of, write_pngs
 
 HOSTILE = "</script><script>alert(1)</script>"
 CASES = "#table-all_cases"
-COMPARED = "#table-comparison"
 PACKED = re.compile(r'<script type="application/gzip" id="(packed-\w+)">([^<]*)</script>')
-# keeps what is copied, whatever the browser allows
-CLIPBOARD = """() => Object.defineProperty(navigator, "clipboard",
-  {value: {writeText: async (text) => { window.copied = text; }}})"""
+# goes to every plot and waits there until it is drawn
+DRAW_ALL = """async () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+  for (const place of document.querySelectorAll(".plot")) {
+    place.scrollIntoView({block: "center"});
+    for (let wait = 0; wait < 1000 && !place.dataset.drawn; wait += 1) {
+      await new Promise((ready) => setTimeout(ready, 10));
+    }
+  }
+}"""
+# of each plot the points that plotly has given a place
+POINTS = """() => Object.fromEntries([...document.querySelectorAll("[data-figure]")]
+  .filter((card) => card.querySelector(".plot").calcdata)
+  .map((card) => [card.dataset.figure, card.querySelector(".plot").calcdata
+    .reduce((sum, points) => sum + points.filter((p) => p.x !== undefined).length, 0)]))"""
+
+
+def points_of(opened: OpenPage) -> dict[str, int]:
+    """Of every plot, once each has been near the window."""
+    opened.page.evaluate(DRAW_ALL)
+    return opened.page.evaluate(POINTS)
 
 
 def hostile_document() -> Document:
@@ -40,12 +56,10 @@ def hostile_document() -> Document:
     axes = {"xaxis": {"title": {"text": "x"}}, "yaxis": {"title": {"text": "y"}}}
     figure = Figure("f", HOSTILE, [{"name": HOSTILE, "x": [HOSTILE], "y": [1]}], axes, HOSTILE)
     table = Table("t", HOSTILE, [f"{HOSTILE} [ms]", "b"], [[float("nan"), HOSTILE]], HOSTILE)
-    whole = Section("comparison", HOSTILE, [HOSTILE], figures=[figure], tables=[table])
+    whole = Section("a", HOSTILE, [HOSTILE], figures=[figure], tables=[table])
     missing = Section("b", "B", missing=f"no {HOSTILE}; `scripts/a` makes one")
-    sets = [{"title": HOSTILE, "seconds": [seconds]} for seconds in (1.0, 2.0)]
-    comparison = {"cases": [HOSTILE], "sets": sets}
     facts = [Fact(HOSTILE, HOSTILE, HOSTILE)]
-    return Document(HOSTILE, "2026-11-22", facts, [whole, missing], comparison, [])
+    return Document(HOSTILE, "2026-11-22", facts, [whole, missing], [])
 
 
 def data_of(text: str) -> str:
@@ -84,34 +98,35 @@ def test_the_file_is_whole_and_needs_nothing_else(page: Path, built: Document) -
 def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> None:
     text = page_of(hostile_document())
     assert HOSTILE not in text
-    # four elements of ours: before painting, the data, plotly, the page's script
-    assert len(re.findall(r"<script\b", text)) == len(re.findall(r"</script>", text)) == 4
+    # three elements of ours: the data, plotly, the page's script
+    assert len(re.findall(r"<script\b", text)) == len(re.findall(r"</script>", text)) == 3
     assert "makes one</p>" in text and "<code>scripts/a</code>" in text
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     opened = open_page(tmp_path / "page.html")
-    assert opened.points() == {"f": 1, "comparison": 1}
+    assert points_of(opened) == {"f": 1}
     assert opened.texts("#table-t td") == ["\u2013", HOSTILE]
-    assert opened.texts(f"{COMPARED} td")[0] == HOSTILE
     assert opened.said == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])
-@pytest.mark.parametrize("place", [None, *MACHINES])
+@pytest.mark.parametrize(
+    ("place", "width", "scheme"),
+    [(None, 390, "dark"), *((of.values[0], 1300, "light") for of in MACHINES)],
+)
 def test_every_plot_has_every_point(
     open_page: PageOpener, page: Path, place: Published | None, width: int, scheme: str
 ) -> None:
     path = page if place is None else place.page
-    figures = json.loads(data_of(path.read_text(encoding="utf-8")))["figures"]
+    figures = json.loads(data_of(path.read_text(encoding="utf-8")))
     points = {name: sum(len(t["y"]) for t in of["traces"]) for name, of in figures.items()}
     assert len(points) > 20 and min(points.values()) > 0
     opened = open_page(path, width, scheme)
-    drawn = opened.points()
-    assert {name: drawn[name] for name in points} == points
+    assert points_of(opened) == points
     assert (opened.said, opened.asked) == ([], [path.as_uri()])
     sections = "[...document.querySelectorAll('main section')].map((one) => one.id)"
     assert opened.page.evaluate(sections) == [*(name for name, *_ in SECTIONS), "left_out"]
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
-    assert opened.page.evaluate("document.documentElement.dataset.theme") == scheme
+    ground = opened.page.evaluate("document.querySelector('.plot')._fullLayout.paper_bgcolor")
+    assert ground == {"dark": "#161b20", "light": "#ffffff"}[scheme]
 
 
 # of a person's or a machine's own; a study writes none of them, so nothing else looks like one
@@ -141,25 +156,18 @@ def test_the_published_page_is_of_its_study_names_no_owner_and_is_small(place: P
         assert f"({path.relative_to(root)})" in readme
 
 
-def test_the_theme_is_switched_remembered_and_light_on_paper(
+def test_every_plot_is_on_paper_and_light(
     open_page: PageOpener, page: Path, built: Document
 ) -> None:
     opened = open_page(page, scheme="dark")
-    first = "document.querySelector('[data-figure=roofline_plot] .plot')"
-    opened.page.evaluate(f"{first}.scrollIntoView()")
-    opened.page.wait_for_function(f"{first}.dataset.drawn")
-    ground = f"{first}._fullLayout.paper_bgcolor"
-    dark = opened.page.evaluate(ground)
-    opened.page.click("#theme")
-    assert opened.page.evaluate(ground) == "#ffffff" != dark
-    opened.page.reload()
-    assert opened.page.evaluate("document.documentElement.dataset.theme") == "light"
-    opened.page.click("#theme")
     reader = PdfReader(io.BytesIO(opened.page.pdf(format="A4")))
     text = "".join("".join(one.extract_text().split()) for one in reader.pages)
     for figure in (figure for part in built.sections for figure in part.figures):
         assert "".join(figure.layout["xaxis"]["title"]["text"].split()) in text, figure.id
-    assert opened.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    first = "document.querySelector('.plot')"
+    opened.page.emulate_media(color_scheme="light")
+    opened.page.evaluate(f"{first}.scrollIntoView()")
+    opened.page.wait_for_function(f"{first}._fullLayout.paper_bgcolor === '#ffffff'")
 
 
 def test_a_heading_sorts_up_down_and_back_and_words_filter(
@@ -182,10 +190,7 @@ def test_a_heading_sorts_up_down_and_back_and_words_filter(
     opened.page.fill(f"{CASES} input", "FULL_step compute")
     wanted = [row for row in rows if row[0].startswith("full_step") and row[7] == "compute"]
     assert opened.texts(cells) == [row[0] for row in wanted] and wanted
-    opened.page.evaluate(CLIPBOARD)
-    opened.page.click(f"{CASES} button[data-action=markdown]")
-    assert len(opened.page.evaluate("copied").splitlines()) == 2 + len(wanted)
-    heading, *saved = downloaded(opened, f"{CASES} button[data-action=save]")
+    heading, *saved = downloaded(opened, f"{CASES} button[data-action=csv]")
     assert heading[:2] == ["case", "time ms"]
     times = [(row[0], pytest.approx(row[1], rel=1e-5)) for row in wanted]
     assert [(row[0], float(row[1])) for row in saved] == times
@@ -200,8 +205,10 @@ def downloaded(opened: OpenPage, button: str) -> list[list[str]]:
 
 
 def test_points_and_picture_of_a_plot_are_saved(opened: OpenPage, built: Document) -> None:
-    (figure,) = [one for part in built.sections for one in part.figures if one.id == "launch_bound"]
-    card = "[data-figure=launch_bound] button[data-action="
+    (figure,) = [
+        one for part in built.sections for one in part.figures if one.id == "roofline_plot"
+    ]
+    card = "[data-figure=roofline_plot] button[data-action="
     rows = downloaded(opened, f"{card}csv]")
     assert len(rows) == 1 + figure.points
     ys = figure.traces[0]["y"]
@@ -210,35 +217,6 @@ def test_points_and_picture_of_a_plot_are_saved(opened: OpenPage, built: Documen
     with opened.page.expect_download() as download:
         opened.page.click(f"{card}png]")
     assert picture_size(Path(download.value.path())) == (1600, 900)
-
-
-def test_any_two_results_are_compared(opened: OpenPage, built: Document) -> None:
-    def ratios(base: int, new: int) -> dict[str, float]:
-        one, other = (built.comparison["sets"][of]["seconds"] for of in (base, new))
-        pairs = zip(built.comparison["cases"], one, other, strict=True)
-        found = {name: b / a for name, a, b in pairs if a is not None and b is not None}
-        return dict(sorted(found.items(), key=lambda item: -max(item[1], 1 / item[1])))
-
-    names, expected = f"{COMPARED} td:first-child", ratios(0, 1)
-    assert sorted(opened.texts(names)) == sorted(expected)
-    sentence = opened.texts("#compare > [role=status]")[0]
-    middle = float(re.search(r"Median ratio ([\d.]+)", sentence)[1])
-    assert sentence.startswith(f"{len(expected)} cases in both; 0 only in the base")
-    assert middle == pytest.approx(statistics.median(expected.values()), rel=0.01)
-    shown = [float(text) for text in opened.texts(f"{COMPARED} td:nth-child(4)")]
-    assert shown == pytest.approx(list(expected.values()), rel=1e-3)
-    assert opened.points()["comparison"] == 40
-    # the same result on both sides changes places
-    opened.page.select_option("#compare label:nth-child(1) select", "1")
-    assert opened.page.input_value("#compare label:nth-child(2) select") == "0"
-    turned = [float(text) for text in opened.texts(f"{COMPARED} td:nth-child(4)")]
-    assert turned == pytest.approx(list(ratios(1, 0).values()), rel=1e-3)
-    opened.page.fill("#compare .choice input", "loss tiny")
-    wanted = [name for name in expected if "loss" in name and "tiny" in name]
-    assert sorted(opened.texts(names)) == sorted(wanted)
-    opened.page.fill("#compare .choice input", "no such case")
-    assert not opened.page.is_visible("[data-figure=comparison]")
-    assert opened.said == []
 
 
 def picture_size(path: Path) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ import pytest
 from result_documents import MEASURED
 from scipy.stats import t as student
 from simulated_machine import (
-    BLOCK,
     PARTS,
     SIZES,
     STEP,
@@ -38,13 +37,11 @@ from tinyllama_tools.models.prediction import (
     StepPrediction,
     Work,
     calibrate_rates,
-    check_against,
     closure_of,
     distance,
-    drivers_of,
     fit_terms,
-    memory_overhead,
-    operator_rule,
+    memory_ratio,
+    part_rate,
     predict_steps,
     spread_of,
 )
@@ -77,7 +74,9 @@ def test_rates_come_back(noise: float) -> None:
     for part in ("attention", "ffn", "loss"):
         rate = rates.parts[part].flops_per_second
         assert rate == pytest.approx(machine.flops_per_second, rel=close), part
-    for part in ("embedding", "rms_norm", "optimizer"):
+    assert rates.parts["optimizer"].flops_per_second is None
+    # of an optimizer two sizes do not tell operators from traffic
+    for part in ("embedding", "rms_norm"):
         assert rates.parts[part].flops_per_second is None
         assert rates.parts[part].coefficients[0] == pytest.approx(machine.launch, rel=2 * close)
     for _, ratio in rates.closure.ratios:
@@ -85,24 +84,22 @@ def test_rates_come_back(noise: float) -> None:
     # what the closure explains is no scatter
     assert rates.closure.scatter < 0.001 + 2 * noise
     assert rates.spread.base < 0.01 + 2 * noise
-    assert all(abs(held.error) < 0.1 for held in rates.spread.held_out)
+    # one size alone hardly tells apart what grows with the tokens
+    assert all(abs(held.error) < 0.08 + 2 * noise for held in rates.spread.held_out)
     assert (rates.sizes, len(rates.steps)) == (("tiny", "small"), len(GRID))
     # and every part is described at every cell and beyond
     (step,) = predict(rates, "medium")
-    for part, count in {"embedding": 1, "attention": 12, "ffn": 12, "rms_norm": 25}.items():
+    for part, count in {"embedding": 1, "attention": 12, "ffn": 12, "loss": 1}.items():
         true = count * machine.seconds(part, *own_cell("medium"))
-        assert step.parts[part] == pytest.approx(true, rel=0.06), part
+        assert step.parts[part] == pytest.approx(true, rel=0.04 + 2 * noise), part
 
 
 def test_which_cases_describe_a_step() -> None:
-    """A block where it was measured at more sizes than its parts; an optimizer's update of any
-    batch and sequence."""
+    """Blocks where only those were measured; an optimizer's update of any batch and sequence."""
     full, blocks = QUIET.measure(GRID), QUIET.measure(GRID, components=COARSE)
     rates = calibrate(blocks)
     assert set(rates.parts) == {"embedding", "block", "rms_norm", "loss", "optimizer"}
     assert rates.closure.ratio_at(1e8) == pytest.approx(QUIET.step_over_parts, rel=1e-6)
-    fine = QUIET.measure(TINY, components=BLOCK).cases
-    assert "block" in calibrate(with_cases(blocks, {**blocks.cases, **fine})).parts
     assert "block" not in calibrate(with_cases(blocks, {**blocks.cases, **full.cases})).parts
     kept = {
         name: case
@@ -116,8 +113,6 @@ def test_which_cases_describe_a_step() -> None:
 def test_what_cannot_be_calibrated_on_is_named() -> None:
     good = QUIET.measure(GRID)
     name, loss = next((n, c) for n, c in good.cases.items() if n.startswith("loss"))
-    step = str(named(STEP, "tiny", 4, 128))
-    other = dataclasses.replace(good.cases[step], counters={"model_flops": 1.0})
     bare = dataclasses.replace(loss, counters={})
     without = [
         (with_cases(good, {n: c for n, c in good.cases.items() if not n.startswith(part)}), part)
@@ -128,7 +123,6 @@ def test_what_cannot_be_calibrated_on_is_named() -> None:
         *((results, f"not measured: {part}/") for results, part in without),
         (with_cases(good, {**good.cases, name: bare}), "loss/.*: the row has no counter model_"),
         (dataclasses.replace(good, context={**good.context, "peaks": peaks}), "cache_bandwidth"),
-        (with_cases(good, {**good.cases, step: other}), "two different models under one name"),
     ):
         with pytest.raises(RatesRefusedError, match=words):
             calibrate(results)
@@ -152,7 +146,7 @@ def test_one_real_size_calibrates_and_says_how_little_that_is(variant: str) -> N
     assert 8 < small.seconds / tiny.seconds < 25
     assert 200 < medium.seconds / tiny.seconds < 800
     assert tiny.high / tiny.low < small.high / small.low < medium.high / medium.low
-    assert medium.range_words == "assumed range" and "one size alone" in medium.basis
+    assert medium.range_words == "assumed range"
 
 
 PEAK = 400e9
@@ -165,40 +159,31 @@ def test_coefficients_come_back_within_their_bounds() -> None:
     sizes = np.exp(np.random.default_rng(1).uniform(0, 5, (40, 4)))
     amounts = sizes * np.array([10, 1e8, 1e6, 1e-5])
     seconds = amounts @ TRUE
-    assert fit_terms({"a": (amounts, seconds)}, PEAK)["a"] == pytest.approx(TRUE, rel=0.01)
+    assert fit_terms(amounts, seconds, PEAK) == pytest.approx(TRUE, rel=0.01)
     # no product beats the peak
-    assert fit_terms({"a": (amounts, seconds)}, 250e9)["a"][PRODUCTS] >= 1 / 250e9
-    assert fit_terms({"a": (amounts, seconds)}, None)["a"][PRODUCTS] < 1 / 290e9
+    assert fit_terms(amounts, seconds, 250e9)[PRODUCTS] >= 1 / 250e9
+    assert fit_terms(amounts, seconds, None)[PRODUCTS] < 1 / 290e9
     # traffic is no more than a few times the least
-    dozens = amounts @ (TRUE * np.array([1, 1, 1, 20]))
-    found = fit_terms({"a": (amounts, dozens)}, PEAK)["a"]
+    found = fit_terms(amounts, amounts @ (TRUE * np.array([1, 1, 1, 20])), PEAK)
     assert found[TRAFFIC] == MOST_TRAFFIC and (found >= 0).all()
-    # other parts tell apart what one part cannot
-    tokens = np.array([256.0, 512, 1024, 2048])[:, None]
-    mixed = tokens * np.array([[0, 3e6, 1e4, 2e-8]]) + np.array([[200, 0, 0, 0]])
-    plain = tokens * np.array([[0, 0, 1e4, 2e-8]]) + np.array([[60, 0, 0, 0]])
-    # products at the peak but for a little: without `plain` the rest could be anything
-    true = np.array([3e-6, 1 / 300e9, 1 / 8e9, 1.0])
-    found = fit_terms({"a": (mixed, mixed @ true), "b": (plain, plain @ true)}, PEAK)["a"]
-    assert 1 / found[PRODUCTS] == pytest.approx(300e9, rel=0.05)
 
 
 def test_operators_of_a_size_that_was_not_run() -> None:
-    tokens, layers = np.array([(1024, 4), (4096, 4), (1024, 12)]).T
+    """An optimizer's are counted by weight tensors: 39 of tiny, 75 of small, 111 of medium."""
     for component, counted, expected in (
-        # of one layer or alone: the same everywhere
-        ("attention", [(340, 512, 4), (340, 2048, 8)], [340, 340, 340]),
-        # chunks of tokens
-        ("loss", [(67 + 8, 512, 4), (67 + 32, 2048, 4)], [67 + 16, 67 + 64, 67 + 16]),
-        # 28 a weight tensor: 39 at four layers, 111 at twelve
-        ("optimizer", [(1092, 512, 4)], [1092, 1092, 28 * 111]),
-        ("optimizer", [(1092, 512, 4), (28 * 75, 512, 8)], [1092, 1092, 28 * 111]),
+        ("attention", {"tiny": 340, "small": 340}, 340),
+        ("optimizer", {"tiny": 28 * 39}, 28 * 111),
+        ("optimizer", {"tiny": 28 * 39, "small": 28 * 75}, 28 * 111),
         # one operator for all weights
-        ("optimizer", [(1, 512, 4)], [1, 1, 1]),
-        ("optimizer", [(1, 512, 4), (1, 512, 8)], [1, 1, 1]),
+        ("optimizer", {"tiny": 1, "small": 1}, 1),
     ):
-        rule = operator_rule(component, *np.array(counted).T)
-        assert drivers_of(tokens, layers) @ rule == pytest.approx(expected), counted
+        cells = [
+            Work(named(component, size, 1, 64), 0.0, np.array([number, 0, 0, 0]), 1e-6 * number)
+            for size, number in counted.items()
+        ]
+        rate = part_rate(component, cells, None)
+        asked = Work(named(component, "medium", 1, 64), 0.0, np.zeros(4))
+        assert rate.seconds(asked) == pytest.approx(1e-6 * expected), counted
 
 
 def memory_step(predicted: float, measured: float, size: str = "tiny") -> MeasuredCase:
@@ -206,33 +191,12 @@ def memory_step(predicted: float, measured: float, size: str = "tiny") -> Measur
     return MeasuredCase(named(STEP, size, int(predicted), 2), (1.0,), counters)
 
 
-def test_memory_beyond_the_formulas_is_fixed_and_a_share() -> None:
-    found = memory_overhead([memory_step(p, 32 + 1.02 * p) for p in (100, 400, 1600)])
-    known = (found.steps, found.fixed_bytes, found.share)
-    assert known == pytest.approx((3, 32 * 2**20, 0.02))
-    assert found.range(1e10) == pytest.approx(
-        [more * (32 * 2**20 + 1.02e10) for more in (1, 0.999, 1.001)], rel=1e-4
-    )
-    # neither is below 0, and the peak never below the formulas
-    for steps, peak in (
-        ([(100, 90), (400, 350)], 1e9),
-        ([(100, 110)], 1.1e9),
-        ([(100, 90), (400, 440)], None),
-        ([], 1e9),
-    ):
-        found = memory_overhead([memory_step(*of) for of in steps])
-        assert found.fixed_bytes == 0
-        assert found.range(1e9)[0] == pytest.approx(peak or (1 + found.share) * 1e9)
-    assert memory_overhead([memory_step(100, 132), memory_step(400, 396)]).share == 0
-    # ranges are the largest misfits: the step that took most fits into what it took
-    misfit = [memory_step(p, p * more) for p, more in ((100, 1.0), (400, 1.0), (900, 1.09))]
-    peak, low, high = memory_overhead(misfit).range(900 * 2**20)
-    assert low < peak < 0.999 * 900 * 1.09 * 2**20 <= high
-    tiny = [memory_step(p, 1.00 * p, "tiny") for p in (100, 400)]
-    small = [memory_step(p, 1.10 * p, "small") for p in (800, 3200)]
-    # small is 10 % above what tiny alone says, and may be so beyond both
-    peak, low, high = memory_overhead([*tiny, *small]).range(1.0)
-    assert high == pytest.approx(1.1 * peak, rel=0.01) and low <= 1.0
+def test_memory_is_what_the_largest_step_took_within_what_any_took() -> None:
+    steps = [memory_step(*of) for of in ((100, 110), (400, 400), (1600, 1632))]
+    assert memory_ratio(steps).range(1e9) == pytest.approx((1.02e9, 1e9, 1.1e9))
+    # 0.1 % is the least that is said, and without any step the formulas stand alone
+    assert memory_ratio(steps[2:]) == pytest.approx((1.02, 1.02 * 0.999, 1.02 * 1.001))
+    assert memory_ratio([]) == pytest.approx((1, 0.999, 1.001))
 
 
 def made_step(size: str, tokens: int, a_token: float, over_parts: float | None = None) -> Step:
@@ -241,30 +205,27 @@ def made_step(size: str, tokens: int, a_token: float, over_parts: float | None =
     return Step(name, [(Work(name, a_token * tokens, np.zeros(4), 1.0), 1)], over_parts)
 
 
-def test_distance_and_closure_count_model_and_tokens() -> None:
+def test_distance_and_closure_are_of_large_steps() -> None:
     steps = [made_step("tiny", tokens, 1e7) for tokens in (2048, 64)]
     steps.append(made_step("small", 4096, 1e8))
-    for a_token, tokens, expected in (
-        *((5e7, 3000, 1.0), (1e9, 4096, 10), (1e9, 8192, 20), (1e7, 512, 4)),
-        # few tokens of a large model are no small step
-        (1e8, 512, 1.0),
-    ):
-        found = distance(made_step("medium", tokens, a_token), steps)
-        assert found == pytest.approx(math.log(expected)), (a_token, tokens)
+    # the large ones have 2048e7 and 4096e8 FLOPs
+    for flops, expected in ((5e10, 1.0), (4096e9, 10), (2048e5, 100)):
+        found = distance(made_step("medium", 1024, flops / 1024), steps)
+        assert found == pytest.approx(math.log(expected)), flops
     # the closure is that of large steps of the nearest size
     tiny = [made_step("tiny", tokens, 1e7, 1.4) for tokens in (64, 512, 1024, 1024)]
     tiny += [made_step("tiny", tokens, 1e7, 1.1) for tokens in (2048, 4096)]
     small = [made_step("small", tokens, 1e8, 1.0) for tokens in (2048, 4096)]
     closure = closure_of([*tiny, *small])
-    assert (closure.ratio_at(1e7), closure.ratio_at(1e9)) == pytest.approx((1.1, 1.0))
+    assert (closure.ratio_at(4e10), closure.ratio_at(4e13)) == pytest.approx((1.1, 1.0))
     # what lies between the sizes is no less than the scatter
     assert closure.scatter == pytest.approx(math.log(1.1))
     assert (closure_of([]).ratio_at(1e7), closure_of(tiny[:1]).scatter) == (1, ASSUMED_SCATTER)
 
 
-def held(error: float, beyond: float = 2.0) -> list[HeldOutStep]:
+def held(error: float) -> list[HeldOutStep]:
     """Two sizes, each from the other."""
-    return [HeldOutStep("tiny", -error, beyond), HeldOutStep("small", error, beyond)]
+    return [HeldOutStep("tiny", -error, 2.0), HeldOutStep("small", error, 2.0)]
 
 
 def test_errors_of_sizes_left_out_widen_the_interval() -> None:
@@ -280,9 +241,6 @@ def test_errors_of_sizes_left_out_widen_the_interval() -> None:
     assert alone.quantile == pytest.approx(student.ppf(0.975, ASSUMED_DEGREES))
     third = [*held(0.0), HeldOutStep("medium", 0.0, 2.0)]
     assert spread_of(0.02, third).quantile < lucky.quantile
-    # sizes that are alike show no growth, so it is assumed as with one size
-    alike = spread_of(0.02, held(0.1, beyond=0.0))
-    assert (alike.growth, alike.base) == (ASSUMED_GROWTH, pytest.approx(0.1))
     assert alone.growth == ASSUMED_GROWTH
 
 
@@ -323,10 +281,10 @@ def test_a_larger_size_lies_within_its_interval(
     for seed in range(TRIES):
         machine = machine_of(seed, unknown, common)
         (medium,) = predict(calibrate(machine.measure(GRID, seed)), "medium")
-        check = check_against(medium, machine.case(STEP, *own_cell("medium")))
-        inside.append(check.is_inside)
+        true = machine.seconds(STEP, *own_cell("medium"))
+        inside.append(medium.low <= true <= medium.high)
         widths.append(medium.high / medium.seconds)
-        errors.append(abs(check.percent_off))
+        errors.append(100 * abs(medium.seconds / true - 1))
     assert sum(inside) >= 0.9 * TRIES
     # an interval that is always right because it is endless would be of no use
     assert statistics.median(widths) < widest
@@ -343,8 +301,7 @@ def test_intervals_widen_with_the_distance_and_with_one_size_alone() -> None:
     (both,), (alone,) = (predict(calibrate(machine.measure(of)), "medium") for of in (GRID, TINY))
     assert alone.high / alone.low > 1.5 * both.high / both.low
     assert (alone.range_words, both.range_words) == ("assumed range", "95 % interval")
-    assert both.basis.startswith("rates of 108 cells of tiny, small (f32, baseline): attention ")
-    assert "small from the others" in both.basis and "memory of 18 steps" in both.basis
+    assert both.basis == "rates of 108 cells of tiny, small (f32, baseline)"
     assert alone.low < machine.seconds(STEP, *own_cell("medium")) < alone.high
 
 
@@ -353,12 +310,10 @@ def test_parts_closure_and_memory_make_the_step() -> None:
     (medium,) = predict(rates, "medium")
     assert set(medium.parts) == set(PARTS)
     assert sum(medium.parts.values()) * medium.step_over_parts == pytest.approx(medium.seconds)
-    assert medium.step_over_parts == rates.closure.ratio_at(1e9)
+    assert medium.step_over_parts == rates.closure.ratio_at(1e13)
     known = cost(STEP, *own_cell("medium")).predicted_memory_bytes
     assert medium.memory_bytes == pytest.approx(known)
     assert medium.memory_low < known < medium.memory_high == pytest.approx(known, rel=0.01)
-    wider = dataclasses.replace(rates, memory=dataclasses.replace(rates.memory, share=0.05))
-    assert predict(wider, "medium")[0].memory_bytes == pytest.approx(1.05 * known)
     # no part is faster than its traffic allows
     free = {
         name: dataclasses.replace(part, coefficients=np.zeros(4))
@@ -380,24 +335,6 @@ def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
     assert refused.name == str(named(STEP, *own_cell("large")))
     assert "no cost or no rate of ffn/forward_backward/baseline/large" in refused.reason
     step = cost(STEP, *own_cell("medium"))
-    wrong = dataclasses.replace(step, model_flops=step.model_flops + 1)
     custom = dataclasses.replace(step, name=dataclasses.replace(step.name, size="custom"))
-    _, refused = predict_steps(rates, [*asked[:6], wrong, custom])
-    assert "two different models under one name" in refused[0].reason
-    assert "none of fixtures/problem_sizes.json" in refused[1].reason
-
-
-def test_a_check_gives_percent_and_place() -> None:
-    (medium,) = predict(calibrate(QUIET.measure(GRID)), "medium")
-    case = QUIET.case(STEP, *own_cell("medium"))
-    exact = dataclasses.replace(case, seconds=(medium.seconds / 1.1,))
-    found = check_against(dataclasses.replace(medium, low=0.0, high=10 * medium.seconds), exact)
-    assert found.percent_off == pytest.approx(10)
-    assert found.memory_percent_off == pytest.approx(0, abs=1e-6)
-    assert found.is_inside and found.is_memory_inside
-    smaller = dataclasses.replace(medium, memory_high=0.9 * medium.memory_bytes)
-    assert not check_against(smaller, exact).is_memory_inside
-    bare = check_against(medium, dataclasses.replace(exact, counters={}))
-    assert (bare.memory_percent_off, bare.is_memory_inside) == (None, None)
-    late = dataclasses.replace(case, seconds=(2 * medium.high,))
-    assert not check_against(medium, late).is_inside
+    _, (refused,) = predict_steps(rates, [custom])
+    assert "none of fixtures/problem_sizes.json" in refused.reason

@@ -64,9 +64,13 @@ def test_the_bigger_size_is_as_predicted(place: Published) -> None:
     (found,) = [s for s in inputs.predictions.steps if s.prediction.name == case.name]
     # its rates come from the rounds alone
     assert found.kind == CHECKED
-    assert found.check is not None and found.check.memory_percent_off is not None
     assert found.prediction.low <= case.median_seconds <= found.prediction.high
-    assert abs(found.check.memory_percent_off) <= MOST_OFF["memory"]
+    memory = found.prediction.memory_bytes / (2**20 * case.counters["peak_memory_MiB"])
+    assert 100 * abs(memory - 1) <= MOST_OFF["memory"]
+    # each size from the other
+    assert all(
+        abs(of) < MOST_OFF["time"] for of in inputs.predictions.rates.held_out_percent().values()
+    )
 
 
 def test_the_frontier_is_where_tries_found_it(place: Published) -> None:

@@ -1,14 +1,13 @@
-"""The speed of light of a training step, and where its time goes beyond that.
+"""Where the time of a training step goes, and how near each part is to its speed of light.
 
 A part takes at least as long as its matrix products at the best rate measured at their own shapes,
 and at least as long as its bytes at the roofline's bandwidth: the larger of the two is its light.
 Every occurrence of a part is taken to find in the last-level cache what fits there, as the roofline
 does. Parts follow one another, so the step's light is the sum of theirs.
 
-It is the same for every variant of a size, type and shape. Bytes are the least that any
-implementation moves (model/cost.hpp), so any variant's case tells them; and a layer that was
-measured as a block has the light of attention, network, norms and residual additions wherever the
-bytes of those are known, so that it is the same as that of a step measured by its layers' parts.
+It is the same for every variant whose step was measured by the same parts: products are those of
+the baseline, and bytes are the least that any implementation moves (model/cost.hpp), so any
+variant's case tells them.
 
 The products of a step are counted as the layers of model/ count their cost: a multiply-add is 2
 FLOPs, K and V at their grouped-query width, scores in full, backward = 2 x forward (also for the
@@ -34,15 +33,13 @@ from tinyllama_tools.data.names import (
     parts_of,
     switches_named,
 )
-from tinyllama_tools.models.ablations import resolved_switches
-from tinyllama_tools.models.roofline import LeastTime
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 Size = Mapping[str, int]
 Shape = tuple[int, int, int, int]
-ATTENTION, FFN, NORM, BLOCK = LAYERS = ("attention", "ffn", "rms_norm", "block")
+ATTENTION, FFN, BLOCK = "attention", "ffn", "block"
 LOSS, OPTIMIZER = "loss", "optimizer"
 SCORES, VALUES, LM_HEAD = "scores", "values", "lm_head"
 # Layers that a switch of this name makes one product of.
@@ -184,68 +181,89 @@ def product_times(
     return dict(seconds), list(dict.fromkeys(at_peak))
 
 
-class StepPart(NamedTuple):
-    """`count` times in a step. `case`: None where it was not measured."""
-
-    name: CaseName
-    count: int
-    case: MeasuredCase | None
-
-    @property
-    def seconds(self) -> float | None:
-        """Of all `count` together."""
-        return None if self.case is None else self.count * self.case.median_seconds
-
-    @property
-    def label(self) -> str:
-        component = self.name.component
-        if component == NORM and self.count == 1:
-            return "final norm"
-        return component if self.count == 1 else f"{self.count} x {component}"
+# What is left of the step when its parts are taken away.
+REST = "rest"
+MOST_LOST = 5
 
 
-class Bar(NamedTuple):
-    """All of a part together. `case`: the case that it comes from; empty for a remainder, whose
-    `seconds` are below 0 where parts measured alone do work that the step shares."""
+class Light(NamedTuple):
+    """Seconds at best: of matrix products, of traffic, and of both, part by part the larger one,
+    since they may overlap."""
 
-    name: str
-    seconds: float
-    case: str = ""
+    seconds: float = 0.0
+    products: float = 0.0
+    traffic: float = 0.0
 
 
 @dataclass(frozen=True)
-class Waterfall:
-    """A measured step. `bars`: of its sum of parts, and `phases`: forward, backward, optimizer,
-    other; both in order, the remainder last, and both add up to the step. The missing: names of the
-    cases without which a remainder holds more than it should."""
+class TimedPart:
+    """All `count` of a part together, or the whole step. `seconds`: None where it was not measured;
+    below 0 of a rest where parts measured alone do work that the step shares. `case`: the case
+    measured; empty for the rest. `light`: None where no peak is known."""
 
-    case: MeasuredCase
-    size: Size
-    parts: Sequence[StepPart]
-    phases: Sequence[Bar]
-    phases_missing: Sequence[str]
-
-    @property
-    def step(self) -> CaseName:
-        return self.case.name
+    name: str
+    count: int
+    seconds: float | None
+    case: str = ""
+    light: Light | None = None
 
     @property
-    def step_seconds(self) -> float:
-        return self.case.median_seconds
+    def error(self) -> str:
+        """That it was faster than its light, which cannot be."""
+        if self.light is None or self.seconds is None or self.light.seconds <= self.seconds:
+            return ""
+        if self.name == REST:
+            return ""
+        return (
+            f"{self.name}: {seconds_text(self.seconds)} is faster than its speed of light, "
+            f"{seconds_text(self.light.seconds)}: a rate was measured too low, or the time is "
+            "wrong; measure both again"
+        )
 
     @property
-    def rest_seconds(self) -> float:
-        return self.step_seconds - sum(part.seconds or 0.0 for part in self.parts)
+    def lost_seconds(self) -> float | None:
+        """Measured less light; None where one is not known or the light is no bound."""
+        if self.light is None or self.seconds is None or self.error:
+            return None
+        return self.seconds - self.light.seconds
 
     @property
-    def bars(self) -> list[Bar]:
-        found = [Bar(p.label, p.seconds, str(p.name)) for p in self.parts if p.seconds is not None]
-        absent = [part.label for part in self.parts if part.case is None]
-        return [*found, Bar(", ".join([*absent, REST]), self.rest_seconds)]
+    def share_percent(self) -> float | None:
+        """Light over measured, or None as above."""
+        if self.lost_seconds is None or not self.seconds or self.lost_seconds < 0:
+            return None
+        return 100.0 * (1.0 - self.lost_seconds / self.seconds)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """A measured step. `parts`: in order, the rest of the step last; they add up to `total`, the
+    step itself. `phases`: seconds of forward, backward, optimizer and other, which add up to it
+    too; empty where the cases for that were not measured. `missing`: what was not measured, and
+    what stands in. `refusal`: why there is no speed of light; empty where there is."""
+
+    step: CaseName
+    parts: Sequence[TimedPart]
+    total: TimedPart
+    phases: Mapping[str, float]
+    missing: Sequence[str]
+    refusal: str = ""
 
     @property
-    def missing(self) -> list[str]:
-        return [str(part.name) for part in self.parts if part.case is None]
+    def errors(self) -> list[str]:
+        """Of parts, or of the step: what cannot be."""
+        return [part.error for part in (*self.parts, self.total) if part.error]
+
+    @property
+    def share_percent(self) -> float | None:
+        """Of the step; None as well where any part was faster than its light."""
+        return None if self.errors else self.total.share_percent
+
+    @property
+    def most_lost(self) -> list[TimedPart]:
+        """The parts that lose most time, of those that lose any."""
+        losing = [part for part in self.parts if (part.lost_seconds or 0.0) > 0]
+        return sorted(losing, key=lambda part: -(part.lost_seconds or 0.0))[:MOST_LOST]
 
 
 # Switches of the update alone: the model runs as the baseline's.
@@ -253,181 +271,43 @@ UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw", "library_adamw"})
 
 
 def _phases(
-    step: MeasuredCase, update: StepPart, cases: Mapping[str, MeasuredCase]
-) -> tuple[list[Bar], list[str]]:
-    """Of the model's cases of the same kind as the step's model. With fused_loss, the LM head's
-    gradients are computed in the forward, which is then the longer."""
-    switches = switches_named(step.name.variant)
-    if step.name.variant == OPTIMIZED:
-        switches = frozenset(resolved_switches(step.label) or ())
-
-    def model(phase: str, pass_name: str) -> tuple[Bar | None, str]:
-        name = replace(step.name, component="model", pass_name=pass_name)
-        if str(name) not in cases and switches <= UPDATE_SWITCHES:
-            name = replace(name, variant=BASELINE)
-        case = cases.get(str(name))
-        return Bar(phase, case.median_seconds, str(name)) if case else None, str(name)
-
-    forward, forward_name = model("forward", "forward_loss")
-    both, both_name = model("forward and backward", "forward_backward")
-    backward, _ = model("backward", "backward")
-    missing = [name for bar, name in ((forward, forward_name), (both, both_name)) if bar is None]
-    # a difference that is not above 0 tells nothing
-    if forward and both and both.seconds > forward.seconds:
-        backward = Bar("backward", both.seconds - forward.seconds, both.case)
-    elif backward and both and not forward and both.seconds > backward.seconds:
-        forward = Bar("forward", both.seconds - backward.seconds, both.case)
-    if forward and backward:
-        found, missing = [forward, backward], []
-    else:
-        found = [both] if both else [bar for bar in (forward, backward) if bar]
-    if update.seconds is None:
-        missing.append(str(update.name))
-    else:
-        found.append(Bar(OPTIMIZER, update.seconds, str(update.name)))
-    shown = " ".join(bar.name for bar in found)
-    absent = [phase for phase in ("forward", "backward", OPTIMIZER) if phase not in shown]
-    rest = step.median_seconds - sum(bar.seconds for bar in found)
-    return [*found, Bar(", ".join([*absent, "other"]), rest)], missing
+    step: MeasuredCase, update: float | None, cases: Mapping[str, MeasuredCase]
+) -> tuple[dict[str, float], list[str]]:
+    """Of the model's cases of the step's variant; or the names of those that are missing. With
+    fused_loss, the LM head's gradients are computed in the forward, which is then the longer."""
+    variant = step.name.variant
+    if variant != OPTIMIZED and switches_named(variant) <= UPDATE_SWITCHES:
+        variant = BASELINE
+    names = [
+        str(replace(step.name, component="model", variant=variant, pass_name=of))
+        for of in ("forward_loss", "forward_backward")
+    ]
+    missing = [name for name in names if name not in cases]
+    if missing or update is None:
+        return {}, missing
+    forward, both = (cases[name].median_seconds for name in names)
+    phases = {"forward": forward, "backward": both - forward, OPTIMIZER: update}
+    return {**phases, "other": step.median_seconds - both - update}, []
 
 
-def waterfall(results: ResultSet, step: CaseName) -> Waterfall:
-    """Of a measured case full_step/train. BadInputError for a size that is not known."""
-    cases, sizes = results.cases, problem_sizes()
-    if step.size not in sizes:
-        raise BadInputError(
-            f"{step}: the dimensions of size '{step.size}' are not known; known are "
-            f"{', '.join(sizes)}: measure a size of fixtures/problem_sizes.json"
-        )
-    size, case = sizes[step.size], cases[str(step)]
-    missing = parts_of(step, size["n_layers"], cases).missing
-    # asked again as if they were there, which says how often the step has them and where
-    every = parts_of(step, size["n_layers"], {*cases, *missing}).measured
-    named = ((parse_case_name(part.case), part.count) for part in every)
-    parts = [StepPart(n, count, cases.get(str(n))) for n, count in named if n is not None]
-    update = next(part for part in parts if part.name.component == OPTIMIZER)
-    return Waterfall(case, size, parts, *_phases(case, update, cases))
-
-
-# What is left of the step when its parts are taken away.
-REST = "rest"
-MOST_LOST = 5
-
-
-@dataclass(frozen=True)
-class LightPart:
-    """All `count` of a part together. `measured_seconds`: None where the part was not measured.
-    `least`: of everything in it, one after another. `case`: the case measured; empty for the rest.
-    `is_bound`: false of a step with a part that was faster than its light."""
-
-    name: str
-    count: int
-    measured_seconds: float | None
-    least: Sequence[LeastTime]
-    case: str = ""
-    is_bound: bool = True
-
-    @property
-    def light_seconds(self) -> float:
-        return sum(one.seconds for one in self.least)
-
-    @property
-    def products_seconds(self) -> float:
-        return sum(one.products for one in self.least)
-
-    @property
-    def traffic_seconds(self) -> float:
-        return sum(one.traffic for one in self.least)
-
-    @property
-    def error(self) -> str:
-        """That it was faster than its light. The rest is where parts do more alone than in the
-        step, which is no error."""
-        measured, light = self.measured_seconds, self.light_seconds
-        if measured is None or light <= measured or self.name == REST:
-            return ""
-        return (
-            f"{self.name}: {seconds_text(measured)} is faster than its speed of light, "
-            f"{seconds_text(light)}: a rate was measured too low, or the time is wrong; measure "
-            "both again"
-        )
-
-    @property
-    def lost_seconds(self) -> float | None:
-        """Measured less light; None where one is not known or the light is no bound."""
-        if self.measured_seconds is None or self.error or not self.is_bound:
-            return None
-        return self.measured_seconds - self.light_seconds
-
-
-@dataclass(frozen=True)
-class SpeedOfLight:
-    """`parts`: the step's in order, the rest of the step last; `total`: the step itself, its light
-    the sum of the parts'. `missing`: what was not measured, and what stands in."""
-
-    step: CaseName
-    parts: tuple[LightPart, ...]
-    total: LightPart
-    missing: tuple[str, ...]
-
-    @property
-    def errors(self) -> tuple[str, ...]:
-        """Of parts, or of the step: what cannot be."""
-        return tuple(part.error for part in (*self.parts, self.total) if part.error)
-
-    @property
-    def lost_seconds(self) -> float | None:
-        """The step without its light; None where that is no bound."""
-        return self.total.lost_seconds
-
-    @property
-    def share_percent(self) -> float | None:
-        """Light over measured, or None as above."""
-        if self.lost_seconds is None or self.total.measured_seconds is None:
-            return None
-        return 100.0 * self.total.light_seconds / self.total.measured_seconds
-
-    @property
-    def products_seconds(self) -> float:
-        """Of matrix products at their best."""
-        return self.total.products_seconds
-
-    @property
-    def other_light_seconds(self) -> float:
-        """What light has beyond those: of parts whose traffic takes longer than their products."""
-        return self.total.light_seconds - self.products_seconds
-
-    @property
-    def most_lost(self) -> list[LightPart]:
-        """The five parts that lose most time, of those that lose any."""
-        losing = [part for part in self.parts if (part.lost_seconds or 0.0) > 0]
-        return sorted(losing, key=lambda part: -(part.lost_seconds or 0.0))[:MOST_LOST]
-
-
-def _known_bytes(step: Waterfall, results: ResultSet) -> dict[str, float]:
-    """Of one of a component, from any variant of the step's size, type and shape."""
-
-    def alike(name: CaseName) -> CaseName:
-        return replace(name, variant=BASELINE)
-
-    first = step.parts[0].name
-    wanted = {alike(part.name) for part in step.parts}
-    wanted |= {alike(replace(first, component=component)) for component in LAYERS}
+def _known_bytes(names: Sequence[CaseName], results: ResultSet) -> dict[str, float]:
+    """Of one of each component, from any variant of its size, type and shape."""
+    wanted = {replace(name, variant=BASELINE) for name in names}
     found: dict[str, float] = {}
     for case in results.cases.values():
         component, moved = case.name.component, case.counters.get("bytes", 0.0)
-        if moved > 0 and alike(case.name) in wanted:
+        if moved > 0 and replace(case.name, variant=BASELINE) in wanted:
             found[component] = min(moved, found.get(component, moved))
     return found
 
 
 def _least_products(
-    step: Waterfall, results: ResultSet, machine: Machine
+    step: MeasuredCase, size: Size, results: ResultSet, machine: Machine
 ) -> tuple[dict[str, float], list[str]]:
     """As product_times, of the rates that were measured."""
-    name, type_name = step.case.name, product_type(step.case.name.dtype)
-    expected = sum(p.flops for p in step_products(step.size, name.batch, name.seq))
-    counted = step.case.counters.get("model_flops")
+    name, type_name = step.name, product_type(step.name.dtype)
+    expected = sum(p.flops for p in step_products(size, name.batch, name.seq))
+    counted = step.counters.get("model_flops")
     if counted != expected:
         raise BadInputError(
             f"{name}: model_flops is {counted}, by the dimensions of "
@@ -444,63 +324,58 @@ def _least_products(
         if rate.type_name == type_name
     }
     peak = machine.peak_flops[type_name]
-    seconds, at_peak = product_times(step.size, name.batch, name.seq, rates, peak)
+    seconds, at_peak = product_times(size, name.batch, name.seq, rates, peak)
+    seconds[BLOCK] = seconds[ATTENTION] + seconds[FFN]
     remark = f"every {type_name} product (measure --components peak at this size)"
     return seconds, at_peak if rates else [remark]
 
 
-def speed_of_light(results: ResultSet, step: CaseName) -> SpeedOfLight:
-    """Of a measured case full_step/train.
-
-    BadInputError for a size that is not known or not the file's, and for a file without the peaks
-    that its step needs.
-    """
-    measured = waterfall(results, step)
-    machine = Machine.from_context(results.context)
-    products, at_peak = _least_products(measured, results, machine)
-    moved = _known_bytes(measured, results)
-    case, layers = measured.case, measured.size["n_layers"]
-    outside = {p.name.component: p.count for p in measured.parts if p.name.component not in LAYERS}
-    in_layers = {ATTENTION: layers, FFN: layers, NORM: 2 * layers}
-    is_fine = {ATTENTION, FFN} <= moved.keys()
-
-    def least(name: str, count: int) -> LeastTime:
-        traffic = count * machine.traffic_seconds(moved.get(name, 0.0))
-        return LeastTime(products.get(name, 0.0), traffic)
-
-    # the additions of the residual stream, two a layer: the step's bytes without its parts'
-    residuals = LeastTime(0.0, 0.0)
-    every = {**in_layers, NORM: 2 * layers + 1, **outside}
-    if every.keys() <= moved.keys():
-        known = sum(count * moved[name] for name, count in every.items())
-        left = max(0.0, case.counters.get("bytes", 0.0) - known) / (2 * layers)
-        residuals = LeastTime(0.0, 2 * layers * machine.traffic_seconds(left))
-    block = [LeastTime(sum(products[name] for name in (ATTENTION, FFN)), least(BLOCK, layers)[1])]
-    if is_fine:
-        block = [*(least(name, count) for name, count in in_layers.items()), residuals]
-
-    parts, missing = [], []
-    for part in measured.parts:
-        name = part.name.component
-        of_part = block if name == BLOCK else [least(name, part.count)]
-        parts.append(LightPart(name, part.count, part.seconds, of_part, str(part.name)))
-        words = ["not measured"] if part.case is None else []
-        if name not in moved and not (name == BLOCK and is_fine):
-            words += ["its counters lack bytes"] if part.case else []
-            words.append("its light is that of its products")
-        missing += [f"{part.name}: {', '.join(words)}"] if words else []
-    if at_peak:
-        missing.append(
-            f"no rate at their own shape, the measured {product_type(step.dtype)} peak "
-            f"stands in: {', '.join(at_peak)}"
+def step_times(results: ResultSet, step: CaseName) -> StepTimes:
+    """Of a measured case full_step/train. BadInputError for a size that is not known."""
+    cases, sizes = results.cases, problem_sizes()
+    if step.size not in sizes:
+        raise BadInputError(
+            f"{step}: the dimensions of size '{step.size}' are not known; known are "
+            f"{', '.join(sizes)}: measure a size of fixtures/problem_sizes.json"
         )
-    # what parts do not have: autograd's own work, and residual additions where layers are apart
-    has_block = any(part.name == BLOCK for part in parts)
-    of_rest = [] if has_block else [residuals]
-    parts.append(LightPart(REST, 1, measured.rest_seconds, of_rest))
-    # whichever parts of it this variant was measured by
-    whole = [*(least(name, count) for name, count in outside.items()), *block, least(NORM, 1)]
-    # a part's light that is no bound leaves the step's without meaning, too
-    is_bound = not any(part.error for part in parts)
-    total = LightPart("step", 1, case.median_seconds, whole, str(step), is_bound)
-    return SpeedOfLight(step, tuple(parts), total, tuple(missing))
+    size, case = sizes[step.size], cases[str(step)]
+    absent = parts_of(step, size["n_layers"], cases).missing
+    # asked again as if they were there, which says how often the step has them and where
+    every = parts_of(step, size["n_layers"], {*cases, *absent}).measured
+    named = [(parse_case_name(text), count) for text, count in every]
+    moved = _known_bytes([name for name, _ in named], results)
+    missing = [f"{text}: not measured" for text in absent]
+    try:
+        machine = Machine.from_context(results.context)
+        products, at_peak = _least_products(case, size, results, machine)
+
+        def light(component: str, count: int) -> Light:
+            traffic = count * machine.traffic_seconds(moved.get(component, 0.0))
+            of_products = products.get(component, 0.0)
+            return Light(max(of_products, traffic), of_products, traffic)
+
+        lights = {name.component: light(name.component, count) for name, count in named}
+        refusal, whole = "", Light(*map(sum, zip(*lights.values(), strict=True)))
+        unknown = [name for name, _ in named if name.component not in moved]
+        missing += [f"{name}: no bytes, its light is that of its products" for name in unknown]
+        if at_peak:
+            missing.append(
+                f"no rate at their own shape, the measured {product_type(step.dtype)} peak "
+                f"stands in: {', '.join(at_peak)}"
+            )
+    except BadInputError as error:
+        lights, refusal, whole = {}, str(error).removeprefix(f"{step}: "), None
+    parts = []
+    for name, count in named:
+        measured = cases.get(str(name))
+        seconds = count * measured.median_seconds if measured else None
+        own = lights.get(name.component)
+        parts.append(TimedPart(name.component, count, seconds, str(name), own))
+    update = next(part.seconds for part in parts if part.name == OPTIMIZER)
+    phases, of_phases = _phases(case, update, cases)
+    rest = case.median_seconds - sum(part.seconds or 0.0 for part in parts)
+    # autograd's own work, and the additions of the residual stream
+    parts.append(TimedPart(REST, 1, rest, "", Light() if lights else None))
+    total = TimedPart("step", 1, case.median_seconds, str(step), whole)
+    missing += [f"{name}: not measured" for name in of_phases]
+    return StepTimes(step, parts, total, phases, missing, refusal)

@@ -1,6 +1,5 @@
 """What a report computes of the cases of a result: their order, the main step, laws of time and
-memory with their held-out checks, predictions of steps that were not run, and the frontiers that
-are shown."""
+memory with their held-out checks, and predictions of steps that were not run."""
 
 from __future__ import annotations
 
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
-from tinyllama_tools.data.studies import AXES, Axis
 from tinyllama_tools.models.prediction import (
+    Rates,
     RatesRefusedError,
     calibrate_rates,
-    check_against,
     predict_steps,
 )
-from tinyllama_tools.report.document import Omission, bytes_text
+from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.laws import (
     Exponents,
     GridPoint,
@@ -32,15 +30,12 @@ from tinyllama_tools.stats.laws import (
     fit_exponents,
     fit_memory_law,
     fit_time_law,
-    terms_of_work,
 )
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.programs import CaseCost
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
-    from tinyllama_tools.models.prediction import PredictionCheck, StepPrediction
-    from tinyllama_tools.report.inputs import ReportInputs
+    from tinyllama_tools.models.prediction import StepPrediction
 
 Item = TypeVar("Item")
 F32 = "f32"
@@ -114,31 +109,32 @@ def lacks_parts(results: ResultSet, step: CaseName) -> bool:
     return bool(parts.missing) or not parts.measured
 
 
-def main_step(results: ResultSet) -> MeasuredCase | None:
-    """The step that the report looks into: one whose parts were measured too, at its problem
-    size's own shape, `optimized` rather than another variant, f32, and the largest of those."""
-
-    def preference(case: MeasuredCase) -> tuple[object, ...]:
-        variant, dtype = (of[0] for of in variant_rank(case.name))
-        flops = case.counters.get("model_flops", 0.0)
-        is_other = not is_own_shape(case.name)
-        return (lacks_parts(results, case.name), is_other, variant, dtype, -flops)
-
-    return min(steps(results), key=preference, default=None)
+def _preference(results: ResultSet, case: MeasuredCase) -> tuple[object, ...]:
+    """Before others: one whose parts were measured too, at its problem size's own shape,
+    `optimized` rather than another variant, f32, and the largest of those."""
+    variant, dtype = (of[0] for of in variant_rank(case.name))
+    flops = case.counters.get("model_flops", 0.0)
+    is_other = not is_own_shape(case.name)
+    return (lacks_parts(results, case.name), is_other, variant, dtype, -flops)
 
 
 def headline_steps(results: ResultSet) -> list[MeasuredCase]:
-    """One a size, dtype and variant: at the size's own shape, else at the largest one measured."""
+    """One a size, dtype and variant, in the order of tables."""
     return best_of_each(
         steps(results),
         lambda case: (case.name.size, case.name.dtype, case.name.variant),
-        lambda case: (not is_own_shape(case.name), -case.name.batch * case.name.seq),
+        lambda case: _preference(results, case),
     )
+
+
+def main_step(results: ResultSet) -> MeasuredCase | None:
+    """The step that the report looks into."""
+    every = headline_steps(results)
+    return min(every, key=lambda case: _preference(results, case), default=None)
 
 
 MIB = 2**20
 PEAK_MEMORY = "peak_memory_MiB"
-WORK = ("hardware_flops", "elementwise_flops", "bytes")
 # some 10 ms of computing each: a report is written within seconds
 MOST_LAWS = 320
 TOO_MANY = f"a report fits {MOST_LAWS} series at most; report fewer components or variants at once"
@@ -148,11 +144,11 @@ Values = Callable[["MeasuredCase"], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class SeriesFit:
-    """Of cases that differ in nothing but batch and sequence. `name`: of the first of them. `law`
-    says values and its formula; its draws are gone. `held_out`: in the order of the grid; empty
-    where there are too few sizes, which `held_out_refusal` says. `refusal`: why there is no law;
-    empty where there is. `exponents`: None where the sizes do not decide them. `short`: cases that
-    were not measured in all rounds of the others, which `points` lacks."""
+    """Of cases that differ in nothing but batch and sequence. `name`: of the first of them.
+    `short`: cases that were not measured in all rounds of the others, which `points` lacks.
+    `refusal`: why there is no law; empty where there is. `held_out`: in the order of the grid;
+    empty where there are too few sizes, which `held_out_refusal` says. `exponents`: None where the
+    sizes do not decide them."""
 
     name: CaseName
     points: tuple[GridPoint, ...]
@@ -179,12 +175,15 @@ def _unless_refused(fit: Callable[..., Item], *arguments: object) -> tuple[Item 
 def _fitted(one: SeriesFit, fit: Fit) -> SeriesFit:
     exponents, _ = _unless_refused(fit_exponents, one.points)
     law, refusal = _unless_refused(fit, one.points)
-    if law is None:
-        return replace(one, refusal=refusal, exponents=exponents)
-    held, why_not = _unless_refused(check_held_out, one.points, fit)
-    # thousands of draws a law, which only its intervals need
-    law = replace(law, draws=())
-    return replace(one, law=law, held_out=held or (), held_out_refusal=why_not, exponents=exponents)
+    held, why_not = _unless_refused(check_held_out, one.points, fit) if law else (None, "")
+    return replace(
+        one,
+        law=law,
+        refusal=refusal,
+        held_out=held or (),
+        held_out_refusal=why_not,
+        exponents=exponents,
+    )
 
 
 def _unfitted(cases: Sequence[MeasuredCase], values: Values) -> SeriesFit:
@@ -202,46 +201,30 @@ def _unfitted(cases: Sequence[MeasuredCase], values: Values) -> SeriesFit:
     return SeriesFit(cases[0].name, tuple(points), tuple(short))
 
 
-def _fits(
-    results: ResultSet, values: Values, fit_of: Callable[[Sequence[MeasuredCase]], Fit]
-) -> list[SeriesFit]:
+def _fits(results: ResultSet, values: Values, fit: Fit) -> list[SeriesFit]:
     """In the order of tables; of more than MOST_LAWS those that matter most."""
     every: dict[CaseName, list[MeasuredCase]] = {}
     for case in sorted(results.cases.values(), key=lambda case: name_rank(case.name)):
         every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
+    unfitted = [_unfitted(cases, values) for cases in every.values()]
 
-    def importance(name: CaseName) -> tuple[object, ...]:
-        variant, dtype = variant_rank(name)
-        return (variant, rank(name.pass_name, WHOLE_PASSES), dtype)
+    def importance(one: SeriesFit) -> tuple[object, ...]:
+        variant, dtype = variant_rank(one.name)
+        return (variant, rank(one.name.pass_name, WHOLE_PASSES), dtype)
 
-    found: dict[CaseName, SeriesFit] = {}
+    found: dict[str, SeriesFit] = {}
     fitted = 0
-    for name in sorted(every, key=importance):
-        one = _unfitted(every[name], values)
-        if not one.points:
-            continue
-        if fitted < MOST_LAWS:
-            found[name] = _fitted(one, fit_of(every[name]))
-        else:
-            found[name] = replace(one, refusal=TOO_MANY)
+    for one in sorted((one for one in unfitted if one.points), key=importance):
+        of = _fitted(one, fit) if fitted < MOST_LAWS else replace(one, refusal=TOO_MANY)
         # a refusal costs nothing
-        fitted += not found[name].refusal
-    return [found[name] for name in every if name in found]
+        fitted += not of.refusal
+        found[of.series] = of
+    return [found[one.series] for one in unfitted if one.points]
 
 
 def time_fits(results: ResultSet) -> list[SeriesFit]:
-    """Laws of the time of every series, with the terms that the counted work has, where every case
-    counts it."""
-
-    def fit_of(cases: Sequence[MeasuredCase]) -> Fit:
-        counters = {
-            name: {(c.name.batch, c.name.seq): c.counters[name] for c in cases}
-            for name in WORK
-            if all(name in case.counters for case in cases)
-        }
-        return functools.partial(fit_time_law, terms=terms_of_work(counters))
-
-    return _fits(results, lambda case: case.seconds, fit_of)
+    """Laws of the time of every series."""
+    return _fits(results, lambda case: case.seconds, fit_time_law)
 
 
 def memory_fits(results: ResultSet) -> list[SeriesFit]:
@@ -252,7 +235,7 @@ def memory_fits(results: ResultSet) -> list[SeriesFit]:
         peak = case.counters.get(PEAK_MEMORY)
         return (peak * MIB,) if peak and case.name.pass_name in WHOLE_PASSES else ()
 
-    return _fits(results, peak_bytes, lambda _: fit_memory_law)
+    return _fits(results, peak_bytes, fit_memory_law)
 
 
 def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
@@ -293,13 +276,12 @@ NO_COSTS = "no costs of sizes that were not run were given: a grid study writes 
 
 class PredictedStep(NamedTuple):
     """`kind`: NOT_RUN; CHECKED where the step was run, but did not serve the rates; CALIBRATED.
-    `measured_seconds`, `check`: None where it was not run."""
+    `measured`: None where it was not run."""
 
     cost: CaseCost
     prediction: StepPrediction
     kind: str
-    measured_seconds: float | None = None
-    check: PredictionCheck | None = None
+    measured: MeasuredCase | None
 
 
 class Predictions(NamedTuple):
@@ -310,6 +292,7 @@ class Predictions(NamedTuple):
     steps: Sequence[PredictedStep] = ()
     refusal: str = ""
     omissions: Sequence[Omission] = ()
+    rates: Rates | None = None
 
 
 def predictions_of(
@@ -325,91 +308,32 @@ def predictions_of(
         return Predictions(refusal=NO_STEP)
     if not costs:
         return Predictions(refusal=NO_COSTS)
-    of = step.name
-    asked = {
-        str(cost.name): cost
-        for cost in costs
-        if (cost.name.component, cost.name.dtype, cost.name.variant) == (STEP, of.dtype, of.variant)
-        and (is_own_shape(cost.name) or str(cost.name) in known)
-    }
-    if not asked:
-        what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
-        return Predictions(refusal=f"costs.json has no {what}")
     try:
-        rates = calibrate_rates(results, of.dtype, of.variant)
-        every, refused = predict_steps(rates, costs)
+        rates = calibrate_rates(results, step.name.dtype, step.name.variant)
+        every, lacking = predict_steps(rates, costs)
     except RatesRefusedError as error:
         return Predictions(refusal=str(error))
+    by_name = {str(cost.name): cost for cost in costs}
+
+    def is_asked(name: str, of: CaseName) -> bool:
+        return is_own_shape(of) or (name in known and of.size not in rates.sizes)
+
     found = []
     for one in every:
-        name, is_calibrated = str(one.name), one.name.size in rates.sizes
-        if name not in asked or (is_calibrated and not is_own_shape(one.name)):
-            continue
-        case = known.get(name)
-        kind = CALIBRATED if is_calibrated else NOT_RUN if case is None else CHECKED
-        measured = (case.median_seconds, check_against(one, case)) if case is not None else ()
-        found.append(PredictedStep(asked[name], one, kind, *measured))
+        name = str(one.name)
+        if is_asked(name, one.name):
+            measured = known.get(name)
+            kind = CHECKED if measured else NOT_RUN
+            kind = CALIBRATED if one.name.size in rates.sizes else kind
+            found.append(PredictedStep(by_name[name], one, kind, measured))
 
     def order(of: CaseName) -> tuple[object, ...]:
         return (size_rank(of), not is_own_shape(of), of.batch, of.seq)
 
     found.sort(key=lambda step: order(step.cost.name))
-    omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in asked]
-    return Predictions(found, "" if found else "no step could be predicted", omissions)
-
-
-class Frontier(NamedTuple):
-    """The points of one axis of a frontier.json. `kind`: of the second one of an axis, whether it
-    was tried; empty of the first."""
-
-    file: Json
-    axis: Axis
-    kind: str = ""
-
-    @property
-    def points(self) -> list[Json]:
-        return self.file[self.axis.key]
-
-    @property
-    def id(self) -> str:
-        """Of its table, and the beginning of its figures'."""
-        return f"frontier_{self.axis.given}{self.kind and f'_{self.kind}'}"
-
-    @property
-    def title(self) -> str:
-        return f"{self.axis.title.capitalize()} within {bytes_text(self.file['limit_bytes'])}"
-
-
-def _is_tried(points: Sequence[Json]) -> bool:
-    return any(point.get("confirmed") for point in points)
-
-
-def chosen(inputs: ReportInputs) -> list[Frontier]:
-    """The frontier over sequences and that over batches: the newest that is not known to be of
-    another device than the analysed one, where there is none the newest of all; a study's own comes
-    before one without a date. Behind them, of each axis, the next one of that device that was tried
-    where the first was not, or the reverse: tries go up to a limit that they are given."""
-    context = inputs.main.context if inputs.main is not None else {}
-    device = (context.get("device") or {}).get("name") or ""
-
-    def is_same(file: Json) -> bool:
-        return file.get("device", "") in {"", device} or not device
-
-    def preference(file: Json) -> tuple[bool, bool, str]:
-        is_own = any(study.frontier is file for study in inputs.studies)
-        date = file.get("date", "")
-        return (is_same(file), bool(date) or is_own, date)
-
-    found: dict[str, Frontier] = {}
-    beside: dict[str, Frontier] = {}
-    # of equals the first stays first
-    for file in sorted(inputs.frontiers, key=preference, reverse=True):
-        for given, of in AXES.items():
-            points = file.get(of.key)
-            if not points:
-                continue
-            first = found.setdefault(given, Frontier(file, of))
-            if is_same(file) and _is_tried(points) != _is_tried(first.points):
-                kind = "tried" if _is_tried(points) else "not_tried"
-                beside.setdefault(given, Frontier(file, of, kind))
-    return [of[given] for of in (found, beside) for given in AXES if given in of]
+    omissions = [
+        Omission("prediction", one.name, one.reason)
+        for one in lacking
+        if is_asked(one.name, by_name[one.name].name)
+    ]
+    return Predictions(found, "" if found else "no step could be predicted", omissions, rates)

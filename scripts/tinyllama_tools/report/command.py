@@ -36,7 +36,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
     ("cases", "Cases", machine.cases),
     ("environment", "Environment", machine.environment),
     ("roofline", "Roofline", step.roofline),
-    ("speed_of_light", "Speed of light", step.speed_of_light),
     ("time", "Where the time goes", step.time),
     ("scaling", "Scaling", laws.scaling),
     ("memory", "Memory", laws.memory),
@@ -87,7 +86,6 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
         datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         facts,
         [*sections, last],
-        machine.comparison_json(inputs.sets),
         omissions,
     )
 

@@ -4,13 +4,12 @@ Markdown are made from this and from nothing else."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.core.app import Json, is_number
+from tinyllama_tools.core.app import Json
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName
@@ -92,8 +91,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """`traces` and `layout` as plotly takes them, but for a trace's `role` (below) or `series`,
-    the number of its colour; without either its place in the figure is that number."""
+    """`traces` and `layout` as plotly takes them."""
 
     id: str
     title: str
@@ -105,12 +103,17 @@ class Figure:
     def points(self) -> int:
         return sum(len(trace["y"]) for trace in self.traces)
 
+    @property
+    def height(self) -> int:
+        """In pixels: a row a bar where they lie."""
+        rows = {name for trace in self.traces for name in trace["y"] if isinstance(name, str)}
+        return min(1000, max(240, 110 + 26 * len(rows))) if rows else 420
+
     def as_json(self) -> Json:
-        """As plotly draws it, on a light ground and on a dark one."""
-        traces, layout = _styled(self.traces), dict(self.layout)
-        for letter in "xy":
-            layout[f"{letter}axis"] = _with_steps(layout[f"{letter}axis"], letter, traces)
-        return {"id": self.id, "traces": traces, "layout": layout, "height": _height(traces)}
+        """For plotly, which would take some names of files for markup."""
+        found = {"id": self.id, "title": self.title, "height": self.height}
+        layout = {"colorway": COLOURS, **self.layout}
+        return {**found, "traces": _plain(self.traces), "layout": _plain(layout)}
 
 
 @dataclass
@@ -129,13 +132,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """`comparison`: times of all cases of all results, of which the page compares any two."""
-
     title: str
     generated: str
     facts: Sequence[Fact]
     sections: Sequence[Section]
-    comparison: Json
     omissions: Sequence[Omission]
 
     @property
@@ -220,76 +220,30 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-# A trace's role says its colour; where several traces measure, fit or predict, each is a series
-# with the next colour. All have a contrast of 3 or more to white and to the page's dark ground.
-MEASURED, FIT, PREDICTED, HELD_OUT = "measured", "fit", "predicted", "held_out"
-ROOF, LIGHT, OTHER = "roof", "light", "other"
-ROLES = {
-    **{MEASURED: "#2f7fd1", FIT: "#7a8490", PREDICTED: "#d2601a", HELD_OUT: "#b055ad"},
-    **{ROOF: "#7a8490", LIGHT: "#13906f", OTHER: "#8a7a6a"},
-}
+# Of what was measured, and of what stands beside it; other traces get the next of COLOURS. All have
+# a contrast of 3 or more to white and to the page's dark ground.
+MEASURED, PREDICTED, HELD_OUT = "#2f7fd1", "#d2601a", "#b055ad"
+ROOF, LIGHT, OTHER = "#7a8490", "#13906f", "#8a7a6a"
 COLOURS = (
     *("#2f7fd1", "#c26d00", "#13906f", "#c04d8f", "#7d68d6", "#cf4b2d", "#8a7d00", "#6b7b8a"),
     *("#4c9436", "#a9694f"),
 )
-SERIES_ROLES = {"", MEASURED, FIT, PREDICTED, HELD_OUT}
-# plotly's symbols, dashes and patterns that differ in grey print too
+# plotly's symbols and dashes that differ in grey print too
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-PATTERNS = ("", "/", ".", "\\", "x", "-", "+", "|")
+
+
+def nth(of: Sequence[str], number: int) -> str:
+    """Of colours, symbols or dashes, over and over."""
+    return of[number % len(of)]
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Names come from files: plotly would take some for markup."""
     if isinstance(value, str):
         return value.replace("<", "&lt;")
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _styled(traces: Sequence[Json]) -> list[Json]:
-    counts = Counter(trace.get("role", "") for trace in traces)
-    groups = list(dict.fromkeys(trace.get("legendgroup") for trace in traces))
-    many = sum(len(trace["y"]) for trace in traces if trace.get("mode") != "lines") > 200
-    seen: Counter[str] = Counter()
-    found = []
-    for trace in traces:
-        own = {"type": "scatter", **_plain(trace)}
-        role, group = own.pop("role", ""), own.get("legendgroup")
-        place = own.pop("series", groups.index(group) if group else seen[role])
-        seen[role] += 1
-        is_series = role in SERIES_ROLES and (not role or counts[role] > 1)
-        colour = COLOURS[place % len(COLOURS)] if is_series else ROLES[role]
-        if own["type"] == "bar":
-            pattern = {"shape": PATTERNS[len(found) % len(PATTERNS)], "fillmode": "overlay"}
-            pattern |= {"fgcolor": "#ffffff", "fgopacity": 0.6, "solidity": 0.2}
-            own["marker"] = {"color": colour, "pattern": pattern}
-        elif own["type"] == "waterfall":
-            own["increasing"] = {"marker": {"color": colour}}
-            own["decreasing"] = {"marker": {"color": ROLES[LIGHT]}}
-            own["totals"] = {"marker": {"color": ROLES[ROOF]}}
-        else:
-            own["marker"] = {"color": colour, "size": 6 if many else 9, **own.get("marker", {})}
-            own["line"] = {"color": colour, **own.get("line", {})}
-        found.append(own)
-    return found
-
-
-def _with_steps(axis: Json, letter: str, traces: Sequence[Json]) -> Json:
-    """Steps of 1, 2 and 5 on logarithmic axes of up to 400 times, then powers of ten; plotly's own
-    would meet where they are labelled in full. Less than six times is left to plotly."""
-    values = [v for trace in traces for v in trace.get(letter, ()) if is_number(v) and v > 0]
-    decades = math.log10(max(values) / min(values)) if values else 0.0
-    if axis.get("type") != "log" or "tickvals" in axis or decades < 0.8:
-        return axis
-    return {**axis, "dtick": "D2" if decades < 2.6 else math.ceil(decades / 7)}
-
-
-def _height(traces: Sequence[Json]) -> int:
-    """In pixels: a row a bar where they lie."""
-    rows = {name for trace in traces for name in trace["y"] if isinstance(name, str)}
-    return min(1000, max(240, 110 + 26 * len(rows))) if rows else 420
 
 
 def axis(
@@ -311,20 +265,18 @@ def layout(x: Json, y: Json, **more: Any) -> Json:  # noqa: ANN401
     return {"xaxis": x, "yaxis": y, **more}
 
 
-def _trace(name: str, x: Sequence[object], y: Sequence[object], role: str, more: Json) -> Json:
-    return {"name": name, "x": list(x), "y": list(y), **({"role": role} if role else {}), **more}
-
-
 def markers(
     name: str,
     x: Sequence[object],
     y: Sequence[float],
     *,
-    role: str = "",
-    symbol: str = SYMBOLS[0],
+    colour: str | None = None,
+    symbol: str | Sequence[int] = SYMBOLS[0],
     **more: Any,  # noqa: ANN401
 ) -> Json:
-    return _trace(name, x, y, role, {"mode": "markers", "marker": {"symbol": symbol}, **more})
+    marker = {"symbol": symbol, "color": colour, "size": 8}
+    of = {"type": "scatter", "mode": "markers", "name": name, "x": list(x), "y": list(y)}
+    return {**of, "marker": marker, **more}
 
 
 def line(
@@ -332,18 +284,25 @@ def line(
     x: Sequence[object],
     y: Sequence[float],
     *,
-    role: str = "",
+    colour: str | None = None,
     dash: str = DASHES[0],
     **more: Any,  # noqa: ANN401
 ) -> Json:
-    return _trace(name, x, y, role, {"mode": "lines", "line": {"dash": dash}, **more})
+    of = {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y)}
+    return {**of, "line": {"dash": dash, "color": colour}, **more}
 
 
 def bars(
-    name: str, x: Sequence[object], y: Sequence[object], *, role: str = "", **more: object
+    name: str,
+    x: Sequence[object],
+    y: Sequence[object],
+    *,
+    colour: str | None = None,
+    **more: object,
 ) -> Json:
     """Upright ones; with orientation="h" they lie and `y` has their labels."""
-    return _trace(name, x, y, role, {"type": "bar", **more})
+    of = {"type": "bar", "name": name, "x": list(x), "y": list(y)}
+    return {**of, "marker": {"color": colour}, **more}
 
 
 def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Json:

@@ -54,7 +54,7 @@ from tinyllama_tools.models.ablations import RESULT as ABLATION_FILE
 from tinyllama_tools.models.ablations import Study as AblationStudy
 from tinyllama_tools.models.ablations import read_study as read_ablation
 from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
+from tinyllama_tools.models.speed_of_light import StepTimes, step_times
 from tinyllama_tools.report.analysis import (
     Predictions,
     SeriesFit,
@@ -168,44 +168,35 @@ def newest_sources(results: Path) -> Newest:
     listed = results.iterdir() if results.is_dir() else ()
     dated = [path for path in listed if path.is_dir() and _time_of(path)]
     folders = sorted(dated, key=lambda path: (_time_of(path), path.name), reverse=True)
+    found: dict[Kind, list[Path]] = {kind: [] for kind in Kind}
     passed_over: list[Omission] = []
-    studies: list[Path] = []
-    for folder in folders:
-        document = _document(folder / STUDY) if (folder / STUDY).exists() else {}
+    for folder in (folder for folder in folders if (folder / STUDY).exists()):
+        # a damaged one is taken, and named when it is read
+        document = _document(folder / STUDY)
         if document is not None and not _is_study(document):
             continue
         if rounds_of(folder):
-            studies = [folder]
+            found[Kind.STUDY] = [folder]
             break
         passed_over.append(Omission("grid study", str(folder), why_no_round(folder)))
+
+    def newest(name: str, of: Callable[[Path], object]) -> list[Path]:
+        """The newest file of this name for each value of `of`."""
+        there = [folder / name for folder in folders if (folder / name).is_file()]
+        return list({of(path): path for path in reversed(there)}.values())[::-1]
+
     # scripts/study makes a folder a size
-    trainings: dict[str, Path] = {}
-    for folder in folders:
-        named = TRAINING_SIZE.fullmatch(folder.name)
-        if named and (folder / TRAINING_FILE).is_file():
-            trainings.setdefault(named[1], folder / TRAINING_FILE)
-    # one over sequences and one over batches, apart from those of studies; a study's own serves
-    # where there is no later one
-    with_own = [folder for folder in studies if (folder / FRONTIER).is_file()]
-    frontiers: dict[object, Path] = {}
-    for folder in folders:
-        path, oldest = folder / FRONTIER, _time_of(with_own[0]) if with_own else ()
-        if path.is_file() and not (folder / STUDY).exists() and _time_of(folder) >= oldest:
-            frontiers.setdefault((_document(path) or {}).get("by"), path)
-
-    def newest(name: str) -> list[Path]:
-        return [folder / name for folder in folders if (folder / name).is_file()][:1]
-
-    found = {
-        Kind.STUDY: studies,
-        Kind.SUITE: newest(SUITE_FILE),
-        Kind.TRAINING: list(trainings.values()),
-        Kind.FRONTIER: list(frontiers.values()),
-        Kind.ABLATION: newest(ABLATION_FILE),
-        Kind.SCALING: [path.parent for path in newest(SCALING_FILE)],
-    }
+    trainings = newest(TRAINING_FILE, lambda path: TRAINING_SIZE.sub(r"\1", path.parent.name))
+    found[Kind.TRAINING] = [of for of in trainings if TRAINING_SIZE.fullmatch(of.parent.name)]
+    # one over sequences and one over batches, apart from that of a study
+    frontiers = newest(FRONTIER, lambda path: (_document(path) or {}).get("by"))
+    found[Kind.FRONTIER] = [path for path in frontiers if not (path.parent / STUDY).exists()]
+    for kind, name in ((Kind.SUITE, SUITE_FILE), (Kind.ABLATION, ABLATION_FILE)):
+        found[kind] = newest(name, lambda _: None)
+    found[Kind.SCALING] = [path.parent for path in newest(SCALING_FILE, lambda _: None)]
+    has_own = any((folder / FRONTIER).is_file() for folder in found[Kind.STUDY])
+    served = {Kind.FRONTIER} if has_own else set()
     sources = [Source(kind, path) for kind, paths in found.items() for path in paths]
-    served = {Kind.FRONTIER} if with_own else set()
     absent = [kind for kind, paths in found.items() if not paths and kind not in served]
     return Newest(sources, absent, passed_over)
 
@@ -338,49 +329,33 @@ class ReportInputs:
     def memory_fits(self) -> list[SeriesFit]:
         return memory_fits(self.main) if self.main is not None else []
 
-    def _of_main_step(
-        self, analyse: Callable[[ResultSet, CaseName], Found]
-    ) -> tuple[Found | None, str]:
-        """Or None and why."""
-        if self.main is None:
-            return None, "no result of the suite was given"
-        step = main_step(self.main)
-        if step is None:
-            return None, f"{self.main.title} has no training step (full_step/train)"
-        try:
-            return analyse(self.main, step.name), ""
-        except BadInputError as error:
-            return None, str(error)
-
     @cached_property
-    def light(self) -> tuple[SpeedOfLight | None, str]:
-        return self._of_main_step(speed_of_light)
-
-    @cached_property
-    def sum_of_parts(self) -> tuple[Waterfall | None, str]:
-        return self._of_main_step(waterfall)
-
-    def _of_headline_steps(
-        self, analyse: Callable[[ResultSet, CaseName], Found]
-    ) -> tuple[list[Found], list[Omission]]:
-        """Of one step a size, dtype and variant; and of which it is refused."""
+    def _steps(self) -> tuple[list[StepTimes], list[Omission]]:
         found, refused = [], []
         for step in headline_steps(self.main) if self.main is not None else ():
             try:
-                found.append(analyse(self.main, step.name))
+                found.append(step_times(self.main, step.name))
             except BadInputError as error:
                 reason = str(error).removeprefix(f"{step.name}: ")
-                refused.append(Omission("speed of light", str(step.name), reason))
-        return found, refused
+                refused.append(Omission("step", str(step.name), reason))
+        main = main_step(self.main) if self.main is not None else None
+        return sorted(found, key=lambda of: main is None or of.step != main.name), refused
 
-    @cached_property
-    def lights(self) -> tuple[list[SpeedOfLight], list[Omission]]:
-        return self._of_headline_steps(speed_of_light)
+    @property
+    def steps(self) -> list[StepTimes]:
+        """One a size, dtype and variant, the one that is looked into first."""
+        return self._steps[0]
 
-    @cached_property
-    def sums_of_parts(self) -> list[Waterfall]:
-        """The main step's refusal is told where its parts are shown."""
-        return self._of_headline_steps(waterfall)[0]
+    @property
+    def refused_steps(self) -> list[Omission]:
+        return self._steps[1]
+
+    @property
+    def no_step(self) -> str:
+        """Why there is none."""
+        main = self.main_result()
+        reasons = [one.reason for one in self.refused_steps]
+        return next(iter(reasons), f"{main.title} has no training step (full_step/train)")
 
     @cached_property
     def predictions(self) -> Predictions:

@@ -48,14 +48,6 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).with_name("templates")
 # of a section; the others are unfolded when asked for
 MOST_FIGURES = 6
-# a bar below a percentage says nothing where all would be shorter
-LEAST_SHARE = 15.0
-# times of the two results that the page compares
-COMPARED = Table(
-    *("comparison", "Cases of both results"),
-    *(("case", "base [ms]", "new [ms]", "new / base [x]", "change [%]"), ()),
-    "Times are medians of one result each; the largest changes first.",
-)
 
 
 def marked(text: str) -> Markup:
@@ -74,32 +66,22 @@ def _packed_plotly() -> str:
 
 
 def table_view(table: Table) -> Json:
-    """Cells as text, number and share: a number is what rows are sorted by where the text has it
-    rounded, a share the length of a bar in percent."""
+    """Columns as title, unit and whether it has numbers; cells as text and, where that is rounded,
+    the number that rows are sorted by."""
     columns = []
     for index, heading in enumerate(table.columns):
         title, _, unit = heading.partition(" [")
-        cells = [row[index] for row in table.rows]
-        numbers = [cell for cell in cells if isinstance(cell, (int, float))]
-        in_percent = unit == "%]" and all(0 <= number <= 100 for number in numbers)
-        is_share = in_percent and max(numbers, default=0.0) >= LEAST_SHARE
-        columns.append((title, unit[:-1], bool(numbers) or bool(unit), is_share))
+        has_numbers = any(isinstance(row[index], (int, float)) for row in table.rows)
+        columns.append((title, unit[:-1], has_numbers or bool(unit)))
 
-    def cell(value: Any, *, is_share: bool) -> tuple[str, str, str]:  # noqa: ANN401
+    def cell(value: Any) -> tuple[str, str]:  # noqa: ANN401
         if not isinstance(value, (int, float)) or not math.isfinite(value):
-            return (cell_text(value if isinstance(value, str) else None), "", "")
+            return (cell_text(value if isinstance(value, str) else None), "")
         text, number = cell_text(value), f"{value:.6g}"
-        number = "" if float(text.replace(",", "")) == float(number) else number
-        return (text, number, f"{value:.0f}" if is_share else "")
+        return (text, "" if float(text.replace(",", "")) == float(number) else number)
 
-    rows = [
-        [cell(value, is_share=of[-1]) for value, of in zip(row, columns, strict=True)]
-        for row in table.rows
-    ]
-    return {
-        **{"id": table.id, "title": table.title, "note": table.note},
-        **{"columns": [of[:-1] for of in columns], "rows": rows},
-    }
+    rows = [[cell(value) for value in row] for row in table.rows]
+    return {**vars(table), "columns": columns, "rows": rows}
 
 
 def page_of(document: Document) -> str:
@@ -110,8 +92,7 @@ def page_of(document: Document) -> str:
     for things in (figures, tables):
         if len({one.id for one in things}) < len(things):
             raise ValueError(f"an id is there twice: {', '.join(one.id for one in things)}")
-    drawn = {figure.id: {**figure.as_json(), "title": figure.title} for figure in figures}
-    data = compact({"figures": drawn, "comparison": document.comparison})
+    drawn = compact({figure.id: figure.as_json() for figure in figures})
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -125,14 +106,12 @@ def page_of(document: Document) -> str:
     )
     return environment.get_template("report_page.html.j2").render(
         document=document,
-        heights={identity: figure["height"] for identity, figure in drawn.items()},
-        compared=COMPARED,
         most_figures=MOST_FIGURES,
         css=Markup(style),
         script=Markup(script),
         plotly_version=plotly.offline.get_plotlyjs_version(),
         plotly=_packed_plotly(),
-        data=_packed(json.dumps(data, allow_nan=False, separators=(",", ":"))),
+        data=_packed(json.dumps(drawn, allow_nan=False, separators=(",", ":"))),
     )
 
 
@@ -265,7 +244,7 @@ def _of_results(inputs: ReportInputs) -> Iterator[Row]:
     for name in BANDWIDTHS:
         rate = measured.get(name, {}).get("bytes_per_second")
         yield f"peak/{name}", rate / 1e9 if rate else None, "GB/s"
-    shares = {light.step: light.share_percent for light in inputs.lights[0]}
+    shares = {of.step: of.share_percent for of in inputs.steps}
     for step in headline_steps(inputs.main):
         yield f"{step.name}/time", step.median_seconds, "s"
         for counter, name, unit in COUNTERS:

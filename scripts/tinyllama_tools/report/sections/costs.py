@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tinyllama_tools.data.studies import BY_SEQ
-from tinyllama_tools.report.analysis import CALIBRATED, Frontier, PredictedStep, chosen
+from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
+from tinyllama_tools.models.prediction import LAUNCH, TRAFFIC
+from tinyllama_tools.report.analysis import PEAK_MEMORY, PredictedStep
 from tinyllama_tools.report.document import (
     DASHES,
     MEASURED,
@@ -18,18 +19,50 @@ from tinyllama_tools.report.document import (
     Section,
     Table,
     axis,
+    bytes_text,
     error_bars,
     layout,
     line,
     markers,
+    nth,
     shape_text,
 )
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
+    from tinyllama_tools.models.prediction import Rates
     from tinyllama_tools.report.inputs import ReportInputs
 
-MIB, GIB, MEGA = 2**20, 2**30, 1e6
+MIB, GIB, GIGA, MEGA, MICRO = 2**20, 2**30, 1e9, 1e6, 1e-6
+
+
+class Frontier(NamedTuple):
+    """The points of one axis of a frontier.json. `id`: of its table, and the beginning of its
+    figures'."""
+
+    file: Json
+    axis: Axis
+    id: str
+
+    @property
+    def points(self) -> list[Json]:
+        return self.file[self.axis.key]
+
+    @property
+    def title(self) -> str:
+        return f"{self.axis.title.capitalize()} within {bytes_text(self.file['limit_bytes'])}"
+
+
+def frontiers_of(inputs: ReportInputs) -> list[Frontier]:
+    """Of every file that was given, over sequences and over batches."""
+    found: list[Frontier] = []
+    for file in inputs.frontiers:
+        for given, of in AXES.items():
+            if file.get(of.key):
+                earlier = sum(one.axis is of for one in found)
+                mark = f"_{earlier + 1}" if earlier else ""
+                found.append(Frontier(file, of, f"frontier_{given}{mark}"))
+    return found
 
 
 def _frontier_table(shown: Frontier, note: str) -> Table:
@@ -54,7 +87,7 @@ def _frontier_table(shown: Frontier, note: str) -> Table:
     return Table(shown.id, shown.title, columns, rows, note, is_key=True)
 
 
-def _frontier_figure(shown: Frontier, dtype: str, note: str) -> list[Figure]:
+def _frontier_figure(shown: Frontier, dtype: str, note: str) -> Figure:
     """What does not fit at all has no place on a logarithmic axis."""
     of = shown.axis
     every: dict[str, list[Json]] = {}
@@ -63,24 +96,22 @@ def _frontier_figure(shown: Frontier, dtype: str, note: str) -> list[Figure]:
             every.setdefault(f"{point['size']}, {point['variant']}", []).append(point)
     traces = []
     for number, (name, points) in enumerate(every.items()):
-        dash, symbol = DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
         xs, ys = [p[of.given] for p in points], [p[of.largest_key] for p in points]
-        trace = line(name, xs, ys, dash=dash)
-        traces.append(trace | {"mode": "lines+markers", "marker": {"symbol": symbol}})
+        more = {"mode": "lines+markers", "marker": {"symbol": nth(SYMBOLS, number)}}
+        traces.append(line(name, xs, ys, dash=nth(DASHES, number), **more))
     tried = [p for points in every.values() for p in points if p.get(of.confirmed_key)]
     if tried:
         xs, ys = [p[of.given] for p in tried], [p[of.confirmed_key] for p in tried]
-        traces.append(markers("confirmed by trying", xs, ys, role=MEASURED, symbol="cross"))
+        traces.append(markers("confirmed by trying", xs, ys, colour=MEASURED, symbol="cross"))
     names = ("sequence", "tokens") if of is BY_SEQ else ("batch",)
     given = axis(*names, log=True, ticks=[x for trace in traces for x in trace["x"]])
     axes = layout(given, axis(of.title, log=True))
-    figure = Figure(f"{shown.id}_{dtype}", f"{shown.title}, {dtype}", traces, axes, note)
-    return [figure] if traces else []
+    return Figure(f"{shown.id}_{dtype}", f"{shown.title}, {dtype}", traces, axes, note)
 
 
 def frontier(page: Section, inputs: ReportInputs) -> None:
     """Over sequences, and over batches; and what was tried of them."""
-    every = chosen(inputs)
+    every = frontiers_of(inputs)
     if not every:
         raise Missing(f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid")
     for shown in every:
@@ -91,12 +122,11 @@ def frontier(page: Section, inputs: ReportInputs) -> None:
         note = (
             f"Limit: {file['limit_source']}. Beyond the predicted memory: "
             f"{file['overhead']['source']}. Tried (`{Kind.FRONTIER.command} --confirm`): {tried} of"
-            f" {len(shown.points)}. Made on {', '.join(made)}. Needs: predicted with the largest "
-            "measured misfit, of the smallest step where none fits. Apart: prediction over "
-            "confirmed."
+            f" {len(shown.points)}. Made on {', '.join(made)}. Needs: predicted, of the smallest "
+            "step where none fits. Apart: prediction over confirmed."
         )
         for dtype in dict.fromkeys(point["dtype"] for point in shown.points):
-            page.figures += _frontier_figure(shown, dtype, note)
+            page.figures.append(_frontier_figure(shown, dtype, note))
         page.tables.append(_frontier_table(shown, note))
 
 
@@ -113,35 +143,60 @@ COLUMNS = (
     *("memory from [GiB]", "memory to [GiB]", "memory off by [%]", "inside its range", "fits"),
     "kind",
 )
+RATE_COLUMNS = (
+    *("part", "cells", "GEMMs [GFLOP/s]", "start of an operator [us]", "operators"),
+    "traffic over the least [x]",
+)
 
 
-def _yes(answer: bool | None) -> str:
-    return "" if answer is None else "yes" if answer else "no"
+def _against(value: float, low: float, high: float, measured: float | None) -> tuple[Cell, Cell]:
+    """Percent of the measured, above 0 where too much was predicted, and whether it is inside."""
+    if not measured:
+        return None, ""
+    # memory that is right to the byte is off by what the counter in MiB rounds
+    off = round(100 * (value / measured - 1), 3)
+    return off, "yes" if low <= measured <= high else "no"
 
 
 def _prediction_row(step: PredictedStep) -> list[Cell]:
-    prediction, cost, check = step.prediction, step.cost, step.check
-    memory_off = check.memory_percent_off if check else None
-    memory = (prediction.memory_bytes, prediction.memory_low, prediction.memory_high)
+    of, cost, case = step.prediction, step.cost, step.measured
+    seconds = case.median_seconds if case else None
+    peak = MIB * case.counters.get(PEAK_MEMORY, 0.0) if case else None
+    memory = (of.memory_bytes, of.memory_low, of.memory_high)
     return [
         *(cost.name.size, shape_text(cost.name), cost.parameters / MEGA),
-        *(prediction.seconds, prediction.low, prediction.high, prediction.range_words),
-        *(step.measured_seconds, check.percent_off if check else None),
-        _yes(check.is_inside if check else None),
-        *(size / GIB for size in memory),
-        # formulas that are right to the byte are off by what the counter in MiB rounds
-        None if memory_off is None else round(memory_off, 3),
-        "" if check is None or memory_off is None else _yes(check.is_memory_inside),
+        *(of.seconds, of.low, of.high, of.range_words),
+        *(seconds, *_against(of.seconds, of.low, of.high, seconds)),
+        *(*(size / GIB for size in memory), *_against(*memory, peak)),
         "yes" if cost.fits else cost.reason or "no",
         step.kind,
     ]
+
+
+def _rates_table(rates: Rates) -> Table:
+    rows: list[list[Cell]] = []
+    for name, part in rates.parts.items():
+        rate, launch = part.flops_per_second, float(part.coefficients[LAUNCH]) / MICRO
+        traffic = float(part.coefficients[TRAFFIC])
+        attained = rate / GIGA if rate else None
+        rows.append([name, part.cells, attained, launch, part.operators, traffic])
+    held = "; ".join(
+        f"{size} from the others {percent:+.1f} %"
+        for size, percent in rates.held_out_percent().items()
+    )
+    note = (
+        f"Of {rates.basis()}. An optimizer's operators may be those of a weight tensor. Steps of "
+        f"each size predicted from the others, median: {held or 'one size alone'}. An assumed 20 % "
+        "a factor of 10 in FLOPs is pooled with that."
+    )
+    return Table("prediction_rates", "What the predictions rest on", RATE_COLUMNS, rows, note)
 
 
 def predictions(page: Section, inputs: ReportInputs) -> None:
     """Of every problem size at its own batch and sequence, and of steps that check one."""
     found = inputs.predictions
     page.omissions += found.omissions
-    if found.refusal:
+    if found.refusal or found.rates is None:
         raise Missing(f"{found.refusal}; measure a grid: {Kind.STUDY.command}")
     # a size may be there at two shapes
     labels = [f"{s.cost.name.size}, {shape_text(s.cost.name)}" for s in found.steps]
@@ -149,10 +204,10 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     values = [one.seconds for one in every]
     errors = error_bars(values, [one.low for one in every], [one.high for one in every])
     more = {"symbol": "diamond", "error_y": errors}
-    traces = [markers("predicted", labels, values, role=PREDICTED, **more)]
-    measured = [(n, s.measured_seconds) for n, s in zip(labels, found.steps, strict=True)]
-    known = [pair for pair in measured if pair[1] is not None]
-    traces += [markers("measured", *zip(*known, strict=True), role=MEASURED)] if known else []
+    traces = [markers("predicted", labels, values, colour=PREDICTED, **more)]
+    known = [(label, s) for label, s in zip(labels, found.steps, strict=True) if s.measured]
+    times = [step.measured.median_seconds for _, step in known]
+    traces.append(markers("measured", [label for label, _ in known], times, colour=MEASURED))
     x = axis("size and batch x sequence", type="category")
     axes = layout(x, axis("time of a step", "s", log=True))
     title = "Time of a step at each size's batch x sequence"
@@ -160,13 +215,7 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     of = found.steps[0].cost.name
     title = f"Training steps, {of.variant}, {of.dtype}"
     rows = [_prediction_row(step) for step in found.steps]
-    basis = [
-        [s.cost.name.size, shape_text(s.cost.name), s.prediction.basis]
-        for s in found.steps
-        if s.kind != CALIBRATED
-    ]
-    rests = ("size", "batch x sequence", "rests on")
     page.tables += [
         Table("predicted_steps", title, COLUMNS, rows, METHOD, is_key=True),
-        Table("prediction_basis", "What the predictions rest on", rests, basis),
+        _rates_table(found.rates),
     ]

@@ -12,6 +12,7 @@ from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
 from tinyllama_tools.models.data_parallel import RANKS, Estimate, LossPart
 from tinyllama_tools.report.document import (
+    COLOURS,
     DASHES,
     LIGHT,
     ROOF,
@@ -28,6 +29,7 @@ from tinyllama_tools.report.document import (
     layout,
     line,
     markers,
+    nth,
 )
 
 if TYPE_CHECKING:
@@ -257,9 +259,8 @@ def _lines(points: Iterable[tuple[str, float, float, float, float]]) -> list[Jso
     traces, found = [], list(points)
     for number, name in enumerate(dict.fromkeys(point[0] for point in found)):
         xs, ys, lows, highs = zip(*(of[1:] for of in found if of[0] == name), strict=True)
-        dash = DASHES[number % len(DASHES)]
-        trace = line(name, xs, ys, dash=dash, error_y=error_bars(ys, lows, highs))
-        traces.append(trace | {"mode": "lines+markers"})
+        more = {"mode": "lines+markers", "error_y": error_bars(ys, lows, highs)}
+        traces.append(line(name, xs, ys, dash=nth(DASHES, number), **more))
     return traces
 
 
@@ -274,7 +275,7 @@ def speedup_figure(identity: str, analysis: Analysis) -> Figure:
     """How many times one rank's throughput, against as many times as there are ranks."""
     ranks = sorted({point.ranks for point in analysis.points})
     if traces := _lines(_speedups(analysis)):
-        traces.insert(0, line("ideal", ranks, ranks, role=ROOF))
+        traces.insert(0, line("ideal", ranks, ranks, colour=ROOF))
     axes = layout(
         axis("ranks", log=True, ticks=ranks), axis("speed-up over one rank alone", log=True)
     )
@@ -288,7 +289,7 @@ def loss_figure(identity: str, analysis: Analysis) -> Figure:
     for name in dict.fromkeys(row["name"] for row in rows):
         of = [row for row in rows if row["name"] == name]
         labels, shares = [f"{row['ranks']} ranks" for row in of], [row["percent"] for row in of]
-        traces.append(bars(name, labels, shares, role="" if traces else LIGHT))
+        traces.append(bars(name, labels, shares, colour=None if traces else LIGHT))
     axes = layout(axis("", type="category"), axis("share of the step", "%"), barmode="relative")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
     return Figure(identity, "Where the rest of an ideal step went", traces, axes, note)
@@ -303,14 +304,16 @@ def bandwidth_figure(identity: str, analysis: Analysis, ranks: int) -> Figure:
             rates.setdefault(row["operation"], {})[row["bytes"]] = row["algorithm"] / GIGA
     fits = {fit.operation: fit for fit in analysis.fits if fit.ranks == ranks}
     for number, (operation, of) in enumerate(rates.items()):
-        group = {"legendgroup": operation, "series": number}
+        own = {"legendgroup": operation, "colour": nth(COLOURS, number)}
         sizes = sorted(of)
-        traces.append(markers(operation, sizes, [of[size] for size in sizes]) | group)
+        traces.append(markers(operation, sizes, [of[size] for size in sizes], **own))
         if fit := fits.get(operation):
             fitted = [size / fit.seconds(size) / GIGA for size in sizes]
-            dash = DASHES[number % len(DASHES)]
-            traces.append(line(f"{operation}, fit", sizes, fitted, dash=dash) | group)
-    axes = layout(axis("size", "bytes", log=True), axis("algorithm bandwidth", "GB/s", log=True))
+            traces.append(line(f"{operation}, fit", sizes, fitted, dash=nth(DASHES, number), **own))
+    axes = layout(
+        axis("size", "bytes", log=True, tickformat="~s"),
+        axis("algorithm bandwidth", "GB/s", log=True),
+    )
     note = (
         "Bytes over time, as nccl-tests counts them; fits: bytes / (latency + bytes / bandwidth)."
     )

@@ -1,12 +1,5 @@
 """How time and memory grow with batch and sequence: laws, held-out cells, and what the memory of a
-step consists of.
-
-Weights and AdamW's two moments are alive throughout. A step's peak is in its backward pass or in
-its update. In the update all gradients are alive and no activation is, so that every part is known.
-In the backward pass gradients are made while activations go, and how many there are at the peak
-does not follow from any count: then they are one part with the activations. A training run's memory
-profile counts them, allocation by allocation.
-"""
+step consists of."""
 
 from __future__ import annotations
 
@@ -15,9 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinyllama_tools.data.names import BASELINE, STEP, CaseName
+from tinyllama_tools.data.names import STEP, CaseName
 from tinyllama_tools.report.analysis import (
-    F32,
     MIB,
     PEAK_MEMORY,
     WHOLE_PASSES,
@@ -29,13 +21,12 @@ from tinyllama_tools.report.analysis import (
     range_kind,
     refused,
     size_rank,
-    sizes_by_name,
     steps,
     variant_rank,
 )
 from tinyllama_tools.report.document import (
+    COLOURS,
     DASHES,
-    FIT,
     HELD_OUT,
     MEASURED,
     NO_RESULT,
@@ -55,6 +46,7 @@ from tinyllama_tools.report.document import (
     layout,
     line,
     markers,
+    nth,
     shape_text,
     spaced,
     step_text,
@@ -66,31 +58,38 @@ if TYPE_CHECKING:
 
 
 class Quantity(NamedTuple):
-    """What is drawn upwards: `scale` units a second or byte. `terms`: of each term of the law its
-    title, its unit, and how many a second or byte is. `goal`: percent, of the median error of
-    held-out cells."""
+    """What is drawn upwards: `scale` units a second or byte. `terms`: of each term that such a law
+    may have its title, its unit, and how many a second or byte is. `goal`: percent, of the median
+    error of held-out cells."""
 
     id: str
     title: str
     unit: str
     scale: float
-    terms: Sequence[tuple[str, str, float]]
+    terms: Mapping[str, tuple[str, str, float]]
     goal: float
     most_figures: int
 
 
 TIME = Quantity(
     *("time", "time", "ms", 1e3),
-    (("launch", "us", 1e6), ("per token", "ns", 1e9), ("per token and token", "ps", 1e12)),
+    {
+        "launch": ("launch", "us", 1e6),
+        "linear": ("per token", "ns", 1e9),
+        "quadratic": ("per token and token", "ps", 1e12),
+    },
     *(15.0, 24),
 )
 MEMORY = Quantity(
     *("memory", "peak memory", "MiB", 1 / MIB),
-    (
-        *(("base", "MiB", 1 / MIB), ("per sample", "KiB", 1 / 1024), ("per token", "bytes", 1.0)),
-        *(("per token and token", "bytes", 1.0), ("per position", "bytes", 1.0)),
-        ("per position and position", "bytes", 1.0),
-    ),
+    {
+        "base": ("base", "MiB", 1 / MIB),
+        "batch": ("per sample", "KiB", 1 / 1024),
+        "linear": ("per token", "bytes", 1.0),
+        "quadratic": ("per token and token", "bytes", 1.0),
+        "table": ("per position", "bytes", 1.0),
+        "mask": ("per position and position", "bytes", 1.0),
+    },
     *(5.0, 4),
 )
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
@@ -102,14 +101,14 @@ DECIMALS = 6
 def _of_batch(fit: SeriesFit, number: int, batch: int, by: Quantity) -> list[Json]:
     points = sorted((p for p in fit.points if p.batch == batch), key=lambda point: point.seq)
     lengths, values = [p.seq for p in points], [by.scale * p.value for p in points]
-    symbol, dash = SYMBOLS[number % len(SYMBOLS)], DASHES[number % len(DASHES)]
-    name = f"batch {batch}"
-    traces = [markers(name, lengths, values, role=MEASURED, symbol=symbol, legendgroup=name)]
+    name, colour = f"batch {batch}", nth(COLOURS, number)
+    own = {"symbol": nth(SYMBOLS, number), "legendgroup": name}
+    traces = [markers(name, lengths, values, colour=colour, **own)]
     if fit.law is not None and len(lengths) > 1:
         curve = [round(seq) for seq in spaced(lengths[0], lengths[-1], CURVE_POINTS)]
         fitted = [by.scale * fit.law.at(batch, seq) for seq in curve]
-        own = {"legendgroup": name, "showlegend": False}
-        traces.append(line(f"law, batch {batch}", curve, fitted, role=FIT, dash=dash, **own))
+        own = {"dash": nth(DASHES, number), "legendgroup": name, "showlegend": False}
+        traces.append(line(f"law, batch {batch}", curve, fitted, colour=colour, **own))
     return traces
 
 
@@ -129,7 +128,7 @@ def law_figure(fit: SeriesFit, by: Quantity) -> Figure:
             for one in fit.held_out
         ]
         more = {"text": texts, "error_y": error_bars(values, lows, highs), "symbol": "x"}
-        traces.append(markers("predicted without them", where, values, role=HELD_OUT, **more))
+        traces.append(markers("predicted without them", where, values, colour=HELD_OUT, **more))
     note = f"No law: {fit.refusal}."
     if fit.law is not None:
         held = f". Bars: {fit.law.range_kind.short}." if fit.held_out else ""
@@ -138,9 +137,8 @@ def law_figure(fit: SeriesFit, by: Quantity) -> Figure:
     sequence = axis("sequence", "tokens", log=True, ticks=lengths)
     identity = re.sub(r"\W", "_", f"{by.id}_{fit.series}".replace("+", "_plus_"))
     title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
-    return Figure(
-        identity, title, traces, layout(sequence, axis(by.title, by.unit, log=True)), note
-    )
+    axes = layout(sequence, axis(by.title, by.unit, log=True))
+    return Figure(identity, title, traces, axes, note)
 
 
 def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
@@ -160,32 +158,37 @@ def _draw(page: Section, fits: Sequence[SeriesFit], by: Quantity) -> None:
     page.omissions += [Omission(kind, fit.series, reason) for fit in fits[by.most_figures :]]
 
 
-UNSUPPORTED = (
-    "A term without a figure is one that the data does not support; the last column says why."
-)
-
-
-def coefficient_table(title: str, fits: Sequence[SeriesFit], by: Quantity) -> Table:
-    """The remarks are what the law leaves out: terms with their reasons, and sizes."""
+def law_table(title: str, fits: Sequence[SeriesFit], by: Quantity) -> Table:
+    """Every law with how far off it was at the cells that were held out."""
     rows: list[list[Cell]] = []
     for fit in fits:
         if fit.law is None:
             continue
-        row: list[Cell] = [fit.series, len(fit.law.points)]
-        for term, (_, _, scale) in zip(fit.law.coefficients, by.terms, strict=True):
-            values = (term.value, term.low, term.high)
-            row += [scale * value for value in values] if term.supported else [None] * 3
-        worst = round(max(map(abs, fit.law.residuals_percent), default=0.0), DECIMALS)
-        remarks = [f"{c.name}: {c.reason}" for c in fit.law.coefficients if not c.supported]
-        if fit.law.below:
-            remarks.append(f"{len(fit.law.below)} smaller sizes have their peak at another moment")
-        rows.append([*row, worst, "; ".join(remarks)])
-    of_terms = (f"{what} [{unit}]" for name, unit, _ in by.terms for what in (name, "from", "to"))
-    columns = ("series", "sizes", *of_terms, "largest residual [%]", "remarks")
-    note = f"{range_kind(fits).meaning} {UNSUPPORTED}"
+        known = {of.term.name: of for of in fit.law.coefficients}
+        row: list[Cell] = [fit.series, len(fit.law.points), len(fit.law.below)]
+        for name, (_, _, scale) in by.terms.items():
+            ends = known[name][1:] if name in known else (None,) * 3
+            row += [None if value is None else scale * value for value in ends]
+        row.append(round(max(map(abs, fit.law.residuals_percent), default=0.0), DECIMALS))
+        errors = [round(held.error_percent, DECIMALS) for held in fit.held_out]
+        middle = statistics.median(map(abs, errors)) if errors else None
+        covered = sum(held.is_covered for held in fit.held_out)
+        rows.append([*row, len(errors), covered, middle, max(errors, key=abs, default=None)])
+    of_terms = (
+        f"{what} [{unit}]" for name, unit, _ in by.terms.values() for what in (name, "from", "to")
+    )
+    columns = (
+        *("series", "sizes", "left out", *of_terms, "largest residual [%]", "held out", "covered"),
+        *("median error [%]", "largest error [%]"),
+    )
+    note = (
+        f"{range_kind(fits).meaning} A term whose range reaches 0 may not be there. {LEFT_OUT} "
+        "A term without a figure is one that the sizes do not tell from the others."
+    )
     return Table(f"{by.id}_laws", title, columns, rows, note)
 
 
+LEFT_OUT = "Left out: the smallest sizes, where they have their peak at another moment."
 POWER_LAW = (
     "By regression of logarithms: value ~ batch^b sequence^s, on average over the grid. The 95 % "
     "intervals hold only as far as the series is a power law: where launches, caches or attention "
@@ -204,45 +207,28 @@ def exponent_table(fits: Sequence[SeriesFit]) -> Table:
     return Table("time_exponents", "Exponents of time", columns, rows, POWER_LAW)
 
 
-def _held_note(fits: Sequence[SeriesFit]) -> str:
-    kind = range_kind(fits)
-    return (
-        "Cells of half the largest batch x sequence and more were left out of the fit and "
-        "predicted from the others: they are of the same rounds. Covered: how many lie in the "
-        f"law's range ({kind.short}), whose median width is given in percent. {kind.meaning}"
-    )
-
-
-def held_out_tables(fits: Sequence[SeriesFit], by: Quantity) -> list[Table]:
-    """By problem size over all its series, and by series."""
-    note = _held_note(fits)
-    of_sizes: list[list[Cell]] = []
+def held_out_table(fits: Sequence[SeriesFit], by: Quantity) -> Table:
+    """By problem size over all its series."""
+    rows: list[list[Cell]] = []
     for size, cells in held_out_by_size(fits).items():
         errors = [round(abs(held.error_percent), DECIMALS) for held in cells]
         covered = 100.0 * sum(held.is_covered for held in cells) / len(cells)
         middle = statistics.median(errors)
         width = statistics.median(held.width_percent for held in cells)
         verdict = f"{'within' if middle <= by.goal else 'above'} {by.goal:g} %"
-        of_sizes.append([size, len(cells), middle, verdict, max(errors), covered, width])
-    of_series: list[list[Cell]] = []
-    for fit in fits:
-        if fit.held_out:
-            errors = [round(held.error_percent, DECIMALS) for held in fit.held_out]
-            figures = statistics.median(map(abs, errors)), max(errors, key=abs)
-            width = statistics.median(held.width_percent for held in fit.held_out)
-            covered = sum(held.is_covered for held in fit.held_out)
-            of_series.append([fit.series, len(errors), covered, *figures, width])
-    common = ("largest error [%]", "median width [%]")
-    size_columns = ("size", "held-out cells", "median error [%]", "which is", common[0])
-    columns = ("series", "held out", "covered", "median error [%]", *common)
-    identity, title = f"held_out_{by.id}", "Held-out cells by size"
-    return [
-        Table(
-            *(identity, title, (*size_columns, "covered [%]", common[1]), of_sizes, note),
-            is_key=True,
-        ),
-        Table(f"{identity}_series", "Held-out cells by series", columns, of_series, note),
-    ]
+        rows.append([size, len(cells), middle, verdict, max(errors), covered, width])
+    columns = (
+        *("size", "held-out cells", "median error [%]", "which is", "largest error [%]"),
+        *("covered [%]", "median width [%]"),
+    )
+    kind = range_kind(fits)
+    note = (
+        "Cells of half the largest batch x sequence and more were left out of the fit and "
+        "predicted from the others: they are of the same rounds. Covered: how many lie in the "
+        f"law's range ({kind.short}), whose median width is given in percent. {kind.meaning}"
+    )
+    title = "Held-out cells by size"
+    return Table(f"held_out_{by.id}", title, columns, rows, note, is_key=True)
 
 
 def scaling(page: Section, inputs: ReportInputs) -> None:
@@ -255,59 +241,31 @@ def scaling(page: Section, inputs: ReportInputs) -> None:
         raise Missing(f"{reason}; make a grid: {Kind.STUDY.command}")
     page.text += [
         "At one model size, time = launch + a B S + b B S²: B is the batch, S the sequence. The "
-        "laws describe the grid that they were fitted to; other model sizes are under Predictions. "
-        "A term that a series' FLOPs and bytes do not have is not fitted.",
+        "laws describe the grid that they were fitted to; other model sizes are under Predictions.",
         f"{with_law} of {len(fits)} series of cases support a law.",
     ]
     _draw(page, shown_fits(fits), TIME)
-    of_sizes, of_series = held_out_tables(fits, TIME)
-    laws = coefficient_table("Laws of time", fits, TIME)
-    page.tables += [of_sizes, laws, exponent_table(fits), of_series]
+    laws = law_table("Laws of time", fits, TIME)
+    page.tables += [held_out_table(fits, TIME), laws, exponent_table(fits)]
 
 
 # amp_* keeps parameters and moments in float32
 NARROW = ("bf16", "f16")
-TOKEN_BYTES = 8
-# of the allocator's rounding, and less than anything that has a part of its own
-SLACK = 0.001
 PARTS_NOTE = (
-    "Weights and AdamW's two moments are alive throughout. Where the update is the peak, all "
-    "gradients are; where the backward pass is, the gradients made by then are one part with the "
-    "activations."
+    "Weights and AdamW's two moments are alive throughout. How many gradients there are at the peak"
+    " does not follow from any count: a training run's memory profile has them."
 )
-WEIGHTS, MOMENTS, GRADIENTS = "weights", "AdamW moments", "gradients"
-SCRATCH = "inputs and scratch of the update"
-REST = "activations, gradients made by then, scratch"
+WEIGHTS, MOMENTS = "weights", "AdamW moments"
+REST = "gradients, activations, scratch"
 Parts = Mapping[str, float]
-
-
-def _update_scratch(name: CaseName, element: int) -> float | None:
-    """Bytes beside weights, moments and gradients in the baseline's update: the denominators of
-    its largest weight, and the step's inputs: tokens and targets, rotary tables and the mask. None
-    where the update may be another one, or the size has no name."""
-    of = sizes_by_name().get(name.size)
-    if of is None or name.variant != BASELINE or name.dtype != F32:
-        return None
-    hidden, heads = of["hidden_dim"], of["n_heads"]
-    largest = hidden * max(of["vocab_size"], of["intermediate_dim"], hidden)
-    tables = 2 * name.seq * (hidden // heads)
-    mask = heads // of["n_kv_heads"] * name.seq**2
-    return element * (largest + tables + mask) + 2 * TOKEN_BYTES * name.batch * name.seq
 
 
 def memory_parts(name: CaseName, parameters: float, peak: float) -> Parts:
     """Bytes of each part; together they are the peak. Empty where the peak is not known, or less
     than what is alive throughout: then something is wrong."""
-    element = 2 if name.dtype in NARROW else 4
-    weights = parameters * element
+    weights = parameters * (2 if name.dtype in NARROW else 4)
     rest = peak - 3 * weights
-    if parameters <= 0 or rest < 0:
-        return {}
-    found = {WEIGHTS: weights, MOMENTS: 2 * weights}
-    scratch = _update_scratch(name, element)
-    if scratch is not None and 0 <= rest - weights <= scratch + SLACK * peak:
-        return found | {GRADIENTS: weights, SCRATCH: rest - weights}
-    return found | {REST: rest}
+    return {WEIGHTS: weights, MOMENTS: 2 * weights, REST: rest} if weights and rest >= 0 else {}
 
 
 def _stack(
@@ -379,8 +337,8 @@ def _agreement(page: Section, inputs: ReportInputs) -> None:
     texts = [f"{name.component}, {step_text(name)}" for name in names] if len(pairs) <= 500 else []
     ends = [min(predicted), max(predicted)]
     traces = [
-        markers("cases", predicted, measured, role=MEASURED, text=texts),
-        line("as predicted", ends, ends, role=PREDICTED),
+        markers("cases", predicted, measured, colour=MEASURED, text=texts),
+        line("as predicted", ends, ends, colour=PREDICTED),
     ]
     x, y = (axis(f"{what} peak", "MiB", log=True) for what in ("predicted", "measured"))
     title = "Measured against predicted peak"
@@ -406,8 +364,8 @@ def memory(page: Section, inputs: ReportInputs) -> None:
             "moment that is the peak at the large sizes."
         )
         _draw(page, [fit for fit in shown_fits(fits) if fit.name.component == STEP], MEMORY)
-        laws = coefficient_table("Laws of peak memory", fits, MEMORY)
-        page.tables += [table for table in (held_out_tables(fits, MEMORY)[0], laws) if table.rows]
+        laws = law_table("Laws of peak memory", fits, MEMORY)
+        page.tables += [table for table in (held_out_table(fits, MEMORY), laws) if table.rows]
         _agreement(page, inputs)
     if not page.figures and not page.tables:
         raise Missing(f"no peak memory was measured; {NO_RESULT}")

@@ -4,6 +4,7 @@ other, and what was left out."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,20 @@ from tinyllama_tools.report.analysis import COMPONENTS, is_own_shape, name_rank,
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     Cell,
+    Figure,
     Missing,
     Omission,
     Section,
     Table,
+    axis,
     count_of,
     grouped,
+    layout,
     listed,
+    markers,
 )
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
     from tinyllama_tools.report.inputs import ReportInputs
 
@@ -150,43 +154,42 @@ NO_VERDICT = (
 ONE_RESULT = "one result was given, and a comparison takes two: scripts/report RESULT RESULT"
 
 
-def comparison_json(sets: Sequence[ResultSet]) -> Json:
-    """Times of all cases of all sets, in one order; null where a set has no such case."""
-    named = {name: case.name for results in sets for name, case in results.cases.items()}
-    names = sorted(named, key=lambda name: name_rank(named[name]))
-
-    def seconds(results: ResultSet) -> list[float | None]:
-        return [results.cases[n].median_seconds if n in results.cases else None for n in names]
-
-    return {
-        "cases": names,
-        "sets": [{"title": one.title, "seconds": seconds(one)} for one in sets],
-    }
-
-
 def comparison(page: Section, inputs: ReportInputs) -> None:
-    """One row a result and component; the page shows the cases themselves."""
+    """The first result against each other one: by component, and case by case."""
     base, others = inputs.main_result(), inputs.sets[1:]
     if not others:
         raise Missing(ONE_RESULT)
-    rows: list[list[Cell]] = []
+    means: list[list[Cell]] = []
+    cases: list[tuple[str, str, float, float, float]] = []
     for results in others:
         logs: dict[str, list[float]] = {}
         for name, case in base.cases.items():
             if name in results.cases:
-                ratio = case.median_seconds / results.cases[name].median_seconds
+                times = [of.median_seconds for of in (case, results.cases[name])]
+                ratio = times[0] / times[1]
                 logs.setdefault(case.name.component, []).append(math.log(ratio))
+                cases.append((results.title, name, *(MILLI * of for of in times), ratio))
         for component in sorted(logs, key=lambda name: rank(name, COMPONENTS)):
             found = logs[component]
-            mean = math.exp(sum(found) / len(found))
-            rows.append([results.title, component, mean, len(found)])
+            means.append([results.title, component, math.exp(statistics.fmean(found)), len(found)])
         if not logs:
-            rows.append([results.title, "no case in common", None, 0])
+            means.append([results.title, "no case in common", None, 0])
+    cases.sort(key=lambda of: -abs(math.log(of[-1])))
+    shown, traces = cases[:MOST_CASES], []
+    for title in dict.fromkeys(of[0] for of in shown):
+        _, names, times, _, ratios = zip(*(of for of in shown if of[0] == title), strict=True)
+        traces.append(markers(title, times, ratios, text=names))
+    axes = layout(axis("time", "ms", log=True), axis("speed-up", "x", log=True))
+    note = f"{base.title}'s time over the other's; above 1 is faster. {NO_VERDICT}"
+    page.figures.append(Figure("changes", "Case by case", traces, axes, note))
     columns = ("result", "component", "speed-up [x]", "cases")
-    note = (
-        f"Geometric mean of {base.title}'s time over the other's; above 1 is faster. {NO_VERDICT}"
-    )
-    page.tables.append(Table("speed_ups", "By component", columns, rows, note, is_key=True))
+    means_note = f"Geometric mean of {note}"
+    of_cases = ("result", "case", "this result [ms]", "the other [ms]", "speed-up [x]")
+    changes = "Case by case, the largest changes first"
+    page.tables += [
+        Table("speed_ups", "By component", columns, means, means_note, is_key=True),
+        Table("case_changes", changes, of_cases, shown, note),
+    ]
 
 
 # beyond it, names that share a reason stand together

@@ -72,7 +72,7 @@ def ablation(page: Section, inputs: ReportInputs) -> None:
             names, medians, lows, highs = zip(*drawn[::-1], strict=True)
             errors = error_bars(medians, lows, highs)
             more = {"orientation": "h", "error_x": errors}
-            trace = bars("speed-up", medians, names, role=MEASURED, **more)
+            trace = bars("speed-up", medians, names, colour=MEASURED, **more)
             axes = layout(axis("ratio of times", "x"), axis(""))
             page.figures.append(Figure(f"ablation_plot_{number}", title, [trace], axes))
         identity, is_key = f"ablation_{number}", number == 1
