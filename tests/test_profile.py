@@ -266,9 +266,14 @@ def test_runs_that_lack_a_section_or_are_unknown(
     folder = profiled(tmp_path, "p")
     path = folder / "profile_runs.json"
     text = path.read_text()
-    path.write_text(text.replace('"memory"', '"heat"'))
-    assert run(tmp_path, "--analyze-existing", str(folder)) == 2
-    assert "runs[2].name: 'heat' is not one of" in capsys.readouterr().err
+    for found, words in (
+        (text.replace('"memory"', '"heat"'), "runs[2].name: 'heat' is not one of"),
+        ('{"runs": ["x"]}', "runs[0]: 'x' is not of type 'object'"),
+        ('{"runs": []}', "no run came to its end"),
+    ):
+        path.write_text(found)
+        assert run(tmp_path, "--analyze-existing", str(folder)) == 2
+        assert words in capsys.readouterr().err
     path.write_text(text)
     write_profile(folder / "memory_analysis", made_up_summary(profilers=()))
     assert run(tmp_path, "--analyze-existing", str(folder)) == 2

@@ -66,8 +66,8 @@ PROFILINGS = {
     FLOPS: Profiling("FLOPS profiler", ".", ("--enable-deepspeed-flops",)),
 }
 _RUN = {"name": {"enum": list(PROFILINGS)}, "notes": {"type": "array"}}
-_KEYS = [*_RUN, "exit_status", "seconds"]
-_RUNS = {"type": "array", "items": {"required": _KEYS, "properties": _RUN}}
+_ITEM = {"type": "object", "required": [*_RUN, "exit_status", "seconds"], "properties": _RUN}
+_RUNS = {"required": ["runs"], "properties": {"runs": {"type": "array", "items": _ITEM}}}
 
 
 # Figures as reports and worksheets show them.
@@ -179,7 +179,7 @@ def read_profile_set(folder: Path) -> ProfileSet:
         runs, _ = read_json(path)
     except BadInputError as error:
         raise BadProfileError(str(error)) from error
-    problem = schema_problem(runs, {"required": ["runs"], "properties": {"runs": _RUNS}})
+    problem = schema_problem(runs, _RUNS)
     if problem:
         raise BadProfileError(f"{path}: no list of runs of scripts/profile: {problem}")
     profiles = {}

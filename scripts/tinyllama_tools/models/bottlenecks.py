@@ -353,7 +353,8 @@ ABLATION_ROWS = {
     CHECKPOINTING: ("checkpoint",),
     FUSION: ("fused_swiglu", "fused_norm", "fused_rotary", "fused_loss", "qkv", "gate_up"),
 }
-# Autocast is what the workshop means; a type of its own serves where it was not measured.
+# The baseline's in these types are mixed precision, of which the first that was measured counts:
+# autocast is what the workshop means; a type of its own serves where that was not measured.
 MIXED_DTYPES = ("amp_bf16", "amp_f16", "bf16", "f16")
 # Components whose intermediate tensors a fused kernel keeps to itself.
 FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
@@ -393,33 +394,27 @@ def effects_by_shares(memory: Json, layers: int) -> list[Effect]:
 def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
     """Of those optimizations that the study measured at this point."""
 
-    def peak(cell: Cell | None) -> float | None:
-        return cell.counter("peak_memory_MiB") if cell and cell.can_run else None
+    def effect(name: str, basis: str, cell: Cell | None) -> Effect | None:
+        peak = cell.counter("peak_memory_MiB") if cell and cell.can_run else None
+        if cell is None or peak is None or baseline is None or before is None:
+            return None
+        ratio = cell.seconds / baseline.seconds if cell.seconds and baseline.seconds else None
+        basis = f"measured: `{basis}` at {cell.point.title}"
+        return Effect(name, (before - peak) * 2**20, ratio, basis)
 
     baseline = study.main.get(BASELINE, point)
-    before = peak(baseline)
-    if baseline is None or before is None:
-        return []
-    effects = []
-    for name in OPTIMIZATIONS:
-        if name == MIXED:
-            types = [replace(point, dtype=dtype) for dtype in MIXED_DTYPES]
-            cells = [table.get(BASELINE, at) for at in types for table in (study.main, study.types)]
-        else:
-            cells = [study.main.get(row, point) for row in ABLATION_ROWS[name]]
-        known = [
-            Effect(
-                name,
-                (before - after) * 2**20,
-                cell.seconds / baseline.seconds if cell.seconds and baseline.seconds else None,
-                f"measured: `{cell.point.dtype if name == MIXED else cell.row}`"
-                f" at {cell.point.title}",
-            )
-            for cell in cells
-            if cell and (after := peak(cell)) is not None
-        ]
-        effects += ranked(known[:1] if name == MIXED else known)[:1]
-    return effects
+    before = baseline.counter("peak_memory_MiB") if baseline and baseline.can_run else None
+    found = {
+        name: ranked(filter(None, [effect(name, row, study.main.get(row, point)) for row in rows]))
+        for name, rows in ABLATION_ROWS.items()
+    }
+    cells = [
+        (dtype, table.get(BASELINE, replace(point, dtype=dtype)))
+        for dtype in MIXED_DTYPES
+        for table in (study.main, study.types)
+    ]
+    found[MIXED] = list(filter(None, [effect(MIXED, *cell) for cell in cells]))
+    return [found[name][0] for name in OPTIMIZATIONS if found[name]]
 
 
 def known_effects(summary: Json, evidence: Evidence | None) -> list[Effect]:
