@@ -7,7 +7,8 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.commands.worksheet import Sheet, say
+from tinyllama_tools.commands.profile_report import say
+from tinyllama_tools.commands.worksheet import Sheet
 from tinyllama_tools.core.app import INTERRUPTED, PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
 from tinyllama_tools.data.profiles import BadProfileError

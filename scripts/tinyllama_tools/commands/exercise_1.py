@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from argparse import Namespace
 
 from tinyllama_tools.commands.worksheet import (
-    MeasuredRun,
     Plan,
     Runs,
     Sheet,
@@ -15,7 +13,7 @@ from tinyllama_tools.commands.worksheet import (
     missing_of,
 )
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.profiles import component_percent, group_shares
+from tinyllama_tools.data.profiles import component_percent, group_shares, median, step_times
 from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.models.ablations import Evidence, find_evidence
 from tinyllama_tools.models.bottlenecks import (
@@ -65,13 +63,6 @@ def lost_shares(runs: Runs) -> dict[str, float | None]:
     }
 
 
-def profiled_step_seconds(run: MeasuredRun) -> float | None:
-    """Median of the steps that the profiler touched."""
-    steps = run("steps") or []
-    times = [s["time_seconds"] for s in steps if s["profiled"] and s["step"] > 1]
-    return statistics.median(times) if times else None
-
-
 # Effect of bottlenecks.py: the worksheet's choice.
 CHOICES = {
     "Gradient Checkpointing": "Gradient checkpointing (reduce activation memory)",
@@ -104,7 +95,7 @@ def worksheet_values(runs: Runs, evidence: Evidence | None) -> Json:
         "opportunities": opportunities,
         "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -entry[1]),
         "suspects": lost_shares(runs),
-        "profiled_seconds": profiled_step_seconds(runs[PROFILED]),
+        "profiled_seconds": median(step_times(runs[PROFILED].summary, profiled=True)),
         "bottlenecks": bottlenecks,
         "best": recommended(bottlenecks),
         "saved": {label: effects[name].saved_percent for name, label in CHOICES.items()},

@@ -7,7 +7,6 @@ import datetime
 import json
 import re
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from tinyllama_tools.commands.profile_report import (
     draw_timelines,
     read_profile_set,
     report_text,
+    say,
 )
 from tinyllama_tools.core.app import (
     INTERRUPTED,
@@ -172,11 +172,6 @@ def run_profilers(
             "runs": runs,
         }
         write_whole(folder / RUNS_FILE, json.dumps(content, indent=2) + "\n")
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def evidence_for(profiles: ProfileSet, file: Path | None, results: Path) -> Evidence | None:

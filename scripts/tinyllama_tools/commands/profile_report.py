@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,9 @@ from tinyllama_tools.data.profiles import (
     SAME_WORK,
     BadProfileError,
     group_shares,
+    median,
     read_profile,
+    step_times,
     value_at,
 )
 from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS, rank_bottlenecks
@@ -68,6 +70,11 @@ PROFILINGS = {
 _RUN = {"name": {"enum": list(PROFILINGS)}, "notes": {"type": "array"}}
 _ITEM = {"type": "object", "required": [*_RUN, "exit_status", "seconds"], "properties": _RUN}
 _RUNS = {"required": ["runs"], "properties": {"runs": {"type": "array", "items": _ITEM}}}
+
+
+def say(line: str) -> None:
+    """Progress, a line a step."""
+    print(line, file=sys.stderr, flush=True)
 
 
 # Figures as reports and worksheets show them.
@@ -252,12 +259,6 @@ def operator_shares(operators: Json) -> list[OperatorShare]:
 # What profilers cost.
 
 
-def _median_of(steps: list[Json], profiled: bool) -> float | None:
-    # the first step is left out of every average
-    found = [s["time_seconds"] for s in steps[1:] if bool(s.get("profiled")) == profiled]
-    return statistics.median(found) if found else None
-
-
 def _above(value: float | None, plain: float | None) -> float | None:
     return 100 * (value / plain - 1) if value is not None and plain else None
 
@@ -268,15 +269,15 @@ def profiler_overheads(profiles: ProfileSet) -> list[tuple[Any, ...]]:
     rest of a run can be slower too), and seconds of the whole run. None is what its run cannot say.
     """
     baseline = profiles.profiles.get(BASELINE)
-    unprofiled = _median_of(baseline["steps"], False) if baseline else None
+    unprofiled = median(step_times(baseline, profiled=False))
     seconds = {run["name"]: run["seconds"] for run in (profiles.runs or {}).get("runs", [])}
     rows = []
     for name in SECTIONS:
         summary = profiles.profiles.get(name)
         if summary is None:
             continue
-        steps, means = summary["steps"], summary["summary"]
-        plain, touched = _median_of(steps, False), _median_of(steps, True)
+        means = summary["summary"]
+        plain, touched = (median(step_times(summary, profiled=on)) for on in (False, True))
         # what the program itself says can tell the steps of several profilers in one run apart
         kind = {OPERATORS: "operator"}.get(name, name)
         if sum(other is summary for other in profiles.profiles.values()) > 1:

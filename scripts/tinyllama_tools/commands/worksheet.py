@@ -10,7 +10,6 @@ import math
 import os
 import re
 import statistics
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +22,12 @@ from tinyllama_tools.commands.profile_report import (
     TEMPLATES,
     draw_timelines,
     listing,
+    say,
     shown,
 )
 from tinyllama_tools.core.app import REFUSED_OPTIONS, Json
 from tinyllama_tools.core.text import template
-from tinyllama_tools.data.profiles import SUMMARY, value_at
+from tinyllama_tools.data.profiles import SUMMARY, median, step_times, value_at
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 
 INTERRUPTED_REASON = "interrupted"
@@ -36,11 +36,6 @@ MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 PEAK = "summary.peak_memory_bytes"
 Plan = Mapping[str, Sequence[str]]
-
-
-def say(text: str) -> None:
-    """Progress, a line a step."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -70,14 +65,12 @@ class MeasuredRun:
     @property
     def plain_times(self) -> list[float]:
         """Seconds of the steps that no profiler touched, without the first."""
-        steps = self("steps") or []
-        return [s["time_seconds"] for s in steps if s["step"] > 1 and not s["profiled"]]
+        return step_times(self.summary, profiled=False)
 
     @property
     def step_seconds(self) -> float | None:
         """Median of the plain steps; of all where none is plain."""
-        times = self.plain_times
-        return statistics.median(times) if times else self("summary.median_step_seconds")
+        return median(self.plain_times) or self("summary.median_step_seconds")
 
     @property
     def speed(self) -> float | None:

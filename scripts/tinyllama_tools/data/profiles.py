@@ -74,6 +74,18 @@ def value_at(document: Any, key: str) -> Any:  # noqa: ANN401
     return document
 
 
+def step_times(summary: Json | None, *, profiled: bool) -> list[float]:
+    """Seconds of the steps that a profiler touched, or that none did, without the first step, which
+    is in no average."""
+    steps = (summary or {}).get("steps") or []
+    return [s["time_seconds"] for s in steps if s["step"] > 1 and s["profiled"] == profiled]
+
+
+def median(values: Sequence[float]) -> float | None:
+    """None of none."""
+    return statistics.median(values) if values else None
+
+
 def component_percent(components: Sequence[Json], *paths: str) -> float:
     """Share of these component paths and all below them; 0 where the profile has none."""
     names = tuple(f"{path}/" for path in paths)
@@ -126,8 +138,7 @@ def _compared_steps(steps: Sequence[Json], path: Path) -> tuple[list[Json], list
 
 
 def _median(steps: Sequence[Json], key: str) -> float | None:
-    values = [step[key] for step in steps if step[key] is not None]
-    return statistics.median(values) if values else None
+    return median([step[key] for step in steps if step[key] is not None])
 
 
 def read_training(document: Json, path: Path) -> StoredRun:

@@ -1,4 +1,4 @@
-"""The longest sequence that fits into memory, and the longest that can be confirmed by one step."""
+"""Costs of steps that the suite is asked for, and the longest sequence that fits into memory."""
 
 from __future__ import annotations
 
