@@ -200,13 +200,24 @@ def write_ablation(results: Path, study: Study, name: str = "a") -> Path:
 def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
     summary = made_up_summary({"context": CONTEXT})
     assert find_evidence(summary, tmp_path) is None
-    path = write_ablation(tmp_path, ablation())
+    study = ablation()
+    # what failed after some turns is no evidence; a type may have a table of its own
+    study.rows.append(RowName("gate_up", Kind.single))
+    cells = {name: study.main.get(name, POINT) for name in ("baseline", "qkv")}
+    study.main.add(dataclasses.replace(cells["qkv"], row="gate_up", failure="wrong"))
+    of_type = dataclasses.replace(POINT, dtype="bf16")
+    for cell in cells.values():
+        study.types.add(dataclasses.replace(cell, point=of_type))
+    path = write_ablation(tmp_path, study)
     other = CONTEXT["device"] | {"name": "another"}
     write_ablation(tmp_path, ablation(device=other, qkv=0.01), "other")
     (tmp_path / "reference/ablation_broken.json").write_text("{")
     found = find_evidence(summary, tmp_path)
     assert found is not None and found.file == path
+    assert found.speedups.keys() == {"qkv"}
     assert found.speedups["qkv"].median == pytest.approx(1.25)
+    summary = made_up_summary({"context": CONTEXT, "configuration.dtype": "bf16"})
+    assert read_evidence(path, summary).speedups["qkv"].median == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize(
