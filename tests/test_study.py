@@ -19,25 +19,6 @@ from fake_training import GIB, PlayedPredictor, PlayedProgram, set_key, step_cos
 from tinyllama_tools.commands.study import Settings, parse_options, plan_sizes, study
 from tinyllama_tools.core.app import PROJECT
 
-# The workshop's own lines (walkthrough, chapter 6.3, step 4).
-SHELL_LOOPS = """\
-echo "=== Throughput Comparison ==="
-for dir in performance_results_*/; do
-    size=$(basename "$dir" | cut -d'_' -f3)
-    throughput=$(grep "Throughput:" "$dir/training_output.log" | tail -1 | awk '{print $2, $3}')
-    echo "$size: $throughput"
-done
-
-# Compare memory usage
-echo ""
-echo "=== Memory Usage Comparison ==="
-for dir in performance_results_*/; do
-    size=$(basename "$dir" | cut -d'_' -f3)
-    memory=$(grep "Peak memory usage:" "$dir/training_output.log" | tail -1 | awk '{print $4, $5}')
-    echo "$size: $memory"
-done
-"""
-
 
 def run_study(
     results: Path,
@@ -120,19 +101,6 @@ def test_each_size_gets_its_files_and_the_tables_its_figures(
     assert f"| {b.model_flops / a.model_flops:.3g}x " in growth
     steps = [json_in(folder)["summary"]["average_step_seconds"] for folder in (tiny, small)]
     assert growth.count(f"| {steps[1] / steps[0]:.3g}x ") == 2
-
-
-def test_the_workshops_shell_loops_find_the_figures(tmp_path: Path) -> None:
-    run_study(tmp_path, "tiny", "medium", "--max-minutes=1e6", predictor=PlayedPredictor(64 * GIB))
-    said = subprocess.run(
-        ["bash", "-c", SHELL_LOOPS], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    found = {f.name.split("_")[2]: json_in(f)["summary"] for f in folders(tmp_path)}
-    assert found.keys() == {"tiny", "medium"} and said.stderr == ""
-    speeds = [f"{n}: {s['samples_per_second']:.1f} samples/sec" for n, s in found.items()]
-    memory = [f"{n}: {s['peak_memory_bytes'] / 2**20:.1f} MB" for n, s in found.items()]
-    heads = ["=== Throughput Comparison ===", "", "=== Memory Usage Comparison ==="]
-    assert said.stdout.splitlines() == [heads[0], *speeds, *heads[1:], *memory]
 
 
 def test_what_takes_too_long_is_said_and_not_attempted(tmp_path: Path) -> None:
