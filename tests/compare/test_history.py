@@ -305,6 +305,11 @@ def test_the_page_draws_and_searches(
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"']?(https?:)?//", text)
     assert text.count('<tr id="result-') == FILES + 2
     assert text.count("<td>7 to 1</td>") == 1
+    (change,) = as_json(capsys, "changes", "--store", store)
+    charts = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
+    (levels,) = [chart["levels"]["y"] for chart in charts if chart["changes"]]
+    sides = (change["seconds_before"], change["seconds_after"])
+    assert levels == [level for side in sides for level in (side, side, None)]
     opened = open_page(page)
     opened.page.wait_for_selector(".annotation-text", state="attached")
     assert opened.said == []

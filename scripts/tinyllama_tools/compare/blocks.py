@@ -119,7 +119,7 @@ def costs_of(items: Iterable[Json]) -> Costs:
         elif item.get("block", 0) > 0:
             between[name].append(seconds)
     known = {name: statistics.median(found) for name, found in between.items() if found}
-    # of a case that always came first, whose cost then has the block's own time in it
+    # of a case that always came first: what it took beyond that counts as the block's own
     usual = statistics.median(known.values()) if known else 0.0
     cases = {name: known.get(name, usual) for name in between}
     own = [max(0.0, seconds - cases[name]) for name, seconds in first]
@@ -231,25 +231,20 @@ def _rounded(seconds: float) -> float:
 
 
 class Interleaved:
-    """Measures both sides interleaved. `clock`: seconds, of which `at` counts from its making."""
+    """Measures both sides interleaved; `at` counts from its making."""
 
     def __init__(
-        self,
-        programs: Mapping[str, ServedProgram],
-        effort: SliceEffort,
-        seed: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, programs: Mapping[str, ServedProgram], effort: SliceEffort, seed: int
     ) -> None:
         self.effort = effort
         self._programs = programs
         self._order = random.Random(seed)
         # drawn, and balanced: of every two blocks each side comes first in one
         self._coming: list[tuple[str, ...]] = []
-        self._clock = clock
-        self._started = clock()
+        self._started = time.monotonic()
 
     def _at(self) -> dict[str, float]:
-        return {"at": round(self._clock() - self._started, 3)}
+        return {"at": round(time.monotonic() - self._started, 3)}
 
     def _ending(self, index: int, case: str, error: CaseFailedError) -> Json:
         why = {"side": error.side, "reason": str(error)}
