@@ -253,6 +253,16 @@ def test_changes_of_one_series(
     assert change_indices(seconds, margin) == expected
 
 
+def test_the_newest_change_comes_first() -> None:
+    known = dict.fromkeys(("date", "label", "libtorch"), "") | {"dirty": False}
+    points = [
+        known | {"result": i, "commit": str(i), "at": f"{i:02}", "seconds": float(seconds)}
+        for i, seconds in enumerate(np.exp(THREE))
+    ]
+    found = history.find_changes([{"machine": "a", "case": "b", "points": points}])
+    assert [change["commit"] for change in found] == ["20", "10"]
+
+
 def test_changes_are_advisory_and_name_commit_and_files(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
