@@ -114,19 +114,6 @@ def test_bad_options_are_named(
     assert all(word in said for word in words), said
 
 
-@pytest.mark.parametrize(
-    ("option", "status", "words"),
-    [("--help", 0, "--quick"), ("--bogus", 2, "--bogus"), ("--from=absent.json", 2, "absent.json")],
-)
-def test_script_answers_without_a_set_up(
-    project_root: Path, option: str, status: int, words: str
-) -> None:
-    command = ["bash", str(project_root / "scripts/ablation"), option]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert said.returncode == status
-    assert words in said.stdout + said.stderr
-
-
 def step(variant: str) -> str:
     return f"full_step/train/{variant}/tiny/f32/batch:8/seq:128"
 

@@ -33,11 +33,6 @@ class Roadmap(NamedTuple):
     effort: str = ""
     expected: str = ""
 
-    @property
-    def is_low_effort(self) -> bool | None:
-        """Low-Medium counts as low; None where the workshop names no effort."""
-        return self.effort in {"Very low", "Low", "Low-Medium"} if self.effort else None
-
 
 KERNEL_FUSION = "Kernel Fusion (phase 1)"
 LIBRARY = "Library (not in the workshop)"
