@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -542,7 +543,8 @@ void OperatorRecorder::end_step() {
   if (!operator_steps_.contains(step_)) return;
   statistics_->add(events);
   last_recorded_ = step_;
-  const auto part = folder_ / fmt::format(".trace_step_{}.json", step_);
+  // another run may write into the same folder
+  const auto part = folder_ / fmt::format(".trace_step_{}.{}.json", step_, ::getpid());
   const auto discard_part = [&] {
     std::error_code absent;
     std::filesystem::remove(part, absent);

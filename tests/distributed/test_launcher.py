@@ -170,6 +170,11 @@ def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
         ([(1, "lost"), (2, "huge")], "rank 1 of 2 ended with 2; its last words: huge"),
         # all ranks end with 1 where a result is wrong, and one alone says so
         ([(1, ""), (1, "differs")], "rank 1 of 2 ended with 1; its last words: differs"),
+        # the effect may end first
+        (
+            [(1, "rank 1 does not answer"), (1, "full")],
+            "rank 1 of 2 ended with 1; its last words: full",
+        ),
     ):
         world = World(io.StringIO(), Progress(io.StringIO()))
         for number, (status, said) in enumerate(ends):

@@ -15,6 +15,7 @@ from train_program import (
     Program,
     assert_whole,
     files_below,
+    finish,
     read_json,
     read_summary,
     small,
@@ -39,6 +40,13 @@ def test_operator_and_memory_profilers_leave_their_files(profiled_run: FinishedR
         assert len([name for name in there if re.fullmatch(pattern, name)]) == 1, pattern
     assert len(there) == len(patterns)
     assert_whole(profiled_run.folder, profiled_run.summary)
+
+
+def test_two_runs_at_once_in_one_folder_are_both_whole(program: Program, tmp_path: Path) -> None:
+    options = [*small(num_steps=11), "--enable-pytorch-profiler", f"--profile-dir={tmp_path}"]
+    both = [finish(process) for process in [program.start(*options), program.start(*options)]]
+    assert [(run.returncode, run.stderr) for run in both] == [(0, "")] * 2
+    assert_whole(tmp_path, read_summary(tmp_path))
 
 
 def test_flops_profiler_leaves_its_files(flops_run: FinishedRun) -> None:

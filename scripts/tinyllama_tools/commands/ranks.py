@@ -106,6 +106,8 @@ TIMEOUTS = 2
 # beyond those: 11 s of asking at the most, and the end of a process
 GRACE_SECONDS = 15.0
 LAST_WORDS = 8
+# what a rank says that waits for another
+MISSED = re.compile("asking who is lost|does not answer")
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 # loaded before any fork: a child between fork and exec must not load libraries
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -196,13 +198,15 @@ def cause_of(bad: Sequence[Rank], killed: Sequence[int], ranks: int) -> WorldEnd
     """`bad`: ranks in the order in which they ended.
 
     Of a wrong result all ranks end with 1 and rank 0 alone says why, so a silent one has no word
-    where another of its status has.
+    where another has; nor has one that only missed another, such as that whose disk was full.
     """
     first = bad[0]
+    if first.status > 0:
+        speaking = [one for one in bad if one.status > 0 and one.words]
+        causes = [one for one in speaking if not MISSED.search("\n".join(one.words))]
+        first = (causes or speaking or bad)[0]
     status, how = first.status, f"ended with {first.status}"
-    if status > 0:
-        first = next((one for one in bad if one.status == status and one.words), first)
-    else:
+    if status < 0:
         with contextlib.suppress(ValueError):  # a signal without a name
             how = f"was ended by {signal.Signals(-status).name}"
     if first.number in killed:
