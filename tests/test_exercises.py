@@ -319,6 +319,7 @@ KEEPING = [
     )
 ]
 SLOW_MIXED = {"mixed_precision": {SPEED: 0.3}}
+QUARTER = {EVERY: {SCORES: 20 * MB, LIVE_PEAK: 80 * MB}}
 IDLE = {EVERY: {**of(x=1), LAUNCH: 0.0, NO_SOFTMAX: 0.0}}
 FEW_SCORES = {n: {LIVE_PEAK: 1000 << 20, SCORES: 1 << 20} for n in NAMES}
 SOME_SCORES = {**FEW_SCORES, "small": {LIVE_PEAK: 1000 << 20, SCORES: 200 << 20}}
@@ -355,6 +356,7 @@ ANSWERS: dict[int, list[tuple[str, OfRuns, str]]] = {
         ("MFU", of_all(MFU, 50.0), "above the range"),
         ("What would the profiler", {EVERY: CORE}, "Attention computation first"),
         ("What would the profiler", IDLE, "None is worth it"),
+        ("Based on memory usage", QUARTER, "25.0 %, bound: all attention scores"),
         (
             "difference in memory",
             {"plain": {PEAK: 100 * MB}, "profiled": {PEAK: 130 * MB}},

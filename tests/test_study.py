@@ -78,6 +78,7 @@ def test_each_size_gets_its_files_and_the_tables_its_figures(
     assert f"Time: {seconds:.3g} s/iter measured" in said
     # what does not fit is said before anything runs, and not attempted
     assert said.index("no: predicted peak memory") < said.index("Problem Size: SMALL")
+    assert "not known" in next(line for line in said.splitlines() if line.startswith("| large"))
     assert not [call for call in program.calls if "--size=large" in call]
     text = page(tmp_path)
     assert "- large: not attempted: predicted peak memory" in text
@@ -155,8 +156,13 @@ def test_expected_time_follows_the_rate_of_the_sample() -> None:
         assert small.step_seconds == pytest.approx(flops / rate)
         assert small.total_seconds == pytest.approx(50 * small.step_seconds)
         assert medium.rate.flops_per_second > rate
-    # a long sample takes a quarter of the batch
+    # a long sample takes a quarter of the batch, here 23 s at the rate of tiny; and none is taken
+    # that would last longer than all steps may
     assert batches == [[8], [2]]
+    for limit, is_sampled in ((30.0, True), (20.0, False)):
+        program = PlayedProgram(changes={"summary.average_step_seconds": 2.0})
+        plan_sizes(program, Settings(max_seconds=limit), costs[:1])
+        assert any("--size=small" in call for call in program.calls) == is_sampled
 
 
 @pytest.mark.parametrize(
