@@ -101,13 +101,16 @@ def component_growth(
     Steepest first. `profiles`: sequence -> (batch, bytes by component). Components below
     SMALLEST_SHARE_PERCENT are left out; none where there are fewer than two lengths.
     """
-    ends = [min(profiles), max(profiles)] if len(profiles) > 1 else []
+    if len(profiles) < 2:
+        return []
+    first, last = min(profiles), max(profiles)
+    (first_batch, before), (last_batch, after) = profiles[first], profiles[last]
     found = []
-    for name, size in profiles[ends[1]][1].items() if ends else ():
-        samples = [bytes_of.get(name, 0) / batch for batch, bytes_of in map(profiles.get, ends)]
-        share = share_of(size, sum(profiles[ends[1]][1].values())) or 0.0
-        if share >= SMALLEST_SHARE_PERCENT and samples[0] > 0:
-            found.append((name, growth_exponent(ends, samples) or 0.0, share))
+    for name, size in after.items():
+        share = share_of(size, sum(after.values())) or 0.0
+        if share >= SMALLEST_SHARE_PERCENT and before.get(name, 0) > 0:
+            samples = [before[name] / first_batch, size / last_batch]
+            found.append((name, growth_exponent([first, last], samples) or 0.0, share))
     return sorted(found, key=lambda g: (-round(g[1], 3), -g[2]))
 
 
