@@ -99,9 +99,7 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
         call, name = calls[number - 1].split(maxsplit=1)
         problems = [] if status in DOCUMENTED else [f"status {status}"]
         problems += uncaught(said)
-        left = sorted(
-            path.name for pattern in ("*.tmp", "*.part") for path in folder.rglob(pattern)
-        )
+        left = [path.name for end in ("tmp", "part") for path in folder.rglob(f"*.{end}")]
         problems += [f"{left} are left"] * bool(left)
         if status:
             # of a file that is written beside it first
@@ -142,10 +140,10 @@ def closed(workload: Workload, draw: random.Random) -> list[str]:
 
 def run_part(scope: Scope) -> Tally:
     """Every call of every workload; of a smaller share every n-th."""
-    tally = Tally()
+    tally, step = Tally(), max(1, round(1 / scope.share))
     for workload in scope.some(QUICK):
         calls = usual_calls(workload)
-        chosen = chosen_faults(calls)[scope.seed % 7 :: max(1, round(1 / scope.share))]
+        chosen = chosen_faults(calls)[scope.seed % step :: step]
         kind = f"failing write of {workload.name}"
         tally += each(scope, kind, chosen, functools.partial(failed, workload))
         tally.notes.append(f"a run of {workload.name} makes {len(calls)} such calls")
