@@ -410,6 +410,7 @@ def test_configures_with_every_library_as_source(project_root: Path, tmp_path: P
         ("--torch-dir", "--torch-dir needs a folder"),
         ("--torch-dir /no/such", "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch"),
         ("--torch-dir / --sanitize", "exclude each other"),
+        ("--long --campaign kills", "--campaign stands alone"),
     ],
 )
 def test_bad_option_of_scripts_test(project_root: Path, options: str, said: str) -> None:
