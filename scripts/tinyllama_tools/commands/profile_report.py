@@ -225,34 +225,30 @@ class OperatorShare(NamedTuple):
         return self.cpu_seconds if self.device_seconds is None else self.device_seconds
 
 
+OPERATOR_SUMS = (
+    *("cpu_self_seconds", "cpu_total_seconds", "device_self_seconds"),
+    *("calls", "self_memory_bytes"),
+)
+
+
 def operator_shares(operators: Json) -> list[OperatorShare]:
     """All operators, largest share first, per recorded step.
 
     The file's rows of one name, which shapes or stacks tell apart, become one.
     """
-    host = sum(row["cpu_self_seconds"] for row in operators["table"]) or 1.0
-    named: dict[str, list[Json]] = {}
+    steps, named = operators["steps"], {}
     for row in operators["table"]:
         named.setdefault(row["name"], []).append(row)
+    host = sum(row["cpu_self_seconds"] for row in operators["table"]) / steps
     found = []
     for name, rows in named.items():
-
-        def a_step(key: str, rows: Sequence[Json] = rows) -> float:
-            return sum(row[key] or 0 for row in rows) / operators["steps"]
-
-        on_device = rows[0].get("device_self_seconds") is not None
-        found.append(
-            OperatorShare(
-                name,
-                sum(row["share_percent"] for row in rows),
-                100 * sum(row["cpu_self_seconds"] for row in rows) / host,
-                a_step("cpu_self_seconds"),
-                a_step("cpu_total_seconds"),
-                a_step("device_self_seconds") if on_device else None,
-                a_step("calls"),
-                a_step("self_memory_bytes"),
-            )
+        share = sum(row["share_percent"] for row in rows)
+        own, total, device, calls, kept = (
+            sum(row[key] or 0 for row in rows) / steps for key in OPERATOR_SUMS
         )
+        on_device = device if rows[0]["device_self_seconds"] is not None else None
+        of_host = 100 * own / host if host else 0.0
+        found.append(OperatorShare(name, share, of_host, own, total, on_device, calls, kept))
     return sorted(found, key=lambda row: -row.share_percent)
 
 
