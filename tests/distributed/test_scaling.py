@@ -169,7 +169,7 @@ def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_p
         (
             (None, "measure first: scripts/scaling"),
             (World(ranks=4, size="small"), "results of different steps"),
-            (World(ranks=2, seed=2), "are both of 2 ranks"),
+            (World(ranks=2, seed=2), "twice of as many ranks"),
         )
     ):
         folder = tmp_path / str(number)

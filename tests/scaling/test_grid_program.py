@@ -16,7 +16,6 @@ from tinyllama_tools.commands.grid_plan import BATCH, COMPONENTS, SEQ, GridPlan
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import ask_costs
-from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.report.inputs import read_inputs, source_of
 from tools import run_tool
 
@@ -74,25 +73,6 @@ def test_the_frontier_has_every_size_and_the_memory_of_each_limit(
     costs = ask_costs(bench_program, [*asked, *shape, "--device=cpu"])
     (cost,) = [one for one in costs if one.name.is_training_step]
     assert cost.predicted_memory_bytes == tiny["predicted_bytes"] > 2**28
-
-
-@pytest.mark.long
-def test_a_study_of_two_rounds(bench_program: Path, tmp_path: Path) -> None:
-    options = ["tiny", "--grid=only", "--grid-batch=1,2", "--grid-seq=16", "--rounds=2"]
-    places = [f"--results={tmp_path}", f"--build-folder={bench_program.parents[1]}"]
-    assert run_tool(["study", *options, *places]) == 0
-    (folder,) = tmp_path.glob("*_grid")
-    assert json.loads((folder / "study.json").read_text())["rounds_done"] == 2
-    rounds = read_result_set([folder / "round_1.json", folder / "round_2.json"])
-    assert len(rounds.cases) == 2 * sum(map(len, PASSES.values()))
-    assert all(len(case.seconds) == 2 for case in rounds.cases.values())
-    assert all(case.counters["max_rel_error"] <= 1e-5 for case in rounds.cases.values())
-    products = read_result_set([folder / "products.json"]).products
-    assert products and all(rate.flops_per_second > 1e9 for rate in products)
-    assert (folder / "frontier.json").is_file()
-    (step,) = read_result_set([folder / "check.json"]).cases.values()
-    assert (step.name.component, step.name.size) == ("full_step", "medium")
-    assert step.counters["peak_memory_MiB"] > 0
 
 
 @pytest.mark.long

@@ -19,7 +19,6 @@ up and medians do not; their intervals are Student's.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -346,21 +345,17 @@ def _differences(first: ScalingResult, other: ScalingResult) -> Iterator[str]:
 
 
 def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
-    """BadInputError for steps of another size, dtype, variant or sequence, which have no place on
-    one curve, and for two results of one number of ranks."""
-    names = [(one.path.name, one.name) for one in ordered if one.name is not None]
-    if len({(name.size, name.dtype, name.variant, name.seq) for _, name in names}) > 1:
-        listed = "; ".join(f"{file}: {name}" for file, name in names)
+    """BadInputError for steps that have no place on one curve, and for two results of one number of
+    ranks."""
+    names = [one.name for one in ordered if one.name is not None]
+    has_one_step = len({(name.size, name.dtype, name.variant, name.seq) for name in names}) <= 1
+    if not has_one_step or len({one.ranks for one in ordered}) < len(ordered):
+        listed = "; ".join(f"{one.path}: {one.ranks} ranks, {one.name}" for one in ordered)
         raise BadInputError(
-            f"results of different steps ({listed}): a scaling run is of one size, dtype, variant "
-            "and sequence; name them one at a time"
+            f"results of different steps, or twice of as many ranks ({listed}): a scaling run is "
+            "of one size, dtype, variant and sequence, and has each number of ranks once; put the "
+            "others into folders of their own"
         )
-    for one, other in itertools.pairwise(ordered):
-        if one.ranks == other.ranks:
-            raise BadInputError(
-                f"{one.path} and {other.path} are both of {one.ranks} ranks: a scaling run has "
-                "each number of ranks once; put them into folders of their own"
-            )
 
 
 def analyse(results: Sequence[ScalingResult]) -> Analysis:
