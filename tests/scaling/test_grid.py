@@ -408,6 +408,7 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     else:
         with (grid_folder(tmp_path) / "round_1.journal.jsonl").open("a") as stream:
             stream.write('{"case": "cut sho')
+        (grid_folder(tmp_path) / "round_2.journal.jsonl").write_text('{"journal": "cut in its hea')
     # of which nobody can mistake the rest for the whole
     seconds = [*record["round_seconds"][: number - 1], 100.0]
     change_record(tmp_path, round_seconds=seconds)
