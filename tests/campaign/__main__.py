@@ -54,13 +54,15 @@ def machine() -> str:
     return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} processors"
 
 
-def figures_of(tally: Tally, seconds: float) -> dict[str, object]:
+def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
     """A part's entry of the file."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT)),
         "machine": machine(),
         "minutes": round(seconds / 60, 1),
+        "share": scope.share,
+        "seed": scope.seed,
         "tried": dict(sorted(tally.tried.items())),
         "violations": len(tally.violations),
         "first_violations": tally.violations[:MOST_KEPT],
@@ -74,7 +76,7 @@ def write_page(figures: dict[str, dict[str, object]]) -> None:
     template = Path(__file__).with_name("page.md.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     page = environment.from_string(template).render(parts=PARTS, figures=figures)
-    write_whole(PAGE, page)
+    write_whole(PAGE, page + "\n")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -113,7 +115,7 @@ def main(arguments: list[str]) -> int:
         seconds = time.monotonic() - begun
         # another campaign may have written meanwhile
         known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-        known[name] = figures_of(tally, seconds)
+        known[name] = figures_of(tally, scope, seconds)
         write_whole(FIGURES, json.dumps(known, indent=1) + "\n")
         write_page(known)
         count, bad = sum(tally.tried.values()), len(tally.violations)
