@@ -4,10 +4,13 @@
 
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "model/strict_json.hpp"
 
 namespace tinyllama {
 namespace {
@@ -77,25 +80,24 @@ Json parse(const std::filesystem::path& file) {
     fail(file, "is a directory; --problem-sizes names a JSON file");
   std::ifstream in(file);
   if (!in) fail(file, "cannot be read; --problem-sizes names a JSON file");
-  try {
-    return Json::parse(in);
-  } catch (const Json::exception& error) {
-    fail(file, fmt::format("is not valid JSON: {}", error.what()));
-  }
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return parse_strict_json<Json>(text, fmt::format("problem sizes {}:", file.string()),
+                                 {.depth = 2});
 }
 
 int64_t read_integer(const std::filesystem::path& file, const std::string& size,
                      const std::string& key, const Json& value) {
   if (!value.is_number_integer() ||
       (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) {
-    fail(file, fmt::format("{}.{} = {}: must be an integer", size, key, value.dump()));
+    fail(file, fmt::format("{}.{} = {}: must be an integer", size, key, printable_json(value)));
   }
   return value.get<int64_t>();
 }
 
 ProblemSize read_size(const std::filesystem::path& file, const std::string& name,
                       const Json& entry) {
-  if (!entry.is_object()) fail(file, fmt::format("{} = {}: must be an object", name, entry.dump()));
+  if (!entry.is_object())
+    fail(file, fmt::format("{} = {}: must be an object", name, printable_json(entry)));
   ModelDimensions dimensions;
   int64_t batch = 0;
   int64_t seq = 0;
@@ -109,7 +111,7 @@ ProblemSize read_size(const std::filesystem::path& file, const std::string& name
                                             {"seq", &seq}};
   for (const auto& [key, value] : entry.items()) {
     const auto field = fields.find(key);
-    if (field == fields.end()) fail(file, fmt::format("{}.{}: unknown key", name, key));
+    if (field == fields.end()) fail(file, fmt::format("{}.{}: unknown key", name, printable(key)));
     *field->second = read_integer(file, name, key, value);
   }
   for (const auto& [key, field] : fields) {
@@ -127,11 +129,12 @@ ProblemSize read_size(const std::filesystem::path& file, const std::string& name
 
 std::vector<ProblemSize> load_problem_sizes(const std::filesystem::path& file) {
   const Json root = parse(file);
-  if (!root.is_object() || root.empty()) {
+  if (root.empty()) {
     fail(file, "must be an object that maps the name of each size to its dimensions");
   }
   std::vector<ProblemSize> sizes;
-  for (const auto& [name, entry] : root.items()) sizes.push_back(read_size(file, name, entry));
+  for (const auto& [name, entry] : root.items())
+    sizes.push_back(read_size(file, printable(name), entry));
   return sizes;
 }
 

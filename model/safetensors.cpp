@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "model/strict_json.hpp"
+
 namespace tinyllama {
 namespace {
 
@@ -77,62 +79,6 @@ std::optional<int64_t> tensor_bytes(c10::ScalarType type, const std::vector<int6
   return is_empty ? 0 : bytes;
 }
 
-std::string printable(std::string_view text, size_t longest) {
-  std::string shown;
-  for (const char c : text.substr(0, longest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    shown += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-  }
-  return text.size() > longest ? shown + "..." : shown;
-}
-
-Json parse_strict_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
-  // The objects and arrays that the parser is in.
-  struct Open {
-    bool is_array;
-    std::set<std::string> keys;
-    std::string key;  // the last one
-    size_t values = 0;
-  };
-  std::vector<Open> open;
-  const auto refuse = [&](const std::string& what) {
-    std::string place;
-    for (const Open& outer : open) {
-      if (!outer.key.empty() && &outer != &open.back()) place += printable(outer.key) + ": ";
-    }
-    throw std::invalid_argument(fmt::format("{} {}{}", where, place, what));
-  };
-  const auto watch = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (depth > limits.depth) refuse(fmt::format("nests deeper than {} levels", limits.depth));
-    if (event == Event::object_start || event == Event::array_start)
-      open.push_back({.is_array = event == Event::array_start, .keys = {}, .key = {}});
-    if (event == Event::object_end || event == Event::array_end) open.pop_back();
-    if (event == Event::key) {
-      open.back().key = parsed.get<std::string>();
-      if (!open.back().keys.insert(open.back().key).second)
-        refuse(fmt::format("key '{}' occurs twice", printable(open.back().key)));
-    }
-    if (event == Event::value && !open.empty() && open.back().is_array &&
-        ++open.back().values > limits.array) {
-      refuse(fmt::format("holds more than {} values", limits.array));
-    }
-    return true;
-  };
-  // The parser would take a zero byte for the end of its input.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    refuse(fmt::format("is not valid JSON: zero byte at {}", zero));
-  try {
-    Json json = Json::parse(text, watch);
-    if (!json.is_object()) refuse("must hold a JSON object");
-    return json;
-  } catch (const Json::exception& error) {
-    open.clear();
-    refuse(fmt::format("is not valid JSON: {}", printable(error.what())));
-    throw;
-  }
-}
-
 int64_t parse_safetensors_header_length(std::string_view first_bytes, int64_t file_bytes,
                                         const std::string& file) {
   if (file_bytes < kSafetensorsLengthBytes || std::ssize(first_bytes) < kSafetensorsLengthBytes) {
@@ -193,17 +139,13 @@ std::string to_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-std::string shown(const Json& value) {
-  return printable(value.dump(), 80);
-}
-
 // What the entry of one tensor says, of a file with `data_bytes` bytes behind its header.
 TensorLayout read_entry(const std::string& file, const std::string& name, const Json& entry,
                         int64_t data_bytes) {
   const auto refuse = [&](const std::string& what) { fail(file, name, what); };
   if (!entry.is_object()) {
-    refuse(
-        fmt::format("is {}: must be an object with dtype, shape and data_offsets", shown(entry)));
+    refuse(fmt::format("is {}: must be an object with dtype, shape and data_offsets",
+                       printable_json(entry)));
   }
   static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};
   for (const auto& [key, value] : entry.items()) {
@@ -218,23 +160,23 @@ TensorLayout read_entry(const std::string& file, const std::string& name, const 
   const auto integers = [&](const char* field) {
     const Json& values = entry[field];
     if (!values.is_array())
-      refuse(fmt::format("{} = {}: must be an array of integers", field, shown(values)));
+      refuse(fmt::format("{} = {}: must be an array of integers", field, printable_json(values)));
     for (const Json& value : values) {
       // The parser keeps -0 as a signed integer.
       if (!value.is_number_unsigned() || value.get<uint64_t>() > INT64_MAX) {
-        refuse(
-            fmt::format("{} holds {}: must hold integers from 0 to 2^63 - 1", field, shown(value)));
+        refuse(fmt::format("{} holds {}: must hold integers from 0 to 2^63 - 1", field,
+                           printable_json(value)));
       }
     }
     return values.get<std::vector<int64_t>>();
   };
 
   const Json& dtype = entry["dtype"];
-  if (!dtype.is_string()) refuse(fmt::format("dtype = {}: must be a text", shown(dtype)));
+  if (!dtype.is_string()) refuse(fmt::format("dtype = {}: must be a text", printable_json(dtype)));
   const auto* type = std::ranges::find(kTypes, dtype.get_ref<const std::string&>(), &TypeRow::name);
   if (type == std::end(kTypes)) {
     refuse(fmt::format("dtype = {}: must be F64, F32, F16, BF16 or I64; convert the file first",
-                       shown(dtype)));
+                       printable_json(dtype)));
   }
   TensorLayout tensor = {.name = name, .type = type->type, .shape = integers("shape")};
   const auto offsets = integers("data_offsets");
@@ -261,13 +203,13 @@ TensorLayout read_entry(const std::string& file, const std::string& name, const 
 std::map<std::string, std::string> read_metadata(const std::string& file, const Json& entry) {
   if (!entry.is_object()) {
     fail(file, fmt::format("{} = {}: must be an object that maps texts to texts", kMetadata,
-                           shown(entry)));
+                           printable_json(entry)));
   }
   std::map<std::string, std::string> metadata;
   for (const auto& [key, value] : entry.items()) {
     if (!value.is_string()) {
-      fail(file,
-           fmt::format("{} '{}' = {}: must be a text", kMetadata, printable(key), shown(value)));
+      fail(file, fmt::format("{} '{}' = {}: must be a text", kMetadata, printable(key),
+                             printable_json(value)));
     }
     metadata[key] = value;
   }
@@ -306,8 +248,9 @@ void check_coverage(std::vector<TensorLayout>& tensors, int64_t data_bytes,
 SafetensorsLayout parse_safetensors_header(std::string_view header, int64_t data_bytes,
                                            const std::string& file) {
   if (!header.starts_with('{')) fail(file, "header does not begin with '{'");
-  const Json json = parse_strict_json(header, fmt::format("safetensors file {}: header", file),
-                                      {.depth = 3, .array = kMostDimensions});
+  const auto json =
+      parse_strict_json<Json>(header, fmt::format("safetensors file {}: header", file),
+                              {.depth = 3, .array = kMostDimensions});
   SafetensorsLayout layout;
   for (const auto& [name, entry] : json.items()) {
     if (name == kMetadata) {

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,19 +73,6 @@ struct SafetensorsHead {
 /// with spaces to a multiple of 8. Throws std::invalid_argument that names the file and the tensor
 /// for a name given twice, reserved or not UTF-8, sizes that overflow or too long a header.
 SafetensorsHead make_safetensors_head(std::vector<TensorLayout> tensors, const std::string& file);
-
-/// For messages: printable ASCII of a text from a file, other bytes as \xNN, cut where it is long.
-std::string printable(std::string_view text, size_t longest = 200);
-
-struct JsonLimits {
-  int depth;                ///< objects and arrays within each other
-  size_t array = SIZE_MAX;  ///< values of an array
-};
-/// The object in a file that others wrote. Refused while it is read, before anything is nested too
-/// deep for functions that call themselves: what breaks the limits, and a key given twice, of which
-/// a parsed object would keep the last. Throws std::invalid_argument that begins with `where`.
-nlohmann::json parse_strict_json(std::string_view text, const std::string& where,
-                                 const JsonLimits& limits);
 
 /// A file whose header has been read and checked against its size. Tensors are read when asked for.
 class SafetensorsFile {

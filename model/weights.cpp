@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "model/file_io.hpp"
+#include "model/strict_json.hpp"
 
 namespace tinyllama {
 namespace {
@@ -45,8 +46,8 @@ constexpr SizeKey kSizes[] = {
 constexpr SizeKey kKvHeads = {"num_key_value_heads", "n_kv_heads", &ModelDimensions::n_kv_heads};
 
 Json read_json_object(const std::filesystem::path& file, int64_t most_bytes) {
-  return parse_strict_json(read_text(file, most_bytes), file.string() + ":",
-                           {.depth = kDeepestNesting});
+  return parse_strict_json<Json>(read_text(file, most_bytes), file.string() + ":",
+                                 {.depth = kDeepestNesting});
 }
 
 class ConfigReader {
@@ -59,7 +60,7 @@ class ConfigReader {
  private:
   [[noreturn]] void refuse(const std::string& key, const Json& value,
                            const std::string& rule) const {
-    fail(file_, fmt::format("{} = {}: {}", key, printable(value.dump(), 80), rule));
+    fail(file_, fmt::format("{} = {}: {}", key, printable_json(value), rule));
   }
   // Null stands for a key left out, as it does in Python.
   const Json* find(const Json& object, const char* key) const {
@@ -386,7 +387,7 @@ void Weights::open_shards(const std::filesystem::path& index) {
     // A path would lead out of the folder.
     if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos)
       fail(index, fmt::format("tensor '{}' is in {}: must be the name of a file in this folder",
-                              printable(name), printable(value.dump(), 80)));
+                              printable(name), printable_json(value)));
     const auto [entry, is_new] = opened.try_emplace(file, files_.size());
     if (is_new) files_.emplace_back(folder_ / file);
     file_of_[name] = entry->second;

@@ -7,10 +7,12 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <regex>
 #include <stdexcept>
 #include <utility>
 
 #include "model/file_io.hpp"
+#include "model/strict_json.hpp"
 
 namespace tinyllama::console {
 namespace {
@@ -21,7 +23,7 @@ constexpr std::string_view kNumbersRule =
     "(first:last:increment)";
 
 [[noreturn]] void fail(std::string_view option, std::string_view text, std::string_view rule) {
-  throw std::invalid_argument(fmt::format("{} '{}': {}", option, text, rule));
+  throw std::invalid_argument(fmt::format("{} '{}': {}", option, printable(text), rule));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -59,6 +61,26 @@ void append_range(std::string_view option, std::string_view text, std::vector<in
     }
     if (kind == '*' ? value > last / step : value > last - step) break;
     value = kind == '*' ? value * step : value + step;
+  }
+}
+
+// The standard library reads and compiles an expression by functions that call themselves, for each
+// parenthesis and for each character that is not behind an alternative's '|'.
+constexpr int kDeepestParentheses = 100;
+constexpr size_t kLongestAlternative = 2000;
+
+void check_pattern_size(std::string_view option, std::string_view text) {
+  int depth = 0;
+  size_t length = 0;
+  for (const char c : text) {
+    if (c == '(') ++depth;
+    if (c == ')') --depth;
+    length = c == '|' ? 0 : length + 1;
+    if (depth > kDeepestParentheses)
+      fail(option, text,
+           fmt::format("more than {} parentheses within each other", kDeepestParentheses));
+    if (length > kLongestAlternative)
+      fail(option, text, fmt::format("more than {} characters without '|'", kLongestAlternative));
   }
 }
 
@@ -115,6 +137,23 @@ int64_t parse_memory_size(std::string_view option, std::string_view text) {
     return static_cast<int64_t>(bytes);
   }
   fail(option, text, rule);
+}
+
+std::function<bool(const std::string&)> parse_pattern(std::string_view option,
+                                                      const std::string& text) {
+  check_pattern_size(option, text);
+  auto kind = std::regex::extended | std::regex::nosubs;
+#ifdef __GLIBCXX__
+  // Otherwise that library tries one way after the other, which takes for ever with (.*.*)*x.
+  kind |= std::regex_constants::__polynomial;
+#endif
+  try {
+    return [pattern = std::regex(text, kind)](const std::string& name) {
+      return std::regex_search(name, pattern);
+    };
+  } catch (const std::regex_error& error) {
+    fail(option, text, fmt::format("is not a regular expression: {}", error.what()));
+  }
 }
 
 void check_output_file(const char* option, const std::string& file) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,12 @@ std::vector<std::string> parse_names(std::string_view option, std::string_view t
 /// "8GiB", "512 MiB", "1.5GB", "1048576" -> bytes (GiB = 2^30, GB = 10^9). Throws
 /// std::invalid_argument as above.
 int64_t parse_memory_size(std::string_view option, std::string_view text);
+
+/// Whether a name has a part that the text describes, an extended regular expression. Takes time in
+/// proportion to both lengths at most. Throws std::invalid_argument as above, also for expressions
+/// whose reading would need more stack than there is.
+std::function<bool(const std::string&)> parse_pattern(std::string_view option,
+                                                      const std::string& text);
 
 /// Tries to write beside `file`, so that a wrong path does not cost a run; what is there stays. An
 /// empty name stands for no file. Throws std::invalid_argument that names the option and the cause.

@@ -9,12 +9,52 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <stdexcept>
+#include <string_view>
+
+#include "model/strict_json.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
 constexpr const char* kMagic = "tiny_llama_bench journal";
+constexpr int kDeepestNesting = 16;
+
+// What a run that continues takes for granted of a row; everything else is a figure, or some.
+const std::set<std::string_view> kTexts = {
+    "name",       "run_name",       "run_type",       "label",         "time_unit",
+    "above_peak", "aggregate_name", "aggregate_unit", "error_message", "skip_message"};
+const std::set<std::string_view> kFlags = {"skipped", "error_occurred"};
+
+bool is_figure(const Json& value) {
+  return value.is_number() || (value.is_array() && std::ranges::all_of(value, [](const Json& v) {
+                                 return v.is_number();
+                               }));
+}
+
+// What is wrong with a row; empty where nothing is.
+std::string fault_of(const Json& entry) {
+  if (!entry.is_object()) return "needs entries that are objects";
+  for (const char* key : {"name", "run_name", "real_time"}) {
+    if (!entry.contains(key)) return fmt::format("needs entries with a {}", key);
+  }
+  for (const auto& [key, value] : entry.items()) {
+    const bool is_text = kTexts.contains(key);
+    const bool is_flag = kFlags.contains(key);
+    const bool is_right = is_text ? value.is_string()
+                          : is_flag
+                              ? value.is_boolean()
+                              : is_figure(value) && (key.ends_with("_ns") || value.is_number());
+    if (!is_right) {
+      return fmt::format("{} = {}: must be {}", printable(key), printable_json(value),
+                         is_text   ? "a text"
+                         : is_flag ? "true or false"
+                                   : "a number");
+    }
+  }
+  return {};
+}
 
 [[noreturn]] void fail_system(const std::filesystem::path& file, const char* what) {
   throw std::runtime_error(
@@ -83,17 +123,18 @@ JournalContents Journal::read(const std::filesystem::path& file) {
       throw std::invalid_argument(
           fmt::format("journal {}, line {}: {}", file.string(), number, rule));
     };
-    const Json line =
-        Json::parse(text.substr(begin, end - begin), nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object()) fail("is not a JSON object");
+    const auto line = parse_strict_json<Json>(
+        std::string_view(text).substr(begin, end - begin),
+        fmt::format("journal {}, line {}:", file.string(), number), {.depth = kDeepestNesting});
     if (number == 1) {
-      if (line.value("journal", Json()) != kMagic || !line.contains("header"))
+      if (line.value("journal", Json()) != kMagic || !line.contains("header") ||
+          !line.at("header").is_object())
         fail("is not the header of a journal");
       if (line.value("schema_version", Json()) != kSchemaVersion) {
         fail(fmt::format(
             "schema_version {}: this program writes {}, whose rows mean something else; measure "
             "anew, without --resume",
-            line.value("schema_version", Json()).dump(), kSchemaVersion));
+            printable_json(line.value("schema_version", Json())), kSchemaVersion));
       }
       contents.header = line.at("header");
       continue;
@@ -102,13 +143,12 @@ JournalContents Journal::read(const std::filesystem::path& file) {
       contents.header["peaks"] = line.at("peaks");
       continue;
     }
-    const auto is_entry = [](const Json& entry) {
-      return entry.is_object() && entry.contains("name") && entry.contains("run_name");
-    };
     if (!line.contains("case") || !line["case"].is_string() || !line.contains("entries") ||
-        !line["entries"].is_array() || line["entries"].empty() ||
-        !std::all_of(line["entries"].begin(), line["entries"].end(), is_entry)) {
+        !line["entries"].is_array() || line["entries"].empty()) {
       fail("needs a case and its entries");
+    }
+    for (const Json& entry : line["entries"]) {
+      if (const std::string fault = fault_of(entry); !fault.empty()) fail(fault);
     }
     contents.results.push_back({line.at("case").get<std::string>(), line.at("entries")});
   }
@@ -147,7 +187,7 @@ void check_same_circumstances(const std::filesystem::path& file, const Json& hea
       throw std::invalid_argument(fmt::format(
           "--resume: journal {} was written with {} = {}, this run has {}; results of both must "
           "not be mixed",
-          file.string(), key, then.dump(), current.dump()));
+          file.string(), key, printable_json(then), printable_json(current)));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "model/step_gemms.hpp"
+#include "model/strict_json.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -24,7 +25,17 @@ Json to_json(const instruments::MeasuredPeak& peak, const char* unit) {
 }
 
 instruments::MeasuredPeak from_json(const Json& json, const char* unit) {
-  return {json.at(unit).get<double>(), json.at("source").get<std::string>()};
+  if (!json.is_object() || !json.contains(unit) || !json.contains("source"))
+    throw std::invalid_argument(
+        fmt::format("{}: must have {} and source", printable_json(json), unit));
+  const Json& per_second = json.at(unit);
+  const Json& source = json.at("source");
+  if (!per_second.is_number() || !(per_second.get<double>() > 0))
+    throw std::invalid_argument(
+        fmt::format("{} = {}: must be a positive number", unit, printable_json(per_second)));
+  if (!source.is_string())
+    throw std::invalid_argument(fmt::format("source = {}: must be a text", printable_json(source)));
+  return {per_second.get<double>(), source.get<std::string>()};
 }
 
 instruments::MeasuredPeak measure_type(const instruments::Device& device, const std::string& name,
@@ -129,6 +140,9 @@ Json MeasuredPeaks::to_json() const {
 
 void MeasuredPeaks::restore(const Json& json, const std::vector<Case>& cases) {
   shapes_ = gemm_shapes(cases);
+  if (!json.is_object() || !json.contains("measured") || !json.at("measured").is_object())
+    throw std::invalid_argument(
+        fmt::format("{}: must have an object of measured peaks", printable_json(json)));
   for (const auto& [key, value] : json.at("measured").items()) {
     if (key == "memory_bandwidth") {
       bandwidth_.memory = from_json(value, "bytes_per_second");

@@ -45,7 +45,8 @@ class MeasuredPeaks {
   double bandwidth(int64_t bytes) const;
   const instruments::Bandwidth& bandwidths() const { return bandwidth_; }
 
-  /// For the context of a result, and back from a journal.
+  /// For the context of a result, and back from a journal. restore() throws std::invalid_argument
+  /// that names the key and the rule for what to_json() does not write.
   nlohmann::ordered_json to_json() const;
   void restore(const nlohmann::ordered_json& json, const std::vector<Case>& cases = {});
   /// Whether measure() has nothing left to do.

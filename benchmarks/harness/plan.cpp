@@ -4,11 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <ranges>
-#include <regex>
 #include <set>
 #include <stdexcept>
 
+#include "benchmarks/console/option_grammar.hpp"
 #include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {
@@ -177,23 +178,17 @@ std::vector<Case> chosen_cases(PlanBuilder& builder, const Options& options,
 // inverts it.
 class NameFilter {
  public:
-  explicit NameFilter(const std::string& text) : inverted_(text.starts_with('-')) {
-    try {
-      regex_.assign(inverted_ ? text.substr(1) : text, std::regex::extended | std::regex::nosubs);
-    } catch (const std::regex_error& error) {
-      throw std::invalid_argument(fmt::format(
-          "--benchmark_filter '{}': is not a regular expression: {}", text, error.what()));
-    }
-  }
+  explicit NameFilter(const std::string& text)
+      : inverted_(text.starts_with('-')),
+        finds_(console::parse_pattern("--benchmark_filter", text.substr(inverted_ ? 1 : 0))) {}
   bool keeps(const std::string& name) const {
-    const bool found =
-        std::regex_search(name, regex_) || std::regex_search(name + kNameSuffix, regex_);
+    const bool found = finds_(name) || finds_(name + kNameSuffix);
     return found != inverted_;
   }
 
  private:
   bool inverted_;
-  std::regex regex_;
+  std::function<bool(const std::string&)> finds_;
 };
 
 std::string why_none(const Options& options, const std::vector<Component>& components,

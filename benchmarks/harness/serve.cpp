@@ -12,15 +12,16 @@
 #include <csignal>
 #include <cstdio>
 #include <limits>
-#include <regex>
 #include <stdexcept>
 #include <system_error>
 
 #include "benchmarks/console/exit.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "model/strict_json.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -42,16 +43,13 @@ std::string quoted(const std::string& text) {
 }
 
 Json parse_object(const std::string& line) {
-  Json request;
+  constexpr int deepest_nesting = 4;
   try {
-    request = Json::parse(line);
-  } catch (const Json::exception&) {
+    return parse_strict_json<Json>(line, "request", {.depth = deepest_nesting});
+  } catch (const std::invalid_argument&) {
     throw std::invalid_argument(
         fmt::format("'{}': a request is one JSON object on one line", quoted(line)));
   }
-  if (!request.is_object())
-    throw std::invalid_argument(fmt::format("'{}': a request is a JSON object", quoted(line)));
-  return request;
 }
 
 const Json& member(const Json& request, const std::string& key) {
@@ -127,22 +125,17 @@ class SlowedWork final : public WorkItem {
 
 void add(std::map<std::string, double>& slowed, const KnownSlowdown& slowdown,
          const std::vector<Case>& cases) {
-  const auto refuse_pattern = [&](const std::string& why) {
-    throw std::invalid_argument(fmt::format("--slow '{}': {}", slowdown.pattern, why));
-  };
-  std::regex pattern;
-  try {
-    pattern.assign(slowdown.pattern, std::regex::extended | std::regex::nosubs);
-  } catch (const std::regex_error& error) {
-    refuse_pattern(fmt::format("is not a regular expression: {}", error.what()));
-  }
+  const auto is_slowed = console::parse_pattern("--slow", slowdown.pattern);
   bool found = false;
   for (const Case& test_case : cases) {
-    if (!std::regex_search(test_case.name(), pattern)) continue;
+    if (!is_slowed(test_case.name())) continue;
     slowed[test_case.name()] = slowdown.fraction;
     found = true;
   }
-  if (!found) refuse_pattern("no case has such a name");
+  if (!found) {
+    throw std::invalid_argument(
+        fmt::format("--slow '{}': no case has such a name", slowdown.pattern));
+  }
 }
 
 [[noreturn]] void refuse_system(const char* what) {

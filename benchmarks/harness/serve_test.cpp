@@ -64,7 +64,7 @@ TEST(ServeRequestTest, WhatIsNoRequestIsNamedWithTheRule) {
       {"", "'': a request is one JSON object on one line"},
       {"open ffn", "'open ffn': a request is one JSON object on one line"},
       {R"({"do":"open"} {})", "a request is one JSON object on one line"},
-      {"[]", "'[]': a request is a JSON object"},
+      {"[]", "'[]': a request is one JSON object on one line"},
       {R"({"case":"a"})", R"('{"case":"a"}': the request lacks "do")"},
       {R"({"do":"open"})", R"('{"do":"open"}': the request lacks "case")"},
       {R"({"do":"stop","case":"a"})", R"("do" "stop": must be open, time or close)"},

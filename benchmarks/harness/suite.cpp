@@ -211,7 +211,7 @@ class SuiteRun {
     try {
       peaks_.restore(peaks, plan_.cases);
       journaled_peaks_ = peaks;
-    } catch (const Json::exception& error) {
+    } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(fmt::format("journal {}: its peaks are malformed: {}",
                                               options_.journal_file, error.what()));
     }

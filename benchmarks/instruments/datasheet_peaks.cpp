@@ -16,11 +16,14 @@
 #include <vector>
 
 #include "benchmarks/instruments/peaks.hpp"
+#include "model/strict_json.hpp"
 
 namespace tinyllama::instruments {
 namespace {
 
 using nlohmann::json;
+
+constexpr int kDeepestNesting = 8;
 
 using Keys = std::vector<std::string_view>;
 
@@ -31,11 +34,9 @@ struct Entry {
   std::string key;  ///< empty: the whole file
 
   [[noreturn]] void reject(std::string_view rule) const {
-    constexpr size_t longest = 80;
-    std::string text = value.dump();
-    if (text.size() > longest) text = text.substr(0, longest) + "...";
-    throw std::invalid_argument(
-        fmt::format("{}: {} = {}: {}", file, key.empty() ? "(whole file)" : key, text, rule));
+    throw std::invalid_argument(fmt::format("{}: {} = {}: {}", file,
+                                            key.empty() ? "(whole file)" : printable(key),
+                                            printable_json(value), rule));
   }
   std::string key_of(std::string_view name) const {
     if (value.is_array()) return fmt::format("{}[{}]", key, name);
@@ -153,11 +154,8 @@ json parse_file(const std::filesystem::path& file) {
     throw std::invalid_argument(
         fmt::format("{}: the file of datasheet peaks cannot be read", file.string()));
   }
-  try {
-    return json::parse(stream);
-  } catch (const json::parse_error& error) {
-    throw std::invalid_argument(fmt::format("{}: not JSON: {}", file.string(), error.what()));
-  }
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  return parse_strict_json<json>(text, file.string() + ":", {.depth = kDeepestNesting});
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ PARTS = {
     "finished cases written",
     "sides": "a served side hangs, crashes, answers rubbish or too late; a rank is stopped: named, "
     "bounded in time, the rest kept",
-    "readers": "damaged files in every reader of the tools: a message that names the file, no "
-    "other exception",
+    "readers": "damaged files in every reader of the programs (coverage-guided, with sanitizers) "
+    "and of the tools: a message that names the file, no other exception, no hang",
     "soak": "training, served comparisons and ranks for long: resident memory and step time flat",
     "together": "two of everything at once in one checkout: clear refusal or correct results",
     "supply": "no network at run time; requirements with hashes; sources with digests",

@@ -21,6 +21,7 @@ NAMES = {
     "writes": ("history add", "benchmark"),
     "signals": ("benchmark", "history add"),
     "sides": ("crash", "nonsense", "scaling"),
+    "readers": ("grid study", "history"),
     "soak": ("training", "served", "ranks"),
     "together": ("history add", "report"),
     "supply": ("benchmark", "history add"),

@@ -297,7 +297,7 @@ FAULTS: list[tuple[str, object, str]] = [
     ("real_time", "fast", "real_time: 'fast' is not of type"),
     ("real_time", 10**400, "real_time of 401 digits ms, must be"),
     ("time_unit", "fortnight", "time_unit: 'fortnight' is not one of"),
-    ("TFLOPS", float("nan"), "counter TFLOPS is nan, must be finite"),
+    ("TFLOPS", float("nan"), "counter TFLOPS is nan, must be a finite number"),
     ("repetition_index", 1, "repetition 1 is there 2 times"),
 ]
 WHOLE = document(TIMES)
@@ -310,6 +310,10 @@ for place, edit, fault in (
 ):
     TEXTS[json.dumps({**WHOLE, place: {**WHOLE[place], **edit}})] = fault
 TEXTS[json.dumps({**WHOLE, "benchmarks": []})] = "holds no case"
+once, again, *rest = WHOLE["benchmarks"]
+TEXTS[json.dumps({**WHOLE, "benchmarks": [once, {**again, "TFLOPS": "fast"}, *rest]})] = (
+    "counter TFLOPS is 'fast', must be a finite number"
+)
 for key, value, fault in FAULTS:
     first, *others = WHOLE["benchmarks"]
     TEXTS[json.dumps({**WHOLE, "benchmarks": [{**first, key: value}, *others]})] = fault

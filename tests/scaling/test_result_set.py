@@ -89,7 +89,7 @@ def test_a_bad_counter_costs_its_case_only(tmp_path: Path, value: float) -> None
     path = changed(tmp_path, "bad.json", MFU_percent=value)
     found = read_result_set([path])
     assert len(found.cases) == len(read_result_set([MEASURED]).cases) - 1
-    reason = f"counter MFU_percent is {value}, must be finite"
+    reason = f"counter MFU_percent is {value}, must be a finite number"
     assert found.left_out == (LeftOut(NAME, reason, is_failure=True),)
     # a comparison has no use for the rest of such a file
     with pytest.raises(BadInputError, match="counter MFU_percent is"):
@@ -124,7 +124,7 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
     assert [(one.name, one.reason, one.is_failure) for one in found.left_out] == [
         ("peak/gemm/f32/1x8x8", "does not fit", False),
         ("peak/gemm/f32/2x8x8", "wrong", True),
-        ("peak/gemm/f32/3x8x8", "counter TFLOPS is nan, must be finite", True),
+        ("peak/gemm/f32/3x8x8", "counter TFLOPS is nan, must be a finite number", True),
     ]
 
 

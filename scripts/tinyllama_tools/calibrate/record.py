@@ -259,16 +259,19 @@ def keep_run(run: Json, folder: Path) -> None:
 def kept_runs(folder: Path) -> list[Json]:
     """All runs of the folder, none where there is no file. A last line cut short is left out.
 
-    Raises BadInputError for a line that is no run.
+    Raises BadInputError for a line that is no run, and for a file that is no text.
     """
     path = folder / RUNS
     runs: list[Json] = []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: is no list of runs: {error}") from error
     for number, line in enumerate(lines, start=1):
         try:
             runs.append(json.loads(line))
             problem = schema_problem(runs[-1], RUN_SCHEMA)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problem = str(error)
         if problem:
             raise BadInputError(f"{path}: line {number} is no run: {problem}")

@@ -47,7 +47,7 @@ from tinyllama_tools.data.programs import (
     SuiteProgram,
     ask_dry_run,
     ask_json,
-    read_case_costs,
+    read_costs,
 )
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.data.studies import (
@@ -267,7 +267,7 @@ def costs_of(study: GridStudy) -> list[CaseCost]:
         document = {key: answers[0].get(key, "") for key in head}
         document["cases"] = list({case["name"]: case for case in cases}.values())
         write_whole(path, json.dumps(document, indent=1) + "\n")
-    return read_case_costs(read_json(path)[0])
+    return read_costs(path)
 
 
 clock = time.monotonic

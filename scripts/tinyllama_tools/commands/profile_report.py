@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -464,11 +463,20 @@ def timeline_figure(timeline: Json) -> go.Figure:
 
 
 def draw_timelines(folder: Path) -> list[Path]:
-    """A page beside each timeline in the folder and its own; none where nothing was allocated."""
+    """A page beside each timeline in the folder and its own; none where nothing was allocated.
+
+    BadProfileError for a file that is none."""
     pages = []
     for path in (*folder.glob(TIMELINE), *sorted(folder.glob(f"*/{TIMELINE}"))):
-        timeline = json.loads(path.read_text(encoding="utf-8"))
-        if timeline["events"]:
-            write_whole(path.with_name(PAGE), timeline_figure(timeline).to_html())
+        try:
+            timeline, _ = read_json(path)
+            page = timeline_figure(timeline).to_html() if timeline["events"] else ""
+        except BadInputError as error:
+            raise BadProfileError(str(error)) from error
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            what = f"is no memory timeline of tiny_llama_train: {error!r}"
+            raise BadProfileError(f"{path}: {what}; profile again") from error
+        if page:
+            write_whole(path.with_name(PAGE), page)
             pages.append(path.with_name(PAGE))
     return pages

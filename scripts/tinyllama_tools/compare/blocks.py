@@ -518,7 +518,7 @@ def read_recording(path: Path) -> Recording:
     try:
         for text in path.read_text(encoding="utf-8").split("\n")[:-1]:
             found.append(json.loads(text))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
     problem = schema_problem(found, RECORDING_SCHEMA) if found else "it is empty, or cut short"
     if problem:

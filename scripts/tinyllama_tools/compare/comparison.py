@@ -3,7 +3,6 @@ differ for another reason than their code."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.core.app import PROBLEM_SIZES
+from tinyllama_tools.core.app import PROBLEM_SIZES, bad_file, read_json, schema_problem
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
@@ -280,9 +279,20 @@ def allow_missing(
     )
 
 
+_SIZES = {
+    "additionalProperties": {
+        "type": "object",
+        "required": ["n_layers"],
+        "properties": {"n_layers": {"type": "integer", "minimum": 1}},
+    }
+}
+
+
 def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
-    """Number of layers of each named problem size; OSError or ValueError of a bad file."""
-    sizes = json.loads(path.read_text(encoding="utf-8"))
+    """Number of layers of each named problem size; BadInputError of a bad file."""
+    sizes, _ = read_json(path)
+    if problem := schema_problem(sizes, _SIZES):
+        raise bad_file(path, problem, "write it like fixtures/problem_sizes.json")
     return {name: size["n_layers"] for name, size in sizes.items()}
 
 

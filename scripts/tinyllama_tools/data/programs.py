@@ -16,6 +16,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     is_number,
+    read_json,
     schema_problem,
 )
 from tinyllama_tools.core.process import ProgramError, run_program
@@ -345,6 +346,15 @@ def read_case_costs(document: Json) -> list[CaseCost]:
         )
         for entry in document["cases"]
     ]
+
+
+def read_costs(path: Path) -> list[CaseCost]:
+    """Of a file of that; the error names it."""
+    document, _ = read_json(path)
+    try:
+        return read_case_costs(document)
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from error
 
 
 def ask_json(program: Path, options: Sequence[str]) -> Json:

@@ -22,6 +22,7 @@ from tinyllama_tools.core.app import (
     Json,
     bad_file,
     is_finite,
+    is_number,
     read_json,
     schema_problem,
     shown_value,
@@ -131,9 +132,9 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
         if name in OWN_KEYS or type(value) not in (int, float):
             continue
         values = [value, *(entry.get(name, value) for entry in others)]
-        if not all(map(is_finite, values)):
-            bad = next(v for v in values if not is_finite(v))
-            reason = f"counter {name} is {shown_value(bad)}, must be finite"
+        if not all(map(is_number, values)):
+            bad = next(v for v in values if not is_number(v))
+            reason = f"counter {name} is {shown_value(bad)}, must be a finite number"
             raise BadCounterError(path, first["run_name"], reason)
         found[name] = value
         if values.count(value) != len(values):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json, read_json
+from tinyllama_tools.core.app import RESULTS, BadInputError, Json, read_json, schema_problem
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -246,14 +246,51 @@ def result_text(study: Study) -> str:
     return compact_json(document, (*TABLES, "rows", "peers"))
 
 
+_OBJECT, _TEXT, _COUNT = {"type": "object"}, {"type": "string"}, {"type": "integer", "minimum": 1}
+_TEXTS = ("row", "variant", "label", "reason", "failure", "above_peak")
+_CELL = {
+    **_OBJECT,
+    "required": ["row", "point", "turns"],
+    "properties": {
+        **dict.fromkeys(_TEXTS, _TEXT),
+        "point": {
+            **_OBJECT,
+            "properties": {
+                **dict.fromkeys(("size", "dtype", "component", "pass_name"), _TEXT),
+                **dict.fromkeys(("batch", "seq"), _COUNT),
+            },
+        },
+        "counters": {**_OBJECT, "additionalProperties": {"type": "number"}},
+        # its number, and seconds of a step
+        "turns": {
+            "type": "array",
+            "items": {
+                "type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "number", "exclusiveMinimum": 0}],
+            },
+        },
+    },
+}
+_CELLS = {"type": "array", "items": _CELL}
+_STUDY = {
+    "required": ["format_version", "meta", "context", "rows", *TABLES, "peers", "notes"],
+    "properties": {
+        "format_version": {"const": FORMAT_VERSION},
+        "meta": _OBJECT,
+        "context": {**_OBJECT, "properties": {"device": _OBJECT}},
+        **dict.fromkeys(TABLES, _CELLS),
+        "peers": {"type": "array", "items": _OBJECT},
+        "notes": {"type": "array", "items": _TEXT},
+    },
+}
+
+
 def read_study(path: Path) -> Study:
     """BadInputError where the file cannot be read or is no result of an ablation."""
     found, _ = read_json(path)
+    if problem := schema_problem(found, _STUDY):
+        raise BadInputError(f"{path}: no result of scripts/ablation: {problem}")
     try:
-        if found["format_version"] != FORMAT_VERSION:
-            raise ValueError(
-                f"format_version {found['format_version']!r}: must be {FORMAT_VERSION}"
-            )
         study = Study([RowName(name, Kind(kind)) for name, kind in found["rows"]])
         for name in TABLES:
             for entry in found[name]:

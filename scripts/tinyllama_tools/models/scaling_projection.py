@@ -22,7 +22,7 @@ import numpy as np
 
 from tinyllama_tools.core.app import SUITE_FILE, Json, problem_sizes, read_json
 from tinyllama_tools.data.names import ALONE, BASELINE, STRONG, WEAK, CaseName
-from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
+from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_costs
 from tinyllama_tools.data.ranks import (
     ALONE_GLOBAL,
     ScalingResult,
@@ -157,7 +157,7 @@ def read_step_source(path: Path) -> StepSource:
         is_of_ranks = any(path.glob(RANK_FILES))
         files = result_files(path) if is_of_ranks else rounds_of(path) or [path / SUITE_FILE]
         if (path / COSTS).exists():
-            costs = read_case_costs(read_json(path / COSTS)[0])
+            costs = read_costs(path / COSTS)
     if is_scaling_result(read_json(files[0])[0]):
         return StepSource(path, [read_scaling_result(file) for file in files])
     return StepSource(path, read_result_set(files), costs)

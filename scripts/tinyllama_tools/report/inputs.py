@@ -25,7 +25,7 @@ from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import BadProfileError, check_summary, is_training_summary
-from tinyllama_tools.data.programs import CaseCost, read_case_costs
+from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.ranks import Failure, read_results
 from tinyllama_tools.data.results import (
     MeasuredCase,
@@ -403,7 +403,7 @@ COUNTED = ("parameters", "model_flops", "bytes")
 
 def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
     """BadInputError, too, where they are not of the cases that were measured."""
-    costs = tuple(read_case_costs(read_json(path)[0]))
+    costs = tuple(read_costs(path))
     for cost in costs:
         case = results.cases.get(str(cost.name)) if results is not None else None
         for name in COUNTED if case is not None else ():

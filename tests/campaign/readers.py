@@ -1,0 +1,135 @@
+"""Damaged files in every reader of the tools and of the programs."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from campaign import fuzzing
+from campaign.damage import damaged
+from campaign.python_readers import Reader, all_readers
+from campaign.tally import Scope, Tally, scratch
+from tinyllama_tools.core.app import ToolError
+
+# damaged files of a reader in Python, and of a whole command, which takes a hundred times as long
+READS, COMMANDS = 20_000, 1_000
+# inputs of a reader in C++
+EXECUTIONS = 1_000_000
+HANG_S = 10.0
+LONGEST_MESSAGE = 20_000
+# of one kind of fault, by reader and words, that are kept
+MOST_ALIKE = 1
+# the fuzzer, and what it found
+BUILT = fuzzing.PROJECT / "build-fuzz"
+
+
+class HangError(BaseException):
+    """Not an Exception, which a reader may catch."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """HangError in the main thread when it is over."""
+
+    def end(*_: object) -> None:
+        raise HangError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fault_of(reader: Reader, folder: Path) -> str:
+    """How the reader breaks its promise on what the folder holds; empty where it keeps it."""
+    file = folder / reader.damaged
+    try:
+        with time_limit(HANG_S):
+            reader.read(folder, file)
+    except HangError:
+        return f"no end within {HANG_S:g} s"
+    except reader.errors as error:
+        words = str(error)
+        if not words.strip():
+            return f"{type(error).__name__} without a message"
+        if len(words) > LONGEST_MESSAGE:
+            return f"a message of {len(words)} characters"
+        if ToolError in reader.errors and folder.name not in words and file.name not in words:
+            return f"names no file: {words[:200]}"
+    except (Exception, SystemExit) as error:
+        return f"{type(error).__name__}: {str(error)[:400]}"
+    return ""
+
+
+def try_reader(reader: Reader, draws: list[random.Random], keep: Path | None = None) -> Tally:
+    """One damaged file a draw. `keep`: where files that show a fault are put."""
+    tally = Tally()
+    kind = f"damaged file of {reader.name}"
+    seen: Counter[str] = Counter()
+    with scratch() as folder:
+        for name, content in reader.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        # otherwise nothing behind the first check is tried
+        reader.read(folder, folder / reader.damaged)
+        original = reader.files[reader.damaged]
+        for number, draw in enumerate(draws):
+            content = damaged(reader.damaged, original, draw)
+            (folder / reader.damaged).write_bytes(content)
+            fault = fault_of(reader, folder)
+            alike = re.sub(r"'[^']*'|[0-9]+", "", fault)[:50]
+            seen[alike] += 1
+            tally.add(kind, [fault] if fault and seen[alike] <= MOST_ALIKE else [])
+            if fault and seen[alike] <= MOST_ALIKE:
+                print(f"{kind}, {number}: {fault}", flush=True)
+                if keep is not None:
+                    shutil.copy(folder / reader.damaged, keep / f"{number}")
+    return tally
+
+
+def run_part(scope: Scope) -> Tally:
+    """Every reader of the tools, then those of the programs, some of these at once; with names in
+    the scope only those of the tools that it names."""
+    tally = Tally()
+    for reader in all_readers():
+        if scope.names and reader.name not in scope.names:
+            continue
+        draws = scope.draws(reader.name, COMMANDS if reader.is_slow else READS)
+        tally += try_reader(reader, draws)
+    if scope.names:
+        return tally
+    return tally + fuzz_all(scope)
+
+
+def fuzz_all(scope: Scope) -> Tally:
+    """libFuzzer on every reader of the programs; a note where it is not installed."""
+    tally = Tally()
+    try:
+        program = fuzzing.build_fuzzer(BUILT, scope.jobs)
+    except fuzzing.NoFuzzerError as error:
+        tally.violations.append(f"readers of the programs were not tried: {error}")
+        return tally
+    with ThreadPoolExecutor(scope.jobs) as pool:
+        count = scope.count(EXECUTIONS)
+        tried = {
+            name: pool.submit(fuzzing.fuzz, program, name, count, scope.seed, BUILT / "found")
+            for name in fuzzing.READERS
+        }
+        for name, future in tried.items():
+            found = future.result()
+            kind = f"input of {name}, coverage-guided"
+            tally.tried[kind] += found.executions
+            tally.violations += [f"{kind}: {found.fault}"] * bool(found.fault)
+            rate = found.executions / found.seconds
+            print(f"{kind}: {found.executions}, {rate:.0f} a second {found.fault}", flush=True)
+    return tally
