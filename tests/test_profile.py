@@ -258,6 +258,12 @@ def test_a_damaged_profile_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
             assert spoiled in capsys.readouterr().err
             assert contents(folder) == before
         path.write_text(text)
+    # a timeline is drawn before the report is written
+    timeline = folder / "memory_analysis/memory_timeline.json"
+    for found in ("{", json.dumps({"events": [[0.0, 1, "forward", "ffn"]]})):
+        timeline.write_text(found)
+        assert run(tmp_path, "--analyze-existing", str(folder), "--generate-report") == 2
+        assert "memory_timeline.json: is " in capsys.readouterr().err
 
 
 def test_runs_that_lack_a_section_or_are_unknown(

@@ -125,6 +125,32 @@ TEST(ListGrammarTest, MemorySizesThatAreNone) {
   }
 }
 
+TEST(PatternTest, FindsAPartOfAName) {
+  EXPECT_TRUE(parse_pattern("--filter", "ffn|loss")("loss/forward"));
+  EXPECT_FALSE(parse_pattern("--filter", "^forward")("loss/forward"));
+  EXPECT_TRUE(parse_pattern("--filter", "batch:[0-9]{1,2}/")("ffn/batch:16/seq:8"));
+}
+
+// The standard library takes for ever with the first, and runs out of stack with the last two.
+TEST(PatternTest, NoPatternTakesForEverOrCrashes) {
+  const std::string name = "ffn/forward_backward/fused/very_large/amp_bf16/batch:16/seq:1024";
+  EXPECT_FALSE(parse_pattern("--filter", "(((.*)*)*)*#")(name));
+  std::string names = name;
+  for (int i = 0; i < 200; ++i) names += "|" + name;
+  EXPECT_TRUE(parse_pattern("--filter", "^(" + names + ")$")(name));
+  const std::string parentheses = std::string(100'000, '(') + "a" + std::string(100'000, ')');
+  const std::pair<std::string, const char*> refused[] = {
+      {"norm/(", "--filter 'norm/(': is not a regular expression"},
+      {parentheses, "more than 100 parentheses within each other"},
+      {std::string(100'000, 'a'), "more than 2000 characters without '|'"}};
+  for (const auto& [text, rule] : refused) {
+    const auto error =
+        testing::error_of<std::invalid_argument>([&] { parse_pattern("--filter", text); });
+    EXPECT_CONTAINS(error, rule);
+    EXPECT_LT(error.size(), 400U);
+  }
+}
+
 TEST(ListGrammarTest, FormatsBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");

@@ -33,8 +33,9 @@ class JournalTest : public ::testing::Test {
   Json header = {{"seed", 42}, {"device", {{"name", "some \"device\"\n"}}}};
   CaseResult first{"a/forward",
                    Json::array({{{"name", "a"}, {"run_name", "a"}, {"real_time", 0.1}}})};
-  CaseResult second{"b/forward", Json::array({{{"name", "b"}, {"run_name", "b"}},
-                                              {{"name", "b_mean"}, {"run_name", "b"}}})};
+  CaseResult second{"b/forward",
+                    Json::array({{{"name", "b"}, {"run_name", "b"}, {"real_time", 0.2}},
+                                 {{"name", "b_mean"}, {"run_name", "b"}, {"real_time", 0.2}}})};
 };
 
 TEST_F(JournalTest, ReadsWhatWasWritten) {
@@ -86,12 +87,14 @@ TEST_F(JournalTest, WhatIsNotAJournalIsRefusedWithItsLine) {
   write("");
   EXPECT_EQ(read_error(), "journal " + file.string() + ": is empty");
   write("hello\n");
-  EXPECT_EQ(read_error(), at_line(1, "is not a JSON object"));
+  EXPECT_CONTAINS(read_error(), at_line(1, "is not valid JSON"));
   write("[1, 2]\n");
-  EXPECT_EQ(read_error(), at_line(1, "is not a JSON object"));
+  EXPECT_EQ(read_error(), at_line(1, "must hold a JSON object"));
   for (const char* line : {"{}", "{\"journal\": \"other\", \"header\": {}}",
                            "{\"journal\": 7, \"schema_version\": 1, \"header\": {}}",
-                           "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 1}"}) {
+                           "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 1}",
+                           "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 3, "
+                           "\"header\": 1}"}) {
     write(std::string(line) + "\n");
     EXPECT_EQ(read_error(), at_line(1, "is not the header of a journal")) << line;
   }
@@ -112,11 +115,34 @@ TEST_F(JournalTest, AMalformedLineInTheMiddleIsRefused) {
   { Journal::create(file, header).add(first); }
   const std::string good = text();
   write(good + "{\"case\": \"b\", \"entr\n" + good.substr(good.find('\n') + 1));
-  EXPECT_EQ(read_error(), at_line(3, "is not a JSON object"));
+  EXPECT_CONTAINS(read_error(), at_line(3, "is not valid JSON"));
   for (const char* line : {"{\"case\": \"b\"}", "{\"entries\": []}",
                            "{\"case\": 1, \"entries\": []}", "{\"case\": \"b\", \"entries\": 1}"}) {
     write(good + line + "\n");
     EXPECT_EQ(read_error(), at_line(3, "needs a case and its entries")) << line;
+  }
+}
+
+// The run that continues does arithmetic with rows, and copies them by functions that call
+// themselves.
+TEST_F(JournalTest, ARowOfOtherTypesIsRefused) {
+  { Journal::create(file, header).add(first); }
+  const std::string good = text();
+  const std::string row = R"("name": "b", "run_name": "b", "real_time": 1)";
+  const std::pair<std::string, std::string> rows[] = {
+      {"7", "needs entries that are objects"},
+      {R"({"name": "b", "run_name": "b"})", "needs entries with a real_time"},
+      {"{" + row + R"(, "label": 3})", "label = 3: must be a text"},
+      {"{" + row + R"(, "skipped": "no"})", "skipped = \"no\": must be true or false"},
+      {"{" + row + R"(, "TFLOPS": [1]})", "TFLOPS = [1]: must be a number"},
+      {"{" + row + R"(, "samples_ns": [1, null]})", "samples_ns = [1,null]: must be a number"},
+      {"{" + row + R"(, "TFLOPS": 1e999})", "is not valid JSON"},
+      {"{" + row + R"(, "name": "c"})", "key 'name' occurs twice"},
+      {std::string(100'000, '[') + std::string(100'000, ']'), "nests deeper than 16 levels"}};
+  for (const auto& [entry, rule] : rows) {
+    write(good + R"({"case": "b", "entries": [)" + entry + "]}\n");
+    EXPECT_CONTAINS(read_error(), "line 3: ");
+    EXPECT_CONTAINS(read_error(), rule);
   }
 }
 

@@ -425,6 +425,25 @@ TEST_F(CountersTest, PeaksSurviveAJournal) {
   EXPECT_EQ(restored.to_json(), peaks.to_json());
 }
 
+TEST_F(CountersTest, PeaksThatNobodyWroteAreRefused) {
+  const std::pair<const char*, const char*> texts[] = {
+      {"7", "7: must have an object of measured peaks"},
+      {R"({"measured": []})", "must have an object of measured peaks"},
+      {R"({"measured": {"f32": 1}})", "1: must have flops_per_second and source"},
+      {R"({"measured": {"f32": {"flops_per_second": 0, "source": "x"}}})",
+       "flops_per_second = 0: must be a positive number"},
+      {R"({"measured": {"cache_bandwidth": {"bytes_per_second": "1", "source": "x"}}})",
+       "bytes_per_second = \"1\": must be a positive number"},
+      {R"({"measured": {"f32": {"flops_per_second": 1, "source": 2}}})",
+       "source = 2: must be a text"}};
+  for (const auto& [text, rule] : texts) {
+    MeasuredPeaks restored(cpu);
+    const auto error = testing::error_of<std::invalid_argument>(
+        [&] { restored.restore(nlohmann::ordered_json::parse(text)); });
+    EXPECT_CONTAINS(error, rule);
+  }
+}
+
 TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
   set_cost({.bytes = 1000});
   auto json = peaks.to_json();

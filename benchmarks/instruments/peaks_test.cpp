@@ -186,7 +186,7 @@ TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
   };
   expect_mentions(error_of_file(), {"bad_peaks.json", "cannot be read"});
   files.write("bad_peaks.json", "{\"devices\": [");
-  expect_mentions(error_of_file(), {"bad_peaks.json", "not JSON", "line 2"});
+  expect_mentions(error_of_file(), {"bad_peaks.json", "not valid JSON", "line 2"});
   std::ifstream stream(real_file);
   const Json good = Json::parse(stream);
   const BadDatasheet spoilt[] = {
@@ -216,6 +216,12 @@ TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
   document["devices"][1].erase("source");
   files.write("bad_peaks.json", document.dump());
   expect_mentions(error_of_file(), {"devices[1].source", "missing"});
+  for (const std::string text :
+       {std::string("{"), std::string(R"({"devices": [1e999]})"),
+        R"({"devices": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}"}) {
+    files.write("bad_peaks.json", text);
+    expect_mentions(error_of_file(), {"bad_peaks.json"});
+  }
 }
 
 }  // namespace

@@ -237,7 +237,7 @@ std::filesystem::path TrainOptions::folder() const {
 StepRange TrainOptions::operator_steps() const {
   if (!profile_pytorch) return {};
   const int64_t first = std::min(kProfileFirstStep, num_steps);
-  return {first, std::min(first + profile_steps, num_steps)};
+  return {first, first + std::min(profile_steps, num_steps - first)};
 }
 
 StepRange TrainOptions::flops_steps() const {
@@ -248,13 +248,19 @@ StepRange TrainOptions::flops_steps() const {
 
 StepRange TrainOptions::memory_steps() const {
   if (!profile_memory) return {};
-  const auto taken = [&](int64_t step) {
-    return operator_steps().contains(step) || flops_steps().contains(step);
+  const StepRange others[] = {operator_steps(), flops_steps()};
+  const auto taken_by = [&](int64_t step) {
+    return std::ranges::find_if(others, [&](const auto& range) { return range.contains(step); });
   };
+  const auto taken = [&](int64_t step) { return taken_by(step) != std::end(others); };
   // The first step allocates what later ones find in caches; it serves only where there is no
   // other.
-  for (int64_t first = 2; first <= num_steps; ++first) {
-    if (taken(first)) continue;
+  for (int64_t first = 2; first <= num_steps;) {
+    if (const auto* other = taken_by(first); other != std::end(others)) {
+      if (other->last == num_steps) break;
+      first = other->last + 1;
+      continue;
+    }
     int64_t last = first;
     while (last < num_steps && last - first + 1 < kMemorySteps && !taken(last + 1)) ++last;
     return {first, last};

@@ -41,6 +41,8 @@ PARTS = {
     "bounded in time, the rest kept",
     "readers": "damaged files in every reader of the programs (coverage-guided, with sanitizers) "
     "and of the tools: a message that names the file, no other exception, no hang",
+    "sanitizers": "every C++ test under the address and undefined-behaviour sanitizers, and under "
+    "the thread sanitizer: no report of ours",
     "soak": "training, served comparisons and ranks for long: resident memory and step time flat",
     "together": "two of everything at once in one checkout: clear refusal or correct results",
     "supply": "no network at run time; requirements with hashes; sources with digests",

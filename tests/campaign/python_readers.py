@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tinyllama_tools.models.ablation_evidence import read_evidence
 
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
@@ -21,14 +20,14 @@ from tinyllama_tools.commands.ablation import read_peers
 from tinyllama_tools.commands.grid import GridStudy, journal_options
 from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.compare.comparison import layers_by_size
-from tinyllama_tools.compare.history import HistoryStore
+from tinyllama_tools.compare.history import add_file, read_series
 from tinyllama_tools.compare.stored import NOISE_KIND, NOISE_VERSION, read_noise_profile
 from tinyllama_tools.core.app import ToolError
 from tinyllama_tools.data.profiles import read_profile
-from tinyllama_tools.data.ranks import read_again
+from tinyllama_tools.data.ranks import read_results
 from tinyllama_tools.data.results import read_result_set, read_stored
 from tinyllama_tools.data.studies import journaled_names, why_no_round
-from tinyllama_tools.models.ablations import read_study
+from tinyllama_tools.models.ablations import read_evidence, read_study
 from tinyllama_tools.models.collectives import read_interconnects
 from tinyllama_tools.models.data_parallel import analyse
 from tinyllama_tools.models.scaling_projection import read_step_source
@@ -142,8 +141,7 @@ def history() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "result.json").write_bytes(suite_result())
-        with HistoryStore(folder / "history.sqlite", create=True) as store:
-            store.add(folder / "result.json")
+        add_file(folder / "history.sqlite", folder / "result.json", skip_known=False)
         with contextlib.closing(sqlite3.connect(folder / "history.sqlite")) as connection:
             connection.execute("VACUUM")
         return (folder / "history.sqlite").read_bytes()
@@ -167,9 +165,11 @@ def command(*arguments: object) -> None:
         raise NotForeseenError(text.strip()[-400:])
 
 
-def read_history(path: Path) -> None:
-    with HistoryStore(path) as store:
-        store.series()
+def add_once(store: Path, result: Path) -> None:
+    """Adds it to a copy, which the next one does not see."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(store, folder)
+        add_file(Path(copy), result, skip_known=True)
 
 
 def read_grid_journal(folder: Path, path: Path) -> None:
@@ -189,7 +189,7 @@ def all_readers() -> Iterator[Reader]:
     yield Reader("memory timeline", timeline, lambda f, _: draw_timelines(f), is_slow=True)
     folder = "ranks_strong_2core_xeon_avx512"
     ranks = {f"ranks_{n}.json": reference(f"{folder}/ranks_{n}.json") for n in (2, 1)}
-    yield Reader("ranks", ranks, lambda f, _: analyse(read_again(f).results))
+    yield Reader("ranks", ranks, lambda f, _: analyse(read_results(f).results))
     scaling = {"scaling.json": reference(f"{folder}/scaling.json")} | ranks
     yield Reader("scaling", scaling, lambda f, _: read_inputs([source_of(f)]))
     yield Reader(
@@ -224,7 +224,9 @@ def all_readers() -> Iterator[Reader]:
     yield Reader("interconnects", {"links.json": links}, lambda _, p: read_interconnects(p))
     sizes = {"sizes.json": (PROJECT / "fixtures/problem_sizes.json").read_bytes()}
     yield Reader("layers by size", sizes, lambda _, p: layers_by_size(p))
-    yield Reader("history", {"history.sqlite": history()}, lambda _, p: read_history(p))
+    add = {"results.json": result, "kept.sqlite": history()}
+    yield Reader("result to keep", add, lambda f, p: add_once(f / "kept.sqlite", p))
+    yield Reader("history", {"history.sqlite": history()}, lambda _, p: read_series(p))
     yield Reader(
         "scripts/compare",
         {"new.json": result, "base.json": result},

@@ -633,10 +633,13 @@ def test_runs_are_grouped_and_lines_that_are_no_runs_are_named(tmp_path: Path) -
     # other options and another commit are groups of their own
     groups = [(row["options"], row["git_commit"], row["runs"]) for row in others]
     assert groups == [("--budget 9m", "a", 1), ("", "b", 1)]
-    for line in ("{}", "[]", "no json"):
+    for line in ("{}", "[]", "no json", "[" * 100_000):
         path.write_text(line + "\n", encoding="utf-8")
         with pytest.raises(BadInputError, match=r"runs\.jsonl: line 1 is no run"):
             record.kept_runs(tmp_path)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(BadInputError, match=r"runs\.jsonl: is no list of runs"):
+        record.kept_runs(tmp_path)
 
 
 def test_a_whole_run_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,8 @@ def test_what_is_written_is_read_back_and_never_written_over(written: Path) -> N
         (2, "{", "line 3 cannot be read"),
         (3, json.dumps({**BLOCK, "base": [0.0]}), r"\[3\]\.base\[0\]: 0.0 is less than"),
         (3, json.dumps({"block": 1, "case": FFN}), r"\[3\]"),
+        (3, json.dumps({**BLOCK, "new": [0.01, 0.02]}), "line 4: .* as many on both sides"),
+        (1, "[" * 100_000, "line 2 cannot be read"),
     ):
         lines = before.splitlines()
         lines[line] = text

@@ -416,6 +416,7 @@ SCHEMA_VERSION = 1
 # what recordings called it until interleaving was called by its name
 FORMER_METHOD = "in turn"
 _SIDE, _TEXT, _OBJECT = {"enum": list(SIDES)}, {"type": "string"}, {"type": "object"}
+_CONTEXT = _OBJECT | {"properties": {"device": _OBJECT}}
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _SLICES = {"type": "array", "items": _SECONDS, "minItems": 1}
 _FAILED = {"required": ["side", "reason"], "properties": {"side": _SIDE, "reason": _TEXT}}
@@ -431,7 +432,8 @@ RECORDING_SCHEMA = {
             "properties": {
                 "recording": {"const": KIND},
                 "schema_version": {"const": SCHEMA_VERSION},
-                **dict.fromkeys(("base_context", "new_context", "settings"), _OBJECT),
+                "settings": _OBJECT,
+                **dict.fromkeys(("base_context", "new_context"), _CONTEXT),
             },
         }
     ],
@@ -524,6 +526,11 @@ def read_recording(path: Path) -> Recording:
     if problem:
         raise BadInputError(f"{path}: no recording of `scripts/compare run`: {problem}")
     header, *items = found
+    for number, item in enumerate(items, start=2):
+        base, new = (len(item.get(side, ())) for side in SIDES)
+        if base != new:
+            what = f"{base} slices of the base, {new} of the new: as many on both sides"
+            raise BadInputError(f"{path}: line {number}: {what}")
     if header["method"] == FORMER_METHOD:
         header["method"] = METHOD
     return Recording(header, items)
