@@ -216,7 +216,7 @@ TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
   document["devices"][1].erase("source");
   files.write("bad_peaks.json", document.dump());
   expect_mentions(error_of_file(), {"devices[1].source", "missing"});
-  for (const std::string text :
+  for (const std::string& text :
        {std::string("{"), std::string(R"({"devices": [1e999]})"),
         R"({"devices": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}"}) {
     files.write("bad_peaks.json", text);

@@ -72,8 +72,8 @@ TEST(TrainOptionsTest, ProfilersTakeTheStepsThatTheReferenceNamesAndKeepOutOfEac
   EXPECT_EQ(steps(memory_steps, {memory, "--num-steps=1"}), (Steps{1, 1}));
   // numbers that a sum of two overflows, and that nobody counts up to
   const std::string most = std::to_string(INT64_MAX);
-  const std::vector<std::string> endless = {memory, operators, "--num-steps=" + most,
-                                            "--profile-steps=" + most};
+  const std::vector<const char*> endless = {memory,       operators,         "--num-steps",
+                                            most.c_str(), "--profile-steps", most.c_str()};
   EXPECT_EQ(steps(memory_steps, endless), (Steps{2, 4}));
   EXPECT_EQ(steps(&TrainOptions::operator_steps, endless), (Steps{5, INT64_MAX}));
   EXPECT_EQ(steps(memory_steps, {memory, "--num-steps=2", operators}), (Steps{1, 1}));
