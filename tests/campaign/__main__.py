@@ -108,12 +108,7 @@ def main(arguments: list[str]) -> int:
     for name in options.names or PARTS:
         print(f"== {name}: {PARTS[name]}", flush=True)
         begun = time.monotonic()
-        try:
-            part = importlib.import_module(f"campaign.{name}")
-        except ModuleNotFoundError:
-            print(f"{name}: not there", flush=True)
-            continue
-        tally = part.run_part(scope)
+        tally = importlib.import_module(f"campaign.{name}").run_part(scope)
         seconds = time.monotonic() - begun
         # another campaign may have written meanwhile
         known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}

@@ -65,10 +65,13 @@ class Scope:
     def some(self, workloads: Iterable[Workload]) -> list[Workload]:
         return [workload for workload in workloads if self.has(workload.name)]
 
+    def count(self, full: int) -> int:
+        """The share of a full count, at least one."""
+        return max(1, round(self.share * full))
+
     def draws(self, kind: str, full: int) -> list[random.Random]:
         """A generator for each try; the same whatever the order they are tried in."""
-        count = max(1, round(self.share * full))
-        return [random.Random(f"{self.seed} {kind} {i}") for i in range(count)]
+        return [random.Random(f"{self.seed} {kind} {i}") for i in range(self.count(full))]
 
 
 @contextmanager

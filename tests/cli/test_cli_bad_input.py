@@ -85,7 +85,7 @@ def test_journal_of_another_run_or_none_is_refused_and_left_alone(
     lines = copy_of_journal.read_text(encoding="utf-8").splitlines()
     bad: list[tuple[list[Json], str, str]] = [
         ([{"a": 1}], "is not the header of a journal", ""),
-        ([lines[0], "{", lines[-1]], "line 2: is not a JSON object", ""),
+        ([lines[0], "{", lines[-1]], "line 2: is not valid JSON", ""),
         (lines, "was written with seed = ", "--seed=7"),
     ]
     for content, expected, option in bad:
