@@ -73,7 +73,7 @@ TEST(ProblemSizes, NamesWhatIsWrong) {
     std::string text;
     std::string part;
   } cases[] = {{"{\"tiny\": ", "sizes.json: is not valid JSON"},
-               {"[]", "must be an object"},
+               {"[]", "must hold a JSON object"},
                {"{}", "must be an object"},
                {R"({"tiny": 3})", "tiny = 3: must be an object"},
                {R"({"tiny": 1e999})", "is not valid JSON"},
@@ -86,7 +86,7 @@ TEST(ProblemSizes, NamesWhatIsWrong) {
                 "mine.seq = 18446744073709551615: must be an integer"},
                {size_with(R"("seq": -2)"), "mine: seq = -2: must be between"},
                {size_with(R"("seq": 4, "depth": 2)"), "mine.depth: unknown key"},
-               {size_with(R"("n_layers": 2)"), "mine: key seq is missing"}};
+               {R"({"mine": {"n_layers": 2}})", "mine: key batch is missing"}};
   for (const auto& [text, part] : cases) testing::expect_mentions(error_for(text), {part});
 }
 

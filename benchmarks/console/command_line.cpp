@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "model/strict_json.hpp"
+
 namespace tinyllama::console {
 namespace {
 
@@ -70,7 +72,7 @@ bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
     const std::string unknown = app.remaining().front();
     const std::string known = closest(unknown.substr(0, unknown.find('=')), names);
     throw std::invalid_argument(
-        known.empty() ? fmt::format("'{}': is no option; known options: {}{}", unknown,
+        known.empty() ? fmt::format("'{}': is no option; known options: {}{}", printable(unknown),
                                     fmt::join(names, ", "), also_known)
                       : fmt::format("'{}': is no option; did you mean {}?", unknown, known));
   } catch (const CLI::ParseError& error) {
