@@ -34,9 +34,8 @@ struct Entry {
   std::string key;  ///< empty: the whole file
 
   [[noreturn]] void reject(std::string_view rule) const {
-    throw std::invalid_argument(fmt::format("{}: {} = {}: {}", file,
-                                            key.empty() ? "(whole file)" : printable(key),
-                                            printable_json(value), rule));
+    throw std::invalid_argument(
+        fmt::format("{}: {} = {}: {}", file, printable(key), printable_json(value), rule));
   }
   std::string key_of(std::string_view name) const {
     if (value.is_array()) return fmt::format("{}[{}]", key, name);
