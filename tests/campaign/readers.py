@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import shutil
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from campaign import fuzzing
-from campaign.damage import damaged
+from campaign.damage import LEVELS, damaged
 from campaign.python_readers import Reader, all_readers
 from campaign.tally import Scope, Tally, scratch
 from tinyllama_tools.core.app import ToolError
@@ -72,7 +73,8 @@ def fault_of(reader: Reader, folder: Path) -> str:
 
 
 def try_reader(reader: Reader, draws: list[random.Random], keep: Path | None = None) -> Tally:
-    """One damaged file a draw. `keep`: where files that show a fault are put."""
+    """One damaged file a draw, and one of arrays within each other that nothing can read. `keep`:
+    where files that show a fault are put."""
     tally = Tally()
     kind = f"damaged file of {reader.name}"
     seen: Counter[str] = Counter()
@@ -83,8 +85,8 @@ def try_reader(reader: Reader, draws: list[random.Random], keep: Path | None = N
         # otherwise nothing behind the first check is tried
         reader.read(folder, folder / reader.damaged)
         original = reader.files[reader.damaged]
-        for number, draw in enumerate(draws):
-            content = damaged(reader.damaged, original, draw)
+        contents = (damaged(reader.damaged, original, draw) for draw in draws)
+        for number, content in enumerate(itertools.chain([b"[" * LEVELS + b"\n"], contents)):
             (folder / reader.damaged).write_bytes(content)
             fault = fault_of(reader, folder)
             alike = re.sub(r"'[^']*'|[0-9]+", "", fault)[:50]

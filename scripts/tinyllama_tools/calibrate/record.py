@@ -37,6 +37,7 @@ from tinyllama_tools.core.app import (
     INTERRUPTED,
     BadInputError,
     Json,
+    parse_json,
     schema_problem,
     without_folders,
 )
@@ -269,9 +270,9 @@ def kept_runs(folder: Path) -> list[Json]:
         raise BadInputError(f"{path}: is no list of runs: {error}") from error
     for number, line in enumerate(lines, start=1):
         try:
-            runs.append(json.loads(line))
+            runs.append(parse_json(line))
             problem = schema_problem(runs[-1], RUN_SCHEMA)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             problem = str(error)
         if problem:
             raise BadInputError(f"{path}: line {number} is no run: {problem}")

@@ -30,6 +30,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
+    parse_json,
     problem_sizes,
     read_json,
     run_folder,
@@ -181,7 +182,7 @@ def journal_options(result: Path, like: Path, verify: str) -> list[str]:
         journal.unlink(missing_ok=True)
         if not like.is_file():
             return options
-        first = json.loads(like.read_text(encoding="utf-8").partition("\n")[0])
+        first = parse_json(like.read_text(encoding="utf-8").partition("\n")[0])
         first["header"].pop("peaks", None)
         first["header"]["verify"] = verify
         journal.write_text(json.dumps(first) + "\n", encoding="utf-8")

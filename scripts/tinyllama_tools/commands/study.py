@@ -31,6 +31,7 @@ from tinyllama_tools.core.app import (
     RESULTS,
     Json,
     ToolError,
+    parse_json,
     problem_sizes,
     write_whole,
 )
@@ -389,7 +390,7 @@ def earlier_results(results: Path) -> list[SizeRun]:
     folders = results.glob("performance_results_*")
     for folder in sorted(folders, key=lambda path: path.name[-len("20251014_123456") :])[::-1]:
         try:
-            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
             is_whole = (folder / SUMMARY).is_file()
             summary = read_profile(folder if is_whole else folder / PROFILES)
             means, wanted = summary["summary"], summary["configuration"]["num_steps"]

@@ -46,7 +46,7 @@ from tinyllama_tools.compare.sides import (
     ServedProcess,
     ServedProgram,
 )
-from tinyllama_tools.core.app import BadInputError, Json, schema_problem
+from tinyllama_tools.core.app import BadInputError, Json, parse_json, schema_problem
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.looks import Costs
@@ -519,8 +519,8 @@ def read_recording(path: Path) -> Recording:
     found: list[Json] = []
     try:
         for text in path.read_text(encoding="utf-8").split("\n")[:-1]:
-            found.append(json.loads(text))
-    except (OSError, ValueError, RecursionError) as error:
+            found.append(parse_json(text))
+    except (OSError, ValueError) as error:
         raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
     problem = schema_problem(found, RECORDING_SCHEMA) if found else "it is empty, or cut short"
     if problem:

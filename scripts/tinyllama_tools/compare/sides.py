@@ -29,6 +29,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     is_number,
+    parse_json,
     placed_threads,
 )
 from tinyllama_tools.core.process import ProgramError, run_program
@@ -357,7 +358,7 @@ class ServedProcess:
     def _answer(self, what: str) -> Json:
         text = self._line(what).decode("utf-8", errors="replace")
         with contextlib.suppress(ValueError):
-            answer = json.loads(text)
+            answer = parse_json(text)
             if isinstance(answer, dict):
                 return answer
         shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -132,6 +132,14 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
     return BadInputError(f"{path}: {what}; {remedy}")
 
 
+def parse_json(text: str) -> Json | list | str | float | None:
+    """Of text that others wrote; ValueError also where it nests too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"nests too deep: {error}") from error
+
+
 def read_json(path: Path) -> tuple[Json, bytes]:
     """The object in the file, and its bytes; NaN and infinity are left for who knows their meaning.
 
@@ -141,12 +149,12 @@ def read_json(path: Path) -> tuple[Json, bytes]:
     try:
         data = path.read_bytes()
         text = data.decode("utf-8")
-        document = json.loads(text)
+        document = parse_json(text)
     except OSError as error:
         what = "is a folder" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise bad_file(path, what, "name a JSON file, such as results.json") from error
-    # of JSON, of UTF-8, and a number of more digits than Python converts; nested too deep
-    except (ValueError, RecursionError) as error:
+    # of JSON, of UTF-8, and a number of more digits than Python converts
+    except ValueError as error:
         ends = isinstance(error, json.JSONDecodeError) and (
             error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import Json, parse_json
 
 KIND, SCHEMA_VERSION = "grid", 1
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
@@ -40,7 +39,7 @@ def journaled_names(journal: Path) -> list[str]:
     names = []
     for line in lines:
         with contextlib.suppress(ValueError):
-            entry = json.loads(line)
+            entry = parse_json(line)
             if isinstance(entry, dict) and isinstance(entry.get("case"), str):
                 names.append(entry["case"])
     return names
@@ -51,7 +50,7 @@ def why_no_round(folder: Path) -> str:
     cases = len(journaled_names(journal_of(round_file(folder, 1))))
     there = f"{cases} cases in its journal" if cases else "nothing was measured"
     try:
-        is_finished = bool(json.loads((folder / STUDY).read_text(encoding="utf-8"))["finished"])
+        is_finished = bool(parse_json((folder / STUDY).read_text(encoding="utf-8"))["finished"])
     except (OSError, ValueError, KeyError, TypeError):
         is_finished = False
     next_step = "" if is_finished else "; scripts/study --resume goes on with it"
