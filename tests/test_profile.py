@@ -362,6 +362,7 @@ def test_a_file_that_is_no_summary_is_refused(tmp_path: Path) -> None:
     spoiled += [(b"\xff\xfe\x00", "no JSON"), (b"[" * 100_000, "no JSON"), (b"[]", "holds no")]
     for changes, words in (
         ({"summary.final_loss": float("nan")}, "summary.final_loss"),
+        ({"model.total_parameters": 10**400}, "model.total_parameters"),
         ({"schema_version": 2}, "schema_version"),
         ({"program": "other"}, "program"),
         ({"operators.table.0.calls": "many"}, "operators.table[0].calls"),

@@ -171,10 +171,16 @@ def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
 
 
 def _validator(schema: Mapping[str, Any]) -> jsonschema.protocols.Validator:
-    """One to which a number that is not finite is none, which JSON Schema lets pass."""
+    """One to which a number that is not finite, or beyond a float, is none: JSON Schema lets them
+    pass."""
     base = jsonschema.Draft202012Validator
-    number = base.TYPE_CHECKER.redefine("number", lambda _, value: is_number(value))
-    return jsonschema.validators.extend(base, type_checker=number)(schema)
+    numbers = base.TYPE_CHECKER.redefine_many(
+        {
+            "number": lambda _, value: is_number(value),
+            "integer": lambda _, value: is_number(value) and value % 1 == 0,
+        }
+    )
+    return jsonschema.validators.extend(base, type_checker=numbers)(schema)
 
 
 def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
