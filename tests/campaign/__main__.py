@@ -39,8 +39,10 @@ PARTS = {
     "finished cases written",
     "sides": "a served side hangs, crashes, answers rubbish or too late; a rank is stopped: named, "
     "bounded in time, the rest kept",
-    "readers": "damaged files in every reader of the programs (coverage-guided, with sanitizers) "
-    "and of the tools: a message that names the file, no other exception, no hang",
+    "readers": "damaged files in every reader of the tools: a message that names the file, no "
+    "other exception, no hang",
+    "fuzzing": "inputs made by coverage for every reader of the programs, with sanitizers: no "
+    "crash, no hang, no exception without a message",
     "sanitizers": "every C++ test under the address and undefined-behaviour sanitizers, and under "
     "the thread sanitizer: no report of ours",
     "soak": "training, served comparisons and ranks for long: resident memory and step time flat",

@@ -1,4 +1,4 @@
-"""The C++ readers under libFuzzer and the address and undefined-behaviour sanitizers.
+"""Readers of the programs under libFuzzer and the address and undefined-behaviour sanitizers.
 
 Only the readers' own sources are compiled for it, by clang with the definitions and folders of the
 build; what they call beyond comes from the libraries of the build, and libtorch is as it is.
@@ -17,8 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from campaign.tally import Scope, Tally
+
 PROJECT = Path(__file__).resolve().parents[2]
 BUILD = PROJECT / "build"
+# the fuzzer, and what it found
+BUILT = PROJECT / "build-fuzz"
 CORPUS = PROJECT / "tests/fuzzing/corpus"
 READERS = (
     "bench_options",
@@ -62,6 +66,8 @@ SANITIZERS = "-fsanitize=fuzzer-no-link,address,undefined"
 WATCH = (SANITIZERS, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g1")
 # standard library's <ranges> needs 16 with GCC 12's
 OLDEST_CLANG, NEWEST_CLANG = 16, 30
+# inputs of a reader
+EXECUTIONS = 1_000_000
 LONGEST_INPUT = 4096
 HANG_S = 10
 
@@ -177,10 +183,8 @@ class Fuzzed:
     fault: str
 
 
-def fuzz(
-    program: Path, reader: str, executions: int, seed: int, folder: Path, seconds: float = 0
-) -> Fuzzed:
-    """Lets libFuzzer make inputs from the kept corpus, for so many or, where given, for so long.
+def fuzz(program: Path, reader: str, executions: int, seed: int, folder: Path) -> Fuzzed:
+    """Lets libFuzzer make so many inputs from the kept corpus.
 
     What it found new is kept in `folder`/`reader`, with the input of a fault beside it.
     """
@@ -197,8 +201,6 @@ def fuzz(
         "print_final_stats": 1,
         "artifact_prefix": f"{folder}/{reader}_",
     }
-    if seconds:
-        options["max_total_time"] = round(seconds)
     command = [str(program), *(f"-{name}={value}" for name, value in options.items()), str(found)]
     if kept.is_dir():
         command.append(str(kept))
@@ -222,3 +224,28 @@ def fuzz(
         return Fuzzed(tried, took, "")
     telling = re.search(r"^(?:SUMMARY: .*|.*: runtime error: .*|\w+: .*exception.*)$", said, re.M)
     return Fuzzed(tried, took, telling.group() if telling else f"status {done.returncode}")
+
+
+def run_part(scope: Scope) -> Tally:
+    """Every reader, or those that the scope names, some at once."""
+    tally = Tally()
+    try:
+        program = build_fuzzer(BUILT, scope.jobs)
+    except NoFuzzerError as error:
+        tally.violations.append(f"readers of the programs were not tried: {error}")
+        return tally
+    with ThreadPoolExecutor(scope.jobs) as pool:
+        count = scope.count(EXECUTIONS)
+        tried = {
+            name: pool.submit(fuzz, program, name, count, scope.seed, BUILT / "found")
+            for name in READERS
+            if scope.has(name)
+        }
+        for name, future in tried.items():
+            found = future.result()
+            kind = f"input of {name}"
+            tally.tried[kind] += found.executions
+            tally.violations += [f"{kind}: {found.fault}"] * bool(found.fault)
+            rate = found.executions / found.seconds
+            print(f"{kind}: {found.executions}, {rate:.0f} a second {found.fault}", flush=True)
+    return tally

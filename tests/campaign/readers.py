@@ -1,4 +1,4 @@
-"""Damaged files in every reader of the tools and of the programs."""
+"""Damaged files in every reader of the tools; fuzzing.py has those of the programs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from campaign import fuzzing
 from campaign.damage import LEVELS, damaged
 from campaign.python_readers import Reader, all_readers
 from campaign.tally import Scope, Tally, scratch
@@ -21,14 +19,10 @@ from tinyllama_tools.core.app import ToolError
 
 # damaged files of a reader in Python, and of a whole command, which takes a hundred times as long
 READS, COMMANDS = 20_000, 1_000
-# inputs of a reader in C++
-EXECUTIONS = 1_000_000
 HANG_S = 10.0
 LONGEST_MESSAGE = 20_000
 # of one kind of fault, by reader and words, that are kept
 MOST_ALIKE = 1
-# the fuzzer, and what it found
-BUILT = fuzzing.PROJECT / "build-fuzz"
 
 
 class HangError(BaseException):
@@ -100,38 +94,10 @@ def try_reader(reader: Reader, draws: list[random.Random], keep: Path | None = N
 
 
 def run_part(scope: Scope) -> Tally:
-    """Every reader of the tools, then those of the programs, some of these at once; with names in
-    the scope only those of the tools that it names."""
+    """Every reader, or those that the scope names."""
     tally = Tally()
     for reader in all_readers():
-        if scope.names and reader.name not in scope.names:
-            continue
-        draws = scope.draws(reader.name, COMMANDS if reader.is_slow else READS)
-        tally += try_reader(reader, draws)
-    if scope.names:
-        return tally
-    return tally + fuzz_all(scope)
-
-
-def fuzz_all(scope: Scope) -> Tally:
-    """libFuzzer on every reader of the programs; a note where it is not installed."""
-    tally = Tally()
-    try:
-        program = fuzzing.build_fuzzer(BUILT, scope.jobs)
-    except fuzzing.NoFuzzerError as error:
-        tally.violations.append(f"readers of the programs were not tried: {error}")
-        return tally
-    with ThreadPoolExecutor(scope.jobs) as pool:
-        count = scope.count(EXECUTIONS)
-        tried = {
-            name: pool.submit(fuzzing.fuzz, program, name, count, scope.seed, BUILT / "found")
-            for name in fuzzing.READERS
-        }
-        for name, future in tried.items():
-            found = future.result()
-            kind = f"input of {name}, coverage-guided"
-            tally.tried[kind] += found.executions
-            tally.violations += [f"{kind}: {found.fault}"] * bool(found.fault)
-            rate = found.executions / found.seconds
-            print(f"{kind}: {found.executions}, {rate:.0f} a second {found.fault}", flush=True)
+        if scope.has(reader.name):
+            draws = scope.draws(reader.name, COMMANDS if reader.is_slow else READS)
+            tally += try_reader(reader, draws)
     return tally
