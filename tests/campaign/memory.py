@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 
 from campaign.runs import finish, uncaught
 from campaign.tally import OfLibrary, Scope, Tally, each, scratch
@@ -50,14 +51,20 @@ def one_request(draw: random.Random) -> list[str]:
 
 
 def address_space(draw: random.Random) -> list[str]:
-    """A limit between nothing and enough; what the loader says before main is not ours."""
+    """A limit between nothing and enough; what happens before main is not ours."""
     workload = draw.choice((SUITE, TRAINING))
     limit = draw.randrange(ENOUGH_BYTES // 100, ENOUGH_BYTES)
     with scratch() as folder:
-        command = ["prlimit", f"--as={limit}", *workload.command(folder)]
-        status, said = finish(command, folder, workload.environment)
-        is_loaded = "error while loading shared libraries" not in said
-        problems = outcome(status, said) if is_loaded else []
+        limited = ["prlimit", f"--as={limit}", *workload.command(folder)]
+        status, said = finish(limited, folder, workload.environment)
+        if "error while loading shared libraries" in said:
+            return []
+        problems = outcome(status, said)
+        if problems and status == -signal.SIGABRT:
+            # an uncaught std::bad_alloc of libtorch, which registers its operators at the start
+            status, said = finish([*limited[:3], "--help"], folder, workload.environment)
+            if status == -signal.SIGABRT:
+                return [OfLibrary("libtorch aborts where its start finds no memory")]
         return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]
 
 

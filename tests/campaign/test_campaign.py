@@ -30,8 +30,8 @@ Rows = workloads.Rows
 
 
 @pytest.mark.usefixtures("bench_program", "train_program")
-# sanitizers: builds everything twice; test_sanitizers.py looks at how its reports are read. Fuzzing:
-# needs clang; readers_test has the inputs that it kept
+# sanitizers: builds everything twice; test_sanitizers.py looks at how its reports are read.
+# fuzzing: needs clang; readers_test has the inputs that it kept
 @pytest.mark.parametrize("part", [p for p in program.PARTS if p not in {"sanitizers", "fuzzing"}])
 def test_a_little_of_each_part_holds(part: str) -> None:
     run_part = importlib.import_module(f"campaign.{part}").run_part
