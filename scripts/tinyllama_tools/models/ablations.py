@@ -278,6 +278,8 @@ _STUDY = {
         "format_version": {"const": FORMAT_VERSION},
         "meta": _OBJECT,
         "context": {**_OBJECT, "properties": {"device": _OBJECT}},
+        # name and kind
+        "rows": {"type": "array", "items": {"type": "array", "items": _TEXT}},
         **dict.fromkeys(TABLES, _CELLS),
         "peers": {"type": "array", "items": _OBJECT},
         "notes": {"type": "array", "items": _TEXT},
