@@ -156,6 +156,7 @@ def test_a_block_is_the_estimate_over_its_pairs_whatever_the_machine_does_and_th
         )
         assert one.log_ratio == other.log_ratio
     assert summarise([0.5], [0.6]).standard_error == 0
+    assert summarise([2**70], [2**71]).log_ratio == pytest.approx(math.log(2))
     with pytest.raises(ValueError, match="1 slices against 2: as many"):
         summarise([0.1], [0.1, 0.2])
     for seconds in (0.0, -0.1, math.nan, math.inf):

@@ -303,5 +303,7 @@ def summarise(base: Sequence[float], new: Sequence[float]) -> BlockSummary:
     for seconds in (*base, *new):
         if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"{seconds} seconds in a slice: must be positive and finite")
-    (log_ratio,), (error,) = summarise_pairs(np.array([base]), np.array([new]))
-    return BlockSummary(*map(float, (log_ratio, error, np.median(base), np.median(new))))
+    # a whole number of 64 bits and more would stay Python's
+    old, changed = (np.array(seconds, dtype=float) for seconds in (base, new))
+    (log_ratio,), (error,) = summarise_pairs(old[None], changed[None])
+    return BlockSummary(*map(float, (log_ratio, error, np.median(old), np.median(changed))))
