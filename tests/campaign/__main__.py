@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -69,7 +70,10 @@ def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
         "seed": scope.seed,
         "tried": dict(sorted(tally.tried.items())),
         "violations": len(tally.violations),
-        "first_violations": tally.violations[:MOST_KEPT],
+        # whose words name no folder of this machine
+        "first_violations": [
+            text.replace(f"{tempfile.gettempdir()}/", "") for text in tally.violations[:MOST_KEPT]
+        ],
         "of_libraries": dict(sorted(tally.of_libraries.items())),
         "notes": tally.notes,
     }

@@ -191,6 +191,8 @@ def compare_command(folder: Path) -> list[str]:
     output = folder / f"comparison_{len(list(folder.glob('comparison_*')))}"
     cases = ("--components", "rms_norm", "--passes", "forward", "--variants", "baseline")
     few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--seed", "5", "--device", "cpu")
+    # beyond what noise makes of a build against itself
+    few += ("--margin", "0.5")
     at = ("--batch", "1", "--seq", "16", "--output", output)
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build")
     return tool("compare", "run", *sides, *cases, *few, *at)
