@@ -1,6 +1,7 @@
 """Where the project is, and its programs; what is absent is skipped with its reason."""
 
 import os
+import signal
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,3 +24,10 @@ def built_program(path: str) -> Path:
         where = program.relative_to(PROJECT_ROOT)
         give_up(f"{where} is not built: run scripts/bench --setup-only")
     return program
+
+
+def undo_nohup() -> None:
+    """Programs leave a SIGHUP ignored that nohup ignores; one that is handled here has its default
+    effect in those that are started."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)

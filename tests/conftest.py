@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, built_program
+from built_programs import PROJECT_ROOT, built_program, undo_nohup
 from chromium import browser, open_page
 
 __all__ = ["browser", "open_page"]
@@ -19,10 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # programs leave a SIGHUP that nohup ignores ignored; one that is handled has its default effect
-    # in those that the tests start
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+    undo_nohup()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

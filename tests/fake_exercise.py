@@ -26,6 +26,15 @@ Changes = Mapping[str, object]
 # name of a run, of a size, `analysis`, or EVERY of exercises 1 and 2 -> keys to replace
 OfRuns = Mapping[str, Changes]
 EVERY = ""
+# keys that are changed, and runs and sizes of exercise 2
+POINTS = "flops.roofline_data.points"
+LAUNCH = "operators.launch_overhead_percent"
+WAIT, LIVE_PEAK = "summary.breakdown.data_loading.percent", "memory.peak_bytes"
+SPEED = "step_seconds"
+MB = 2**20
+BATCHES = tuple(f"memory_analysis_bs{size}" for size in (4, 8, 16))
+LENGTHS = tuple(f"memory_seq{size}" for size in (64, 128, 256, 512))
+NAMES = ("tiny", "small", "medium")
 
 
 def options(number: int, *more: str) -> Namespace:
@@ -179,3 +188,23 @@ def roofline(points: Mapping[str, tuple[str, float]]) -> list[Json]:
         | dict.fromkeys(("arithmetic_intensity_flops_per_byte", *rates), 1.0)
         for name, (bound, percent) in points.items()
     ]
+
+
+def of(**percents: float) -> Changes:
+    """All shares of components, whose / is written __."""
+    return {"operators.components": components(**percents)}
+
+
+def named(**percents: float) -> Changes:
+    """Shares of these components; the others keep theirs."""
+    return {"components": {name.replace("__", "/"): value for name, value in percents.items()}}
+
+
+def named_in(*names: str, **percents: float) -> OfRuns:
+    return dict.fromkeys(names, named(**percents))
+
+
+def peaks(names: tuple[str, ...], *sizes: float) -> OfRuns:
+    """Peaks in MB, run by run."""
+    pairs = zip(names, sizes, strict=False)
+    return {name: {LIVE_PEAK: int(size * MB)} for name, size in pairs}

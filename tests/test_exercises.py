@@ -5,53 +5,50 @@ Tables of what is asked, the figures of a made-up run that are changed, and what
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fake_exercise import (
+    BATCHES,
     EVERY,
+    LAUNCH,
+    LENGTHS,
+    LIVE_PEAK,
+    MB,
+    NAMES,
+    POINTS,
+    SPEED,
+    WAIT,
     Changes,
     OfRuns,
     answer,
     box,
-    changed,
-    components,
     findings,
-    made_up_evidence,
-    measured,
+    named,
+    named_in,
+    of,
     operator_table,
-    options,
+    peaks,
     roofline,
     sheet,
     unanswered,
 )
-from fake_training import GIB, PlayedPredictor, made_up_summary, step_cost
-from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
-from tinyllama_tools.commands.exercise_2 import component_growth, increment_ratio
-from tinyllama_tools.commands.exercise_3 import forecasts, memory_gain
-from tinyllama_tools.commands.worksheet import MeasuredRun, disagreement, growth_exponent
-from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.models.ablations import Evidence
-from tinyllama_tools.models.size_predictions import Target
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
+from fake_training import step_cost
+from tinyllama_tools.commands import exercise_3
 
-ABLATION = PROJECT / "results/reference/ablation_2core_xeon_avx512.json"
 MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 USED = "flops.computational_intensity.memory_bandwidth_utilization_percent"
-POINTS, POINT = "flops.roofline_data.points", "flops.roofline_data.points.0"
+POINT = f"{POINTS}.0"
 SHARES, TABLE = "operators.components", "operators.table"
-LAUNCH, PRODUCTS = "operators.launch_overhead_percent", "operators.matrix_product_percent"
+PRODUCTS = "operators.matrix_product_percent"
 TRANSFERS, CALLS = "operators.transfers_per_step", "operators.operator_calls_per_step"
 BUSY = "device_sampling.readings.utilization_percent.mean"
-WAIT, PEAK = "summary.breakdown.data_loading.percent", "summary.peak_memory_bytes"
-SPEED, FIRST_STEP, LOSS = "step_seconds", "summary.first_step_seconds", "summary.final_loss"
-AT_PEAK, LIVE_PEAK = "memory.breakdown_at_peak", "memory.peak_bytes"
+PEAK = "summary.peak_memory_bytes"
+FIRST_STEP, LOSS = "summary.first_step_seconds", "summary.final_loss"
+AT_PEAK = "memory.breakdown_at_peak"
 SCORES, KEPT = f"{AT_PEAK}.attention_scores", f"{AT_PEAK}.activations"
 AFTER, BEFORE = "memory.live_bytes_after_steps", "memory.baseline_bytes"
 PHASE, WHERE = "memory.peak_phase", "memory.peak_component"
@@ -59,7 +56,7 @@ FORWARD, BACKWARD = "memory.forward_peak_bytes", "memory.backward_peak_bytes"
 SMALL, ALL = "memory.small_allocations_per_step", "memory.allocations_per_step"
 SPREAD, OVERHEAD = "memory.peak_to_average", "summary.operator_profiling_overhead_percent"
 HELD, SPIKE = "memory.fragmentation.held_bytes", "memory.largest_spike.bytes"
-MB, HUGE = 2**20, 10**9
+HUGE = 10**9
 NULLS: Changes = {
     **dict.fromkeys(("memory.largest_spike", "memory.fragmentation", "memory.average_bytes")),
     **dict.fromkeys((FORWARD, WHERE, SPREAD, MFU, INTENSITY, USED, LAUNCH, OVERHEAD)),
@@ -86,16 +83,6 @@ def test_no_place_is_left_to_fill_in() -> None:
 
 # Boxes: label, changes of every run (of the analysis in exercise 3) with which it is ticked, and
 # with which it is not.
-
-
-def of(**percents: float) -> Changes:
-    """All shares of components, whose / is written __."""
-    return {SHARES: components(**percents)}
-
-
-def named(**percents: float) -> Changes:
-    """Shares of these components; the others keep theirs."""
-    return {"components": {name.replace("__", "/"): value for name, value in percents.items()}}
 
 
 def mm_and(name: str, share: float) -> Changes:
@@ -253,15 +240,6 @@ def test_boxes_follow_the_numbers(number: int, label: str, yes: OfRuns, no: OfRu
 
 # Answers: what is asked, changes by run, and what the answer, or the row, then holds; `[x] ...`:
 # the one box of that question which is ticked.
-BATCHES = tuple(f"memory_analysis_bs{size}" for size in (4, 8, 16))
-LENGTHS = tuple(f"memory_seq{size}" for size in (64, 128, 256, 512))
-NAMES = ("tiny", "small", "medium")
-
-
-def peaks(names: tuple[str, ...], *sizes: float) -> OfRuns:
-    """Peaks in MB, run by run."""
-    pairs = zip(names, sizes, strict=False)
-    return {name: {LIVE_PEAK: int(size * MB)} for name, size in pairs}
 
 
 def at_batch(last: float) -> OfRuns:
@@ -296,10 +274,6 @@ def at_power(key: str, power: float) -> OfRuns:
 # of the logarithms of samples a second over those of the parameters
 LOGS = np.log([(cost.parameters, cost.name.batch) for cost in COSTS])
 SLOPE = np.polyfit(LOGS[:, 0], LOGS[:, 1] - 1.3 * LOGS[:, 0], 1)[0]
-
-
-def named_in(*names: str, **percents: float) -> OfRuns:
-    return dict.fromkeys(names, named(**percents))
 
 
 def at_roof(percent: float, bound: str) -> OfRuns:
@@ -483,264 +457,3 @@ def test_answers_follow_the_numbers(number: int, asked: str, changes: OfRuns, wo
     assert words in found
     if words.startswith("[x]") and "," not in found.split(words)[0]:
         assert found.count("[x]") == 1 or asked.startswith("Which component")
-
-
-# Exercise 1.
-
-
-def test_speed_is_of_the_median_step_that_no_profiler_touched() -> None:
-    steps = [
-        step | {"time_seconds": 0.1 if n == 20 else 5.0, "profiled": 1 < n < 20}
-        for n, step in enumerate(made_up_summary()["steps"], start=1)
-    ]
-    assert "80 samples/sec" in answer(sheet(1, {"plain": {"steps": steps}}), "Training speed")
-
-
-def test_each_leaf_counts_under_its_own_point_or_its_group() -> None:
-    shares = of(attention__core=40.0, attention__rotary=10.0, ffn__swiglu=30.0, other=20.0)
-    drawn = {
-        "step": ("memory", 1.0),
-        "attention": ("compute", 25.0),
-        "attention/rotary": ("memory", 50.0),
-        "ffn": ("compute", 90.0),
-    }
-    page = sheet(1, {EVERY: {**shares, POINTS: roofline(drawn), LAUNCH: 0.0, WAIT: 0.0}})
-    # 40 x 0.75 and 30 x 0.1 miss the roof; the step's own point is nobody's
-    assert "Compute utilization (device not fully utilized) — yes: 33.0 %" in page
-    assert "Memory bandwidth (many small operations) — no: 10.0 %" in page
-
-
-def test_a_gpu_shows_kernels_and_its_own_time() -> None:
-    page = sheet(1, gpu=True)
-    assert "40 kernels" in answer(page, "How many different kernel types")
-    assert "of the GPU time" in answer(page, "consumes the most GPU time")
-    assert "no GPU" not in page and "no GPU, so no transfers" in sheet(1)
-
-
-@pytest.mark.parametrize("name", exercise_1.planned_runs(options(1)))
-def test_a_run_that_failed_is_named_and_answers_nothing(name: str) -> None:
-    runs = measured(1, {})
-    runs[name] = dataclasses.replace(runs[name], summary=None, reason="out of memory")
-    made = exercise_1.sheet_of(runs)
-    assert made.exit_status == 1
-    assert f"- {name}: out of memory" in made.page
-    assert "Analysis questions" not in made.page and unanswered(made.page) == []
-
-
-def test_the_same_work_in_other_times_is_said() -> None:
-    def run(name: str, seconds: float, batch: int = 8, steps: int = 5) -> MeasuredRun:
-        """Plain steps after a first slow one, and slow profiled ones."""
-        times = [9.0, *[seconds] * steps, 9.0]
-        made = [
-            {"step": n, "time_seconds": t, "profiled": n > steps + 1}
-            for n, t in enumerate(times, start=1)
-        ]
-        configuration = {"batch_size": batch, "num_steps": len(times)}
-        return MeasuredRun(name, "", {"configuration": configuration, "steps": made})
-
-    found = disagreement([run("a", 0.1), run("b", 0.121, steps=9), run("c", 0.11)])
-    assert "100 ms in a and 121 ms in b (medians), 21 % more" in found
-    for other in (run("b", 0.119), run("b", 0.3, batch=16), run("b", 0.3, steps=2)):
-        assert disagreement([run("a", 0.1), other, MeasuredRun("c", "")]) == ""
-
-
-# Exercise 2.
-
-
-def test_tables_hold_the_runs_of_their_size_and_the_law_their_peaks() -> None:
-    page = sheet(2, peaks(LENGTHS, 100, 150, 250, 200))
-    cells = [[c.strip() for c in answer(page, f"{n} ").split("|")] for n in (64, 256, 512)]
-    assert [row[:4] for row in cells] == [
-        ["8", "100.0 MB", "0.0 MB", "1.00x"],
-        ["8", "250.0 MB", "150.0 MB", "2.50x"],
-        ["4", "200.0 MB", "100.0 MB", "2.00x"],
-    ]
-    # half of the batch: what a sample takes is the fair factor
-    assert cells[2][5] == "4.00x"
-    # the fake's: 16 bytes a parameter, and what tokens and scores take
-    tokens, scores = 4 * 4 * (8 * 256 + 4 * 512) + 8 * 1000, 12 * 8 * 4
-    base = 16 * 2873600
-    at = [base, 8 * 128 * tokens, 8 * 128**2 * scores]
-    shares = [f"{100 * part / sum(at):.1f} %" for part in at]
-    page = sheet(2)
-    assert f"memory(B, S) = {base / MB:,.1f} MB + B (S x {tokens:,} bytes + S^2 x {scores}" in page
-    assert "base {}, linear part {}, quadratic part {}.".format(*shares) in page
-    assert "The largest residual is 0.0 %" in page
-    off = sheet(2, peaks((LENGTHS[3],), 5000))
-    assert "The largest residual is 0.0 %" not in off
-    same = {name: {LIVE_PEAK: None} for name in (*LENGTHS, *BATCHES[::2])}
-    assert "No law was fitted: 1 size" in sheet(2, same)
-
-
-@pytest.mark.parametrize(("component", "power"), [("ffn/swiglu", 1), ("attention/core", 2)])
-def test_the_steepest_component_is_found(component: str, power: int) -> None:
-    key, other = "memory.component_activation_bytes", "loss/lm_head"
-    runs = {
-        name: {key: {other: int(1000 * seq**0.5), component: int(batch * seq**power)}}
-        for name, seq, batch in zip(LENGTHS, (64, 128, 256, 512), (8, 8, 8, 4), strict=True)
-    }
-    found = answer(sheet(2, runs), "steepest")
-    assert f"{component}: its activations grow with S^{power}.00" in found
-
-
-def test_components_too_small_to_matter_and_missing_peaks() -> None:
-    profiles = {64: (1, {"big": 1000.0, "tiny": 0.001}), 128: (1, {"big": 2000.0, "tiny": 1.0})}
-    assert [name for name, _, _ in component_growth(profiles)] == ["big"]
-    assert component_growth({64: (1, {"big": 1.0})}) == []
-    assert increment_ratio([10, 20, 60]) == 4
-    assert increment_ratio([10, None, 60]) is increment_ratio([10, 10, 60]) is None
-    assert growth_exponent([1, 2, 4], [1, 4, 16]) == pytest.approx(2)
-    assert growth_exponent([2, 2], [1, 5]) is None
-
-
-def test_a_size_that_did_not_fit_is_a_row_and_no_answer() -> None:
-    runs = measured(2, {})
-    runs[LENGTHS[2]] = dataclasses.replace(runs[LENGTHS[2]], summary=None, reason="out of memory")
-    made = exercise_2.sheet_of(runs, options(2), Target(""))
-    assert unanswered(made.page) == []
-    assert made.exit_status == 1
-    assert "out of memory" in answer(made.page, "256 ")
-    for label in ("Linear (~2x", "Sequence length scaling analyzed", "Ready to proceed"):
-        assert box(made.page, label) is False
-    for name in (BATCHES[1], "memory_hotspots", "bandwidth"):
-        without = {**runs, name: dataclasses.replace(runs[name], summary=None, reason="refused")}
-        made = exercise_2.sheet_of(without, options(2), Target(""))
-        assert f"- {name}: refused" in made.page and made.exit_status == 1
-
-
-def test_the_limit_is_predicted_and_confirmed() -> None:
-    def limit_text(target: Target, **longest: object) -> str:
-        run = MeasuredRun("longest_sequence", "", **longest)  # type: ignore[arg-type]
-        runs = measured(2, {}) | ({"longest_sequence": run} if longest else {})
-        page = exercise_2.sheet_of(runs, options(2), target).page
-        assert unanswered(page) == []
-        return answer(page, "At what sequence length")
-
-    summary = {
-        "summary": {"peak_memory_bytes": 90 * MB, "first_step_seconds": 12.0},
-        "model": {"predicted_peak_memory_bytes": 100 * MB},
-    }
-    longest, safe = (
-        dataclasses.replace(step_cost("tiny", 8, seq), predicted_memory_bytes=peak * MB)
-        for seq, peak in ((3560, 99), (3369, 90))
-    )
-    target = Target("memory", longest, safe, 34.0)
-    text = limit_text(target, summary=summary)
-    words = ("is 3560 tokens", "3,369", "90.0 MB", "100.0 MB", "90.0 %", "12 s", "34 s", "99.0 MB")
-    assert [word for word in words if word not in text] == []
-    failed = limit_text(target, reason="killed")
-    assert "not measured" in failed and "90.0 %" not in failed
-    assert "not predicted: no bench" in limit_text(Target("no bench"))
-
-
-# Exercise 3: what an ablation measured, and predictions.
-
-
-def page_with(evidence: Evidence, changes: OfRuns | None = None) -> str:
-    found = dataclasses.replace(changed(findings(), changes or {}), evidence=evidence)
-    return exercise_3.sheet_of(found).page
-
-
-def test_the_matrix_follows_shares_and_measured_speedups() -> None:
-    matrix = "High Impact, High Effort (Priority 2):\n\n- "
-    for share, first in ((60.0, "Attention computation"), (10.0, "none")):
-        assert f"{matrix}{first}" in sheet(3, named_in("analysis", attention__core=share))
-    good, slow = (made_up_evidence(ABLATION, qkv=value) for value in (1.15, 0.97))
-    chance = dataclasses.replace(good, speedups={"qkv": ratio_of_turns([1.4, 0.9] * 3, [1.0] * 6)})
-    for found, cell, planned in (
-        (good, "1.15 (1.15 to 1.15) with qkv", True),
-        (slow, "0.97 (0.97 to 0.97) with qkv", False),
-        (chance, "~ 1.15", False),  # what may be chance is not planned
-    ):
-        text = page_with(found)
-        assert cell in answer(text, "QKV projections")
-        assert box(text, "**QKV Fusion**") is planned
-
-
-def with_compile(folder: Path, speedup: float) -> Path:
-    """A real ablation's file whose torch.compile rows were given another speedup."""
-    found = json.loads(ABLATION.read_text())
-    for peer in found["peers"]:
-        peer["speedup"]["median"] = speedup
-    path = folder / f"ablation_{speedup}.json"
-    path.write_text(json.dumps(found))
-    return path
-
-
-def test_the_first_optimization_is_the_one_that_was_fastest(tmp_path: Path) -> None:
-    for qkv, sdpa, gate_up, compiled, label in (
-        (1.16, 0.9, 0.9, 1.0, "QKV fusion"),
-        (0.9, 1.15, 0.9, 1.0, "Flash Attention"),
-        (0.9, 0.9, 1.3, 1.0, "SwiGLU fusion"),
-        (1.01, 0.9, 0.9, 2.0, "Torch compile"),
-    ):
-        speedups = {"qkv": qkv, "sdpa": sdpa, "gate_up": gate_up, "layout": compiled}
-        text = page_with(made_up_evidence(with_compile(tmp_path, compiled), **speedups))
-        asked = answer(text, "**4. What should be the first optimization")
-        assert f"[x] {label}" in asked and asked.count("[x]") == 1
-        assert box(text, "**Torch Compile**") is box(text, "**Memory Layout**") is (compiled > 1)
-    best = exercise_3.compile_speedup(made_up_evidence(ABLATION, qkv=1.0))
-    assert best == pytest.approx(1.1328, abs=1e-4)
-
-
-def test_gains_by_hand() -> None:
-    none = {"attention/qkv_proj": 0.0, "ffn/gate_up_proj": 0.0, "ffn/swiglu": 0.0}
-    # half of the step becomes 2 * 128 / 129 times as fast
-    half = 1 / (1 - 0.5 + 0.5 * 129 / 256)
-    runs = {"baseline": {SPEED: 0.3}, "version_2": {SPEED: 0.1}}
-    for share, speedup in ((0.0, 1.0), (50.0, half)):
-        shares = {"analysis": {"components": {**none, "attention/core": share}}}
-        text = answer(sheet(3, {**shares, **runs}), "expected overall speedup")
-        assert f"{speedup:.2f}x by Amdahl" in text and "3.00x measured" in text
-    measured_gain, text = memory_gain(
-        findings().analysis.summary or {},
-        made_up_evidence(ABLATION, fused_norm=1.25, fused_adamw=1.1, fused_rotary=0.9),
-    )
-    # of the step, 20 % and 9.1 % are saved; what is slower is not done
-    assert measured_gain == pytest.approx(1 / (1 / 1.25 + 1 / 1.1 - 1))
-    assert "1.25 (1.25 to 1.25) with fused_norm" in text
-    busy, text = memory_gain(made_up_summary({LAUNCH: 0.0}, gpu=True), None)
-    idle = memory_gain(made_up_summary({LAUNCH: 50.0}, gpu=True), None)[0]
-    part = float(text.split("traffic, of ")[1].split(" %")[0]) / 100
-    assert part > 0.01
-    assert busy == pytest.approx(1 / (1 - part / 2), abs=1e-3)
-    # half of the step is idle, so half of what the busy one saves is saved
-    assert idle == pytest.approx(1 / (1 - (1 - 1 / busy) / 2))
-
-
-def test_forecasts_decide_the_largest_model_batch_and_growth() -> None:
-    for free, model, batch in (
-        (4 * GIB, "20,890,112", "1; the largest that fits is 1"),
-        (1000 * GIB, "10,691,284,992", "16; the largest that fits is 128"),
-        (1, "not measured", "none fits"),
-    ):
-        predicted = forecasts(PlayedPredictor(free), "auto")
-        page = exercise_3.sheet_of(dataclasses.replace(findings(), forecasts=predicted)).page
-        asked = answer(page, "What's the largest model").split("\n")
-        assert model in next(line for line in asked if "as configured" in line)
-        assert f"Answer: {batch}" in answer(page, "What batch size would you")
-    assert box(sheet(3), "quadratic at the long end") is True
-    known: Mapping = findings().forecasts
-    linear = [
-        dataclasses.replace(cost, predicted_memory_bytes=1000 * cost.name.seq)
-        for cost in known["sequences"]
-    ]
-    study = dataclasses.replace(findings(), forecasts={**known, "sequences": linear})
-    text = exercise_3.sheet_of(study).page
-    assert box(text, "linear at the long end") is True
-    assert "S ^ 1 over the three shortest" in answer(text, "scale with sequence length")
-
-
-def test_chapter_6_falls_with_what_it_rests_on() -> None:
-    labels = ("At least 2 problem sizes", "Scaling patterns", "Performance characteristics")
-    assert box(sheet(3), "Ready to compare") is True
-    tiny = [result for result in findings().results if result.size == "tiny"]
-    alone = exercise_3.sheet_of(dataclasses.replace(findings(), results=tiny)).page
-    assert not any(box(alone, label) for label in (*labels, "Ready to compare"))
-    assert "of tiny: twice as fast" in answer(alone, "improve throughput")
-    no_profile = sheet(3, {name: {"operators": None} for name in NAMES})
-    assert box(no_profile, "Optimization priorities identified") is False
-    second = {"summary": {"median_step_seconds": 1.0}}
-    runs = [MeasuredRun("", "", {"configuration": {"batch_size": b}, **second}) for b in (4, 16)]
-    # four times the batch in the same time: twice as fast at each of two doublings
-    assert exercise_3.batch_gain(runs) == pytest.approx(2)

@@ -16,6 +16,9 @@
 namespace tinyllama::console {
 namespace {
 
+// Of CLI11, which quotes what was given, whatever its length.
+constexpr size_t kLongestMessage = 2000;
+
 // How many letters have to be put in, left out or replaced (Levenshtein's distance).
 size_t letters_between(std::string_view one, std::string_view other) {
   std::vector<size_t> row(other.size() + 1);
@@ -71,12 +74,12 @@ bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
     for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
     const std::string unknown = app.remaining().front();
     const std::string known = closest(unknown.substr(0, unknown.find('=')), names);
-    throw std::invalid_argument(
-        known.empty() ? fmt::format("'{}': is no option; known options: {}{}", printable(unknown),
-                                    fmt::join(names, ", "), also_known)
-                      : fmt::format("'{}': is no option; did you mean {}?", unknown, known));
+    throw std::invalid_argument(fmt::format(
+        "'{}': is no option; {}", printable(unknown),
+        known.empty() ? fmt::format("known options: {}{}", fmt::join(names, ", "), also_known)
+                      : fmt::format("did you mean {}?", known)));
   } catch (const CLI::ParseError& error) {
-    throw std::invalid_argument(error.what());
+    throw std::invalid_argument(printable(error.what(), kLongestMessage));
   }
   return true;
 }

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import jinja2
 
+from built_programs import undo_nohup
 from campaign.tally import Scope, Tally
 from campaign.workloads import PROJECT
 from tinyllama_tools.core.app import changed_files, head_commit, write_whole
@@ -109,6 +110,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    undo_nohup()
     scope = Scope(options.share, options.minutes, options.seed)
     status = 0
     for name in options.names or PARTS:

@@ -7,7 +7,6 @@ import itertools
 import multiprocessing
 import random
 import re
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -68,9 +67,8 @@ def fault_of(reader: Reader, folder: Path) -> str:
     return ""
 
 
-def try_reader(reader: Reader, draws: list[random.Random], keep: Path | None = None) -> Tally:
-    """One damaged file a draw, and one of arrays within each other that nothing can read. `keep`:
-    where files that show a fault are put."""
+def try_reader(reader: Reader, draws: list[random.Random]) -> Tally:
+    """One damaged file a draw, and one of arrays within each other that nothing can read."""
     tally = Tally()
     kind = f"damaged file of {reader.name}"
     seen: Counter[str] = Counter()
@@ -90,8 +88,6 @@ def try_reader(reader: Reader, draws: list[random.Random], keep: Path | None = N
             tally.add(kind, [fault] if fault and seen[alike] <= MOST_ALIKE else [])
             if fault and seen[alike] <= MOST_ALIKE:
                 print(f"{kind}, {number}: {fault}", flush=True)
-                if keep is not None:
-                    shutil.copy(folder / reader.damaged, keep / f"{number}")
     return tally
 
 

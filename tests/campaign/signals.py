@@ -42,9 +42,6 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
 def run_part(scope: Scope) -> Tally:
     """Every workload."""
     tally = Tally()
-    # under nohup; one that is handled has its default effect in what is started
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
     for workload in scope.some(QUICK):
         one = functools.partial(signalled, workload)
         kind = f"signal to {workload.name}"
