@@ -95,7 +95,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--minutes",
         type=float,
         default=120,
-        help="of the comparison that is soaked, others a quarter (default: 120)",
+        help="of the comparison that is soaked, others a quarter; at most, of each reader that is "
+        "fuzzed (default: 120)",
     )
     parser.add_argument("--share", type=float, default=1, help="of the full counts (default: 1)")
     parser.add_argument("--seed", type=int, default=1)

@@ -183,8 +183,10 @@ class Fuzzed:
     fault: str
 
 
-def fuzz(program: Path, reader: str, executions: int, seed: int, folder: Path) -> Fuzzed:
-    """Lets libFuzzer make so many inputs from the kept corpus.
+def fuzz(
+    program: Path, reader: str, executions: int, seed: int, folder: Path, minutes: float
+) -> Fuzzed:
+    """Lets libFuzzer make so many inputs from the kept corpus, or fewer in so many minutes.
 
     What it found new is kept in `folder`/`reader`, with the input of a fault beside it.
     """
@@ -193,6 +195,7 @@ def fuzz(program: Path, reader: str, executions: int, seed: int, folder: Path) -
     kept = CORPUS / reader
     options = {
         "runs": executions,
+        "max_total_time": max(1, round(60 * minutes)),
         "seed": seed,
         "max_len": LONGEST_INPUT,
         "timeout": HANG_S,
@@ -237,7 +240,9 @@ def run_part(scope: Scope) -> Tally:
     with ThreadPoolExecutor(scope.jobs) as pool:
         count = scope.count(EXECUTIONS)
         tried = {
-            name: pool.submit(fuzz, program, name, count, scope.seed, BUILT / "found")
+            name: pool.submit(
+                fuzz, program, name, count, scope.seed, BUILT / "found", scope.minutes
+            )
             for name in READERS
             if scope.has(name)
         }
