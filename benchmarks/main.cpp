@@ -37,6 +37,8 @@ ExitCode run(int argc, const char* const* argv) {
   const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
                                      "/fixtures/problem_sizes.json"
                                                                      : options->problem_sizes_file;
+  // Attention's scratch, and so its predicted memory, is one of each thread; so are caches.
+  if (options->threads) at::set_num_threads(*options->threads);
   const auto device = instruments::Device::select(options->device);
   const c10::DeviceGuard current(device.torch());
   instruments::choose_libraries(device, options->libraries);
@@ -55,8 +57,6 @@ ExitCode run(int argc, const char* const* argv) {
               << "\n";
     return ExitCode::ok;
   }
-  // Attention's scratch, and so its predicted memory, is one of each thread.
-  if (options->threads) at::set_num_threads(*options->threads);
   if (options->dry_run) {
     std::cout << harness::dry_run_text(*options, plan, device);
     return ExitCode::ok;

@@ -125,48 +125,6 @@ TEST(FullStepTest, MomentsStayNormalNumbersHoweverManyStepsAreTimed) {
   }
 }
 
-TEST(ComponentListTest, NamesAreTheContracts) {
-  std::map<std::string, int> names;
-  for (const auto& component : all()) ++names[component.name];
-  for (const char* name : {"embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss",
-                           "model", "optimizer", "full_step"})
-    EXPECT_EQ(names[name], 1) << name;
-}
-
-TEST(ComponentListTest, PassesAreTheContracts) {
-  for (const auto& component : all()) {
-    const std::set<Pass> passes(component.passes.begin(), component.passes.end());
-    std::set<Pass> expected = {Pass::forward, Pass::backward, Pass::forward_backward};
-    if (component.name == "model") expected.insert(Pass::forward_loss);
-    if (component.name == "optimizer") expected = {Pass::update};
-    if (component.name == "full_step") expected = {Pass::train};
-    EXPECT_EQ(passes, expected) << component.name;
-  }
-}
-
-TEST(ComponentListTest, CostsAndMemoryAreNeverNegative) {
-  for (const auto& component : all()) {
-    for (const Pass pass : component.passes) {
-      for (const Dtype dtype : benchmark_dtypes()) {
-        const auto test_case = harness::testing::small_case(component, pass, dtype);
-        const Cost cost = test_case.cost();
-        for (const int64_t value : {cost.parameters, cost.model_flops, cost.causal_flops,
-                                    cost.hardware_flops, cost.elementwise_flops})
-          EXPECT_GE(value, 0) << test_case.name();
-        EXPECT_GT(cost.bytes, 0) << test_case.name();
-        EXPECT_LE(cost.causal_flops, cost.model_flops) << test_case.name();
-        EXPECT_GE(cost.hardware_flops, cost.model_flops) << test_case.name();
-        const PredictedMemory memory = test_case.memory();
-        // Not `temporary`: where the peak comes before the last gradient it is below the sum.
-        for (const int64_t value : {memory.weights, memory.gradients, memory.optimizer_state,
-                                    memory.inputs, memory.activations})
-          EXPECT_GE(value, 0) << test_case.name();
-        EXPECT_GT(memory.peak(), 0) << test_case.name();
-      }
-    }
-  }
-}
-
 TEST(StepClosureTest, NamesComponentsAndPassesThatExist) {
   const ModelConfig config = harness::testing::small_config();
   const auto components = all();

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 
 namespace tinyllama::console {
 namespace {
@@ -26,7 +27,14 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
   // A limit on file sizes is then an error of the write, whose message names the file.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    return static_cast<int>(run());
+    const ExitCode code = run();
+    // What is still in a buffer is not said yet. Ranks that are silent have set only failbit.
+    std::cout.flush();
+    const bool is_flushed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    if ((is_flushed && !std::cout.bad()) || code == ExitCode::interrupted)
+      return static_cast<int>(code);
+    if (interrupted()) return static_cast<int>(ExitCode::interrupted);
+    fmt::print(stderr, "{}: standard output cannot be written; is the disk full?\n", program);
   } catch (const c10::Error& error) {
     fmt::print(stderr, "{}: {}\n", program, error.what_without_backtrace());
   } catch (const std::exception& error) {

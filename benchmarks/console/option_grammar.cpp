@@ -161,14 +161,11 @@ void check_output_file(const char* option, const std::string& file) {
   if (file.empty() || std::filesystem::is_other(file, unknown)) return;
   if (std::filesystem::is_directory(file, unknown))
     throw std::invalid_argument(fmt::format("{}: {}: is a directory", option, file));
-  auto trial = std::filesystem::path(file);
-  trial += ".part";
   try {
-    write_file_atomically(trial, "");
+    const ReplacementFile trial(file);  // goes again, and touches nothing else
   } catch (const std::runtime_error& error) {
     throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
   }
-  std::filesystem::remove(trial);
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -92,9 +93,10 @@ Journal Journal::create(const std::filesystem::path& file, const Json& header) {
         "--journal {}: exists and is not empty; continue it with --resume, or name another file",
         file.string()));
   }
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) fail_system(file, "cannot be created");
   Journal journal(file, descriptor);
+  journal.lock();
   Json line = {{"journal", kMagic}, {"schema_version", kSchemaVersion}};
   line["header"] = header;
   journal.write_line(line);
@@ -102,10 +104,11 @@ Journal Journal::create(const std::filesystem::path& file, const Json& header) {
 }
 
 Journal Journal::append_to(const std::filesystem::path& file) {
-  const std::string text = read_text(file);
   const int descriptor = ::open(file.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (descriptor < 0) fail_system(file, "cannot be appended to");
   Journal journal(file, descriptor);
+  journal.lock();
+  const std::string text = read_text(file);
   // Whatever follows the last newline is a line that a kill cut short.
   const auto whole = static_cast<off_t>(text.rfind('\n') + 1);
   if (::ftruncate(descriptor, whole) != 0) fail_system(file, "cannot be truncated");
@@ -154,6 +157,14 @@ JournalContents Journal::read(const std::filesystem::path& file) {
   }
   if (number == 0) throw std::invalid_argument(fmt::format("journal {}: is empty", file.string()));
   return contents;
+}
+
+// Of a file system that knows no locks nothing is asked.
+void Journal::lock() const {
+  if (::flock(*descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw std::invalid_argument(
+        fmt::format("journal {}: another run writes it; wait for its end", file_.string()));
+  }
 }
 
 void Journal::add_peaks(const Json& peaks) {

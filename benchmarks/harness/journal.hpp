@@ -37,6 +37,7 @@ class Journal {
 
  private:
   Journal(std::filesystem::path file, int descriptor);
+  void lock() const;
   void write_line(const Json& line);
   struct CloseFile {
     void operator()(const int* descriptor) const;

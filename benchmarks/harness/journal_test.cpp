@@ -77,6 +77,12 @@ TEST_F(JournalTest, ALineCutShortIsIgnoredAndRemovedBeforeAppending) {
   }
 }
 
+TEST_F(JournalTest, TwoRunsDoNotWriteOneJournal) {
+  const Journal running = Journal::create(file, {{"seed", 1}});
+  EXPECT_CONTAINS(testing::error_of<std::invalid_argument>([&] { Journal::append_to(file); }),
+                  "another run writes it");
+}
+
 TEST_F(JournalTest, AHeaderCutShortIsAnEmptyJournal) {
   { Journal::create(file, header); }
   write(text().substr(0, 20));

@@ -35,11 +35,11 @@ double thread_cpu_seconds() {
 // How many iterations to start at once. A GPU is waited for after each batch, and waiting after
 // each iteration would leave it idle in between; on a CPU a batch only spares the looking at
 // clocks.
+constexpr double kMostEvents = 10'000;  // each iteration of a GPU has its pair
 double largest_batch(const instruments::Device& device, double iteration_seconds) {
-  constexpr double most_events = 10'000;  // each iteration has its pair
   constexpr double seconds_of_a_cpu_batch = 1e-3;
-  if (device.is_gpu()) return most_events;
-  return std::max(1.0, seconds_of_a_cpu_batch / std::max(iteration_seconds, 1e-9));
+  if (device.is_gpu()) return kMostEvents;
+  return std::max(1.0, seconds_of_a_cpu_batch / iteration_seconds);
 }
 
 // The next batch after these samples; 0 where the goal is reached.
@@ -50,18 +50,21 @@ int64_t next_batch(const instruments::Device& device, const TimingGoal& goal,
   const auto now = Clock::now();
   if (taken >= goal.most_iterations || now >= goal.deadline) return 0;
   const double count = static_cast<double>(taken);
-  double wanted = (goal.min_seconds - total) / std::max(total / count, 1e-9);
-  if (wanted <= 0) {
+  const double seconds = std::max(total / count, 1e-9);
+  double wanted = std::min((goal.min_seconds - total) / seconds, largest_batch(device, seconds));
+  auto deadline = goal.deadline;
+  if (total >= goal.min_seconds) {
     if (goal.precision <= 0 || now >= goal.precision_deadline) return 0;
     const auto reached = median_precision(samples);
     if (reached && *reached <= goal.precision) return 0;
-    wanted = std::max(1.0, count / 5);  // so that looking at all of them stays rare
+    // Looking sorts all of them: a larger batch each time keeps that short beside the timing.
+    wanted = device.is_gpu() ? std::min(count / 5, kMostEvents) : count / 5;
+    deadline = std::min(deadline, goal.precision_deadline);
   }
-  const double left = seconds_between(now, goal.deadline);
   const double elapsed = seconds_between(start, now);
-  const double batch = std::min(
-      {wanted, largest_batch(device, total / count), left / std::max(elapsed / count, 1e-9)});
-  return std::clamp(static_cast<int64_t>(batch), int64_t{1}, goal.most_iterations - taken);
+  const double left = seconds_between(now, deadline) / std::max(elapsed / count, 1e-9);
+  return std::clamp(static_cast<int64_t>(std::min(wanted, left)), int64_t{1},
+                    goal.most_iterations - taken);
 }
 
 // Iterations after which memory that has not settled will not.
@@ -93,6 +96,17 @@ size_t values_outside(size_t n) {
     below += probability;
   }
   return outside;
+}
+
+double median_of_sorted(const std::vector<double>& values) {
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::optional<Interval> interval_of_sorted(const std::vector<double>& values) {
+  const size_t outside = values_outside(values.size());
+  if (outside == 0) return std::nullopt;
+  return Interval{values[outside - 1], values[values.size() - outside]};
 }
 
 }  // namespace
@@ -142,25 +156,22 @@ CacheFlusher::CacheFlusher(const instruments::Device& device) : device_(device) 
 
 void CacheFlusher::flush() {
   buffer_.add_(1);
-  device_.synchronize();
 }
 
 Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
                   const std::function<void()>& run, const TimingGoal& goal, bool runs_in_a_row) {
   Timing timing;
-  if (device.is_gpu() && runs_in_a_row && goal.most_iterations > 1) {
+  // Whoever says how many iterations there are means that many runs.
+  if (device.is_gpu() && runs_in_a_row && goal.most_iterations == TimingGoal().most_iterations) {
     const double once =
         instruments::time_iterations(device, 1, prepare, run, goal.deadline).front();
     timing.runs = runs_of_a_gpu_sample(once);
   }
   double total = 0;
   double preparing_cpu = 0;
-  double preparing_wall = 0;
   const auto prepare_untimed = [&] {
     const double begin = thread_cpu_seconds();
-    const auto wall_begin = Clock::now();
     prepare();
-    preparing_wall += seconds_between(wall_begin, Clock::now());
     preparing_cpu += thread_cpu_seconds() - begin;
   };
   const auto start = Clock::now();
@@ -174,7 +185,6 @@ Timing time_until(const instruments::Device& device, const std::function<void()>
   const double iterations =
       static_cast<double>(timing.runs) * static_cast<double>(timing.seconds.size());
   timing.cpu_seconds = (thread_cpu_seconds() - cpu_start - preparing_cpu) / iterations;
-  timing.wall_seconds = (seconds_between(start, Clock::now()) - preparing_wall) / iterations;
   return timing;
 }
 
@@ -288,8 +298,7 @@ double mean(const std::vector<double>& values) {
 double median(std::vector<double> values) {
   if (values.empty()) throw std::invalid_argument("median of no values");
   std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+  return median_of_sorted(values);
 }
 
 double standard_deviation(const std::vector<double>& values) {
@@ -300,16 +309,15 @@ double standard_deviation(const std::vector<double>& values) {
 }
 
 std::optional<Interval> median_interval(std::vector<double> values) {
-  const size_t outside = values_outside(values.size());
-  if (outside == 0) return std::nullopt;
   std::sort(values.begin(), values.end());
-  return Interval{values[outside - 1], values[values.size() - outside]};
+  return interval_of_sorted(values);
 }
 
-std::optional<double> median_precision(const std::vector<double>& values) {
-  const auto interval = median_interval(values);
+std::optional<double> median_precision(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto interval = interval_of_sorted(values);
   if (!interval) return std::nullopt;
-  return (interval->high - interval->low) / 2 / median(values);
+  return (interval->high - interval->low) / 2 / median_of_sorted(values);
 }
 
 std::vector<double> thinned(const std::vector<double>& values, size_t most) {

@@ -52,7 +52,7 @@ CaseWork build_work(const instruments::Device& device, const Case& test_case, ui
 class CacheFlusher {
  public:
   explicit CacheFlusher(const instruments::Device& device);
-  /// Returns when it is done: a GPU that is still busy would hide the launches of what follows.
+  /// A GPU's stream keeps the order: what follows is launched while it is busy, as in warm runs.
   void flush();
 
  private:
@@ -76,7 +76,6 @@ struct Timing {
   std::vector<double> seconds;  ///< of each sample an iteration, in their order
   int64_t runs = 1;             ///< iterations of a sample
   double cpu_seconds = 0;       ///< of this thread, an iteration, without its preparation
-  double wall_seconds = 0;      ///< on the host's clock, an iteration, without its preparation
 };
 
 /// Iterations of a sample: as many as take 50 us, since an event is exact to about half a
@@ -155,7 +154,7 @@ struct Interval {
 std::optional<Interval> median_interval(std::vector<double> values);
 
 /// Half the interval over the median; nothing where there is no interval.
-std::optional<double> median_precision(const std::vector<double>& values);
+std::optional<double> median_precision(std::vector<double> values);
 
 /// At most `most` of the values, evenly spaced, in their order.
 std::vector<double> thinned(const std::vector<double>& values, size_t most);

@@ -180,6 +180,18 @@ TEST_F(MeasureTest, APrecisionIsGivenUpWhenItsTimeIsOver) {
   EXPECT_EQ(seconds_of(work, {.precision = 1e-9, .precision_deadline = now}).size(), 1U);
 }
 
+TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
+  ScriptedWork work([](int run) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(500 + run % 1000);
+    while (std::chrono::steady_clock::now() < end) continue;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = seconds_of(
+      work, {.precision = 1e-9, .precision_deadline = start + std::chrono::milliseconds(500)});
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+  EXPECT_GT(std::accumulate(seconds.begin(), seconds.end(), 0.0), 0.4 * all.count());
+}
+
 TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
   ScriptedWork work;
   const auto now = std::chrono::steady_clock::now();

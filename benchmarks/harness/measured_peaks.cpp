@@ -55,7 +55,8 @@ instruments::MeasuredPeak measure_again(const PeakCase& peak, MeasuredPeaks& pea
 
 }  // namespace
 
-MeasuredPeaks::MeasuredPeaks(const instruments::Device& device) : device_(device) {}
+MeasuredPeaks::MeasuredPeaks(const instruments::Device& device, bool has_cold_caches)
+    : device_(device), has_cold_caches_(has_cold_caches) {}
 
 void MeasuredPeaks::measure(const Plan& plan) {
   shapes_ = gemm_shapes(plan.cases);
@@ -113,6 +114,7 @@ double MeasuredPeaks::mfu_flops(const std::string& type) const {
 }
 
 double MeasuredPeaks::bandwidth(int64_t bytes) const {
+  if (has_cold_caches_) return bandwidth_.memory.per_second;
   return instruments::attainable_bandwidth(bandwidth_, device_.description(), bytes);
 }
 
@@ -165,7 +167,8 @@ bool MeasuredPeaks::needs_memory_bandwidth(const Plan& plan) const {
   return std::ranges::any_of(plan.peak_cases,
                              [](const PeakCase& peak) { return peak.type.empty(); }) ||
          std::ranges::any_of(plan.cases, [&](const Case& test_case) {
-           return !instruments::fits_into_cache(device_.description(), test_case.cost().bytes);
+           return has_cold_caches_ ||
+                  !instruments::fits_into_cache(device_.description(), test_case.cost().bytes);
          });
 }
 
@@ -185,13 +188,14 @@ void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
     outcome.interrupted = true;
     return;
   }
-  if (peak.shape)
-    outcome.skip =
-        instruments::refuse_gemm(device, compute_type(parse_dtype(peak.type)), *peak.shape);
-  if (!outcome.skip.empty() || !outcome.failure.empty()) return;
   instruments::MeasuredPeak measured;
-  outcome.failure = failure_of(device, 0, [&] { measured = measure_again(peak, peaks); });
-  if (!outcome.failure.empty()) return;
+  outcome.failure = failure_of(device, 0, [&] {
+    if (peak.shape)
+      outcome.skip =
+          instruments::refuse_gemm(device, compute_type(parse_dtype(peak.type)), *peak.shape);
+    if (outcome.skip.empty()) measured = measure_again(peak, peaks);
+  });
+  if (!outcome.skip.empty() || !outcome.failure.empty()) return;
   const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;
   Repetition repetition{.seconds = work / measured.per_second};
   if (peak.type.empty()) {

@@ -16,7 +16,8 @@ struct Outcome;
 
 class MeasuredPeaks {
  public:
-  explicit MeasuredPeaks(const instruments::Device& device);
+  /// `has_cold_caches`: what is held against the peaks finds nothing in a cache (--cold-cache).
+  explicit MeasuredPeaks(const instruments::Device& device, bool has_cold_caches = false);
 
   /// Measures what the plan's rows are held against, what a journal brought along excepted: each of
   /// its types of GEMMs, with the matrix shapes of its cases; the last-level cache's bandwidth,
@@ -41,7 +42,7 @@ class MeasuredPeaks {
   }
   /// The datasheet's figure where one is known, else the measured one: what MFU is against.
   double mfu_flops(const std::string& type) const;
-  /// What `bytes` of traffic can see: instruments::attainable_bandwidth.
+  /// What `bytes` of traffic can see: instruments::attainable_bandwidth; memory's with cold caches.
   double bandwidth(int64_t bytes) const;
   const instruments::Bandwidth& bandwidths() const { return bandwidth_; }
 
@@ -56,6 +57,7 @@ class MeasuredPeaks {
   bool needs_memory_bandwidth(const Plan& plan) const;
 
   instruments::Device device_;
+  bool has_cold_caches_;
   std::vector<instruments::GemmShape> shapes_;
   std::map<std::string, instruments::MeasuredPeak> flops_;
   instruments::Bandwidth bandwidth_;

@@ -334,9 +334,10 @@ std::string dry_run_text(const Options& options, const Plan& plan,
   const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
   std::vector<DryRunRow> rows;
   for (const Case& test_case : plan.cases) {
-    rows.push_back({test_case.name(), test_case.cost(), test_case.memory().peak(),
-                    test_case.skip_reason.empty() ? refuse_for_memory(test_case, budget)
-                                                  : test_case.skip_reason});
+    // What cannot be built has no memory to predict.
+    const bool is_possible = test_case.skip_reason.empty();
+    rows.push_back({test_case.name(), test_case.cost(), is_possible ? test_case.memory().peak() : 0,
+                    is_possible ? refuse_for_memory(test_case, budget) : test_case.skip_reason});
   }
   return options.format == "json" ? dry_run_document(rows, budget, device).dump(1) + "\n"
                                   : dry_run_table(rows, budget);

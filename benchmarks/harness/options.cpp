@@ -235,11 +235,9 @@ bool take_benchmark_flag(const std::string& argument, Options& options) {
   } else if (name == "--benchmark_list_tests") {
     options.list = value != "false";
   } else {
-    // Google Benchmark answers a wrong unit with its usage and success.
-    if (name == "--benchmark_time_unit" && value != "ns" && value != "us" && value != "ms" &&
-        value != "s") {
-      throw std::invalid_argument(fmt::format("{} '{}': must be ns, us, ms or s", name, value));
-    }
+    if (name == "--benchmark_time_unit" && value != "ms")
+      throw std::invalid_argument(
+          fmt::format("{} '{}': must be ms, as all rows have", name, value));
     take_timing_flag(name, value, options.timing);
     options.benchmark_arguments.push_back(argument);
   }
@@ -298,9 +296,11 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     throw std::invalid_argument(
         fmt::format("--threads {}: must be between 1 and 4096", *options.threads));
   }
-  if (!(options.max_seconds_per_case > 0)) {
+  constexpr double most_seconds = 1e9;  // clocks count in nanoseconds, in 64 bits
+  if (!(options.max_seconds_per_case > 0 && options.max_seconds_per_case <= most_seconds)) {
     throw std::invalid_argument(
-        fmt::format("--max-seconds-per-case {}: must be positive", options.max_seconds_per_case));
+        fmt::format("--max-seconds-per-case {}: must be positive, and at most {:g}",
+                    options.max_seconds_per_case, most_seconds));
   }
   if (raw.precision_percent) {
     if (!(*raw.precision_percent > 0 && *raw.precision_percent < 100)) {

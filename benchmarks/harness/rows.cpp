@@ -289,7 +289,6 @@ Counters device_counters(const Metering& metering, const Timing& timing) {
   if (!metering.profile.device_seconds) return {};
   const double device = *metering.profile.device_seconds;
   Counters counters{{"device_ms", device * 1e3},
-                    {"wall_ms", timing.wall_seconds * 1e3},
                     {"host_bound", is_host_bound(median(timing.seconds), device) ? 1.0 : 0.0}};
   if (timing.runs > 1) counters["runs_per_sample"] = to_double(timing.runs);
   return counters;

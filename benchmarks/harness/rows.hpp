@@ -86,8 +86,8 @@ Counters rate_counters(const Case& test_case, double seconds);
 /// Counters that do not depend on time: costs, and what the metered iteration said.
 Counters fixed_counters(const Case& test_case, const Metering& metering);
 
-/// Of a case on a GPU: device_ms, the time of its kernels, wall_ms, that on the host, host_bound
-/// and, where it is not 1, runs_per_sample. None on a CPU.
+/// Of a case on a GPU: device_ms, the time of its kernels, host_bound, and, where it is not 1,
+/// runs_per_sample. None on a CPU.
 Counters device_counters(const Metering& metering, const Timing& timing);
 
 /// clock_MHz, temperature_celsius, power_W, joules_per_token, and limited_by_... where something

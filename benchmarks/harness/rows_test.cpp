@@ -381,16 +381,15 @@ TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
   }
 }
 
-TEST_F(CountersTest, AGpuTellsItsOwnTimeBesideTheHosts) {
+TEST_F(CountersTest, AGpuTellsTheTimeOfItsKernels) {
   Metering metering;
   EXPECT_TRUE(device_counters(metering, {{2e-3}}).empty()) << "of a CPU";
   metering.profile.device_seconds = 1e-3;
-  EXPECT_EQ(
-      device_counters(metering, {{2e-3, 2e-3, 9e-3}, 5, 0, 3e-3}),
-      (Counters{{"device_ms", 1}, {"wall_ms", 3}, {"host_bound", 1}, {"runs_per_sample", 5}}));
+  EXPECT_EQ(device_counters(metering, {{2e-3, 2e-3, 9e-3}, 5, 0}),
+            (Counters{{"device_ms", 1}, {"host_bound", 1}, {"runs_per_sample", 5}}));
   metering.profile.device_seconds = 1.95e-3;
-  EXPECT_EQ(device_counters(metering, {{2e-3, 2e-3, 9e-3}, 1, 0, 3e-3}),
-            (Counters{{"device_ms", 1.95}, {"wall_ms", 3}, {"host_bound", 0}}));
+  EXPECT_EQ(device_counters(metering, {{2e-3, 2e-3, 9e-3}, 1, 0}),
+            (Counters{{"device_ms", 1.95}, {"host_bound", 0}}));
 }
 
 TEST_F(CountersTest, SensorsGiveClockPowerAndEnergyOfAToken) {
@@ -460,6 +459,18 @@ TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
   set_cost({.bytes = 2 * cache_bytes() + 1});
   EXPECT_FALSE(without_memory.has({{test_case}, {}, {}}));
   EXPECT_TRUE(peaks.has({{test_case}, {}, {}}));
+}
+
+TEST_F(CountersTest, WithColdCachesOnlyMemoryIsReached) {
+  set_cost({.bytes = 1000});
+  auto json = peaks.to_json();
+  MeasuredPeaks cold(cpu, true);
+  cold.restore(json);
+  EXPECT_DOUBLE_EQ(cold.bandwidth(1000), 10e9);
+  json.at("measured").erase("memory_bandwidth");
+  MeasuredPeaks without_memory(cpu, true);
+  without_memory.restore(json);
+  EXPECT_FALSE(without_memory.has({{test_case}, {}, {}}));
 }
 
 TEST_F(CountersTest, ARaisedPeakIsOfItsTypeAlone) {

@@ -152,14 +152,16 @@ void Runner::pass_gate(const Case& test_case, Session& session) {
         {workload, test_case.pass, settings_.seed, device_.torch(), settings_.weights});
     item = smaller.get();
   }
-  const auto start = Clock::now();
-  item->prepare();
-  item->run();
-  device_.synchronize();
-  if (!smaller) {
-    session.gate_seconds = seconds_since(start);
-    note_rate(test_case, session.gate_seconds);
-  }
+  const auto iterate = [&] {
+    const auto start = Clock::now();
+    item->prepare();
+    item->run();
+    device_.synchronize();
+    const double seconds = seconds_since(start);
+    if (!smaller) note_rate(test_case, seconds);
+    return seconds;
+  };
+  const double first_seconds = iterate();
   session.comparison = gate_.check(test_case, batch, item->results());
   const double allowed = tolerance(test_case.workload.dtype);
   if (session.comparison.max_rel_error > allowed) {
@@ -168,6 +170,11 @@ void Runner::pass_gate(const Case& test_case, Session& session) {
         "allowed are {:g}",
         session.comparison.worst_tensor, session.comparison.max_rel_error, allowed);
   }
+  if (smaller || settings_.verify == Verify::only) return;
+  session.gate_seconds = first_seconds;
+  // A first iteration also loads kernels: where its time would decide, a second one does.
+  if (session.outcome.failure.empty() && first_seconds >= settings_.max_seconds_per_case / 10)
+    session.gate_seconds = std::min(first_seconds, iterate());
 }
 
 void Runner::note_rate(const Case& test_case, double seconds) {
@@ -254,6 +261,9 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   std::optional<instruments::SystemSampler> sampler;
   if (settings_.sensors) sampler.emplace(*settings_.sensors, kSensorInterval);
   Timing timing = time_until(device_, *session.work.item, flusher_.get(), timing_goal(session));
+  // before a peak is measured again, whose clock and power are not the case's
+  std::optional<instruments::SystemSamples> seen;
+  if (sampler) seen = sampler->stop();
   const auto iterations = static_cast<int64_t>(timing.seconds.size()) * timing.runs;
   session.last_seconds = seconds_since(begin) / static_cast<double>(iterations);
   ++session.repetitions;
@@ -262,7 +272,7 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   raise_peaks(session, seconds);
   Counters all = counters(session, seconds);
   all.merge(device_counters(session.metering, timing));
-  if (sampler) all.merge(sensor_counters(*session.test_case, sampler->stop(), seconds));
+  if (seen) all.merge(sensor_counters(*session.test_case, *seen, seconds));
   warn_of_clock(session, all);
   outcome.repetitions.push_back(
       {seconds, timing.cpu_seconds, iterations, std::move(all), std::move(timing.seconds)});

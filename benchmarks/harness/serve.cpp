@@ -238,6 +238,15 @@ Json Server::open(const ServeRequest& request) {
     throw std::invalid_argument(
         fmt::format("\"case\" \"{}\": is open; close it first", request.case_name));
   }
+  Json answer;
+  const std::string failure = failure_of(device_, settings_.memory_limit_bytes,
+                                         [&] { answer = prove_and_prepare(request, test_case); });
+  if (failure.empty()) return answer;
+  drop(request.case_name);
+  return {{"failed", failure}};
+}
+
+Json Server::prove_and_prepare(const ServeRequest& request, const Case& test_case) {
   // Memory that the allocator keeps for later would not count as free.
   if (!refuse(test_case).empty()) instruments::release_cached_memory(device_);
   const std::string reason = refuse(test_case);
@@ -251,11 +260,8 @@ Json Server::open(const ServeRequest& request) {
   }
   OpenCase& opened = open_[request.case_name];
   opened.test_case = &test_case;
-  const std::string failure =
-      failure_of(device_, settings_.memory_limit_bytes, [&] { prepare(request, opened, answer); });
-  if (failure.empty()) return answer;
-  drop(request.case_name);
-  return {{"failed", failure}};
+  prepare(request, opened, answer);
+  return answer;
 }
 
 void Server::prepare(const ServeRequest& request, OpenCase& opened, Json& answer) {
@@ -298,7 +304,7 @@ Json Server::close(const ServeRequest& request) {
 // What the allocator keeps for later helps cases that are still open.
 void Server::drop(const std::string& name) {
   open_.erase(name);
-  if (open_.empty()) instruments::release_cached_memory(device_);
+  if (open_.empty()) failure_of(device_, 0, [&] { instruments::release_cached_memory(device_); });
 }
 
 bool LineInput::read_more() {

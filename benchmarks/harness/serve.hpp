@@ -55,6 +55,7 @@ class Server {
   int64_t live_bytes() const;
   std::string refuse(const Case& test_case) const;
   Runner::Verdict verify(const Case& test_case);
+  Json prove_and_prepare(const ServeRequest& request, const Case& test_case);
   void prepare(const ServeRequest& request, OpenCase& opened, Json& answer);
   void drop(const std::string& name);
 

@@ -272,6 +272,16 @@ TEST_F(ServerTest, WhatABuildThrowsIsItsCasesFailureAndTheOthersGoOn) {
   }
 }
 
+TEST_F(ServerTest, WhatThePredictionOfItsMemoryThrowsIsTheCasesFailureToo) {
+  Component broken = honest;
+  broken.build = [](const BuildRequest&) -> std::unique_ptr<WorkItem> {
+    throw std::runtime_error("no such shape");
+  };
+  cases[0] = testing::small_case(broken, Pass::forward);
+  EXPECT_EQ(text(ask("open", 0), "failed"), "no such shape");
+  EXPECT_TRUE(ask("open", 1).contains("opened"));
+}
+
 TEST_F(ServerTest, ACaseThatThrowsInItsTurnIsClosedWithItsMemory) {
   const int64_t before = live_bytes();
   auto broken_now = std::make_shared<bool>(false);

@@ -135,6 +135,24 @@ void Progress::erase_status() {
   if (terminal_) fmt::print(stderr, "\r\033[K");
 }
 
+// The dimensions behind each name, of which `custom` says none.
+Json sizes_of(const std::vector<Case>& cases) {
+  Json sizes = Json::object();
+  for (const Case& test_case : cases) {
+    const ModelDimensions& d = test_case.workload.config.dimensions();
+    sizes[test_case.size] = {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
+                             {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
+                             {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
+                             {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+  }
+  return sizes;
+}
+
+Json object_at(const Json& parent, const char* key) {
+  const Json found = parent.value(key, Json());
+  return found.is_object() ? found : Json::object();
+}
+
 // One run of a plan, from the first message to the last.
 class SuiteRun {
  public:
@@ -145,8 +163,9 @@ class SuiteRun {
         device_(device),
         step_(step),
         weights_(weights),
-        peaks_(device) {
+        peaks_(device, options.cold_cache) {
     document_.context = run_context(options, device, weights);
+    document_.context["sizes"] = sizes_of(plan.cases);
     // Read before anything is measured: a malformed fixture must not cost a run.
     peaks_.set_datasheet(
         instruments::find_datasheet_peaks(device_peaks_file(), device.description()));
@@ -162,7 +181,8 @@ class SuiteRun {
     open_journal();
     if (options_.verify != Verify::only) measure_peaks(progress);
     journal_peaks();
-    Runner runner(device_, peaks_, settings());
+    const RunSettings settings = run_settings();
+    Runner runner(device_, peaks_, settings);
     runner.on_start([&](const Case& test_case) { progress.start(test_case.name()); });
     if (options_.verify == Verify::only) return verify_all(runner);
     register_cases(runner);
@@ -170,7 +190,7 @@ class SuiteRun {
     if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
     runner.close();
-    return finish();
+    return finish(settings);
   }
 
  private:
@@ -183,7 +203,7 @@ class SuiteRun {
     return instruments::system_reader(device_);
   }
 
-  RunSettings settings() const {
+  RunSettings run_settings() const {
     return {options_.verify,
             options_.seed,
             options_.memory_limit_bytes.value_or(0),
@@ -200,10 +220,17 @@ class SuiteRun {
     const JournalContents contents = Journal::read(options_.journal_file);
     check_same_circumstances(options_.journal_file, contents.header, document_.context,
                              circumstances_to_keep());
+    check_same_circumstances(options_.journal_file, object_at(contents.header, "settings"),
+                             document_.context.at("settings"), {"blas", "sdpa_backends"});
+    std::vector<std::string> sizes;
+    for (const auto& size : document_.context.at("sizes").items()) sizes.push_back(size.key());
+    check_same_circumstances(options_.journal_file, object_at(contents.header, "sizes"),
+                             document_.context.at("sizes"), sizes);
     // A run that was killed while it measured its peaks has none yet.
     if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));
     for (const auto& result : contents.results) {
-      if (!is_done(result.name)) document_.results.push_back(result);
+      // A case that was not asked for this time stays in the journal alone.
+      if (is_planned(result.name) && !is_done(result.name)) document_.results.push_back(result);
     }
   }
 
@@ -224,6 +251,12 @@ class SuiteRun {
     if (!journal_ || now == journaled_peaks_) return;
     journal_->add_peaks(now);
     journaled_peaks_ = now;
+  }
+
+  bool is_planned(const std::string& name) const {
+    const auto has_name = [&](const Case& test_case) { return test_case.name() == name; };
+    return std::ranges::any_of(plan_.cases, has_name) ||
+           std::ranges::find(plan_.peak_cases, name, &PeakCase::name) != plan_.peak_cases.end();
   }
 
   bool is_done(const std::string& name) const {
@@ -371,7 +404,7 @@ class SuiteRun {
     }
   }
 
-  console::ExitCode finish() {
+  console::ExitCode finish(const RunSettings& settings) {
     document_.context["peaks"] = peaks_.to_json();
     sort_results();
     add_relative_counters(plan_.cases, peaks_, document_.results);
@@ -382,7 +415,7 @@ class SuiteRun {
     } else {
       const auto measure = [&](const std::vector<const Case*>& cases) {
         return console::interrupted() ? std::vector<double>()
-                                      : time_cases_interleaved(device_, cases, settings());
+                                      : time_cases_interleaved(device_, cases, settings);
       };
       std::cout << result_tables(options_, plan_.cases, document_, step_, measure) << std::flush;
     }

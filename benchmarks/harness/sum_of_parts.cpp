@@ -104,13 +104,13 @@ std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const 
 std::vector<double> time_cases_interleaved(const instruments::Device& device,
                                            const std::vector<const Case*>& cases,
                                            const RunSettings& settings) {
-  const auto budget = memory_budget(device, settings.memory_limit_bytes, 0);
-  const int64_t bytes = std::accumulate(
-      cases.begin(), cases.end(), int64_t{0},
-      [](int64_t sum, const Case* test_case) { return sum + test_case->memory().peak(); });
-  if (bytes > budget.bytes) return {};
   std::vector<double> medians;
   const std::string failure = failure_of(device, settings.memory_limit_bytes, [&] {
+    const auto budget = memory_budget(device, settings.memory_limit_bytes, 0);
+    const int64_t bytes = std::accumulate(
+        cases.begin(), cases.end(), int64_t{0},
+        [](int64_t sum, const Case* test_case) { return sum + test_case->memory().peak(); });
+    if (bytes > budget.bytes) return;
     const auto flusher = settings.cold_cache ? std::make_unique<CacheFlusher>(device) : nullptr;
     std::vector<CaseWork> kept;
     std::vector<TimedWork> works;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "benchmarks/instruments/system_sampler.hpp"
-#include "benchmarks/instruments/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -69,7 +69,7 @@ class CpuReaderTest : public ::testing::Test {
   SystemSources sources_;
 
  private:
-  FakeFiles files_;
+  testing::TemporaryFolder files_;
 };
 
 TEST_F(CpuReaderTest, UtilizationIsTheShareOfTheUsableProcessors) {
@@ -149,7 +149,7 @@ TEST_F(CpuReaderTest, TemperatureIsTheHottestPackages) {
   for (const auto& [files, celsius, source] : sensors) {
     for (const auto& [name, text] : files) write(fs::path("sys/class") / name, text);
     EXPECT_DOUBLE_EQ(reader().read().at("temperature_celsius"), celsius);
-    expect_mentions(reader().source, {source});
+    testing::expect_mentions(reader().source, {source});
   }
 }
 
@@ -159,7 +159,7 @@ TEST_F(CpuReaderTest, PowerIsTheEnergyOfThePackagesOverTime) {
   write_counter("intel-rapl:0:0", "core", 0);
   write_counter("intel-rapl:2", "psys", 0);
   const auto from = reader();
-  expect_mentions(from.source, {"RAPL"});
+  testing::expect_mentions(from.source, {"RAPL"});
   const auto change = [this] {
     write_counter("intel-rapl:0", "package-0", 4'000'000);
     write_counter("intel-rapl:1", "package-1", 1'500'000);  // which started anew at 10 J

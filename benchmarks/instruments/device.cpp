@@ -1,6 +1,7 @@
 #include "benchmarks/instruments/device.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -74,7 +75,12 @@ DeviceDescription describe_cpu() {
       fmt::format("{} {}", type == "x86_64" ? "x86-64" : type, at::get_cpu_capability());
   description.memory_bytes = host_machine::memory().total_bytes;
   description.multiprocessors = static_cast<int>(host_machine::usable_processors().size());
-  description.last_level_cache_bytes = host_machine::last_level_cache_bytes();
+  // Each thread is bound to one of them, in this order (pin_openmp_threads): few threads do not
+  // reach the caches of all.
+  std::vector<int> processors = host_machine::usable_processors();
+  const auto threads = static_cast<size_t>(at::get_num_threads());
+  if (processors.size() > threads) processors.resize(threads);
+  description.last_level_cache_bytes = host_machine::last_level_cache_bytes(processors);
   return description;
 }
 

@@ -11,14 +11,14 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/instruments/testing.hpp"
 #include "benchmarks/instruments/timer.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
 
 std::string selection_error(std::string_view text) {
-  return error_of([&] { Device::select(text); });
+  return testing::error_of([&] { Device::select(text); });
 }
 
 TEST(DeviceTest, CpuDescribesItself) {
@@ -40,9 +40,9 @@ TEST(DeviceTest, CpuDescribesItself) {
 TEST(DeviceTest, ErrorsNameTheTextAndTheAllowedForms) {
   for (const char* text : {"", "gpu", "CPU", "cpu:0", "auto:1", "cuda:", "cuda:x", "cuda:1x",
                            "hip:-1", "hip:999", "cuda:99999999999999999999"}) {
-    expect_mentions(selection_error(text),
-                    {fmt::format("\"{}\"", text), "allowed: auto, cpu, cuda, cuda:N, hip, hip:N",
-                     "libtorch offers"});
+    testing::expect_mentions(selection_error(text),
+                             {fmt::format("\"{}\"", text),
+                              "allowed: auto, cpu, cuda, cuda:N, hip, hip:N", "libtorch offers"});
   }
 }
 
@@ -50,9 +50,10 @@ TEST(DeviceTest, HipWithoutRocmSaysWhatTheRuntimeSees) {
   if (gpu_runtime::name() != "HIP" || Device::select("auto").is_gpu()) {
     GTEST_SKIP() << "needs a build with HIP and a libtorch without GPUs";
   }
-  expect_mentions(selection_error("hip"),
-                  {fmt::format("libtorch was built without ROCm; the HIP runtime sees {} devices",
-                               gpu_runtime::device_count())});
+  testing::expect_mentions(
+      selection_error("hip"),
+      {fmt::format("libtorch was built without ROCm; the HIP runtime sees {} devices",
+                   gpu_runtime::device_count())});
 }
 
 TEST(ContextTest, SettingsHoldWhatSteersARun) {

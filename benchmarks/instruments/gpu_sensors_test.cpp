@@ -7,7 +7,7 @@
 
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
-#include "benchmarks/instruments/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -35,7 +35,7 @@ class GpuSensorsTest : public ::testing::Test {
   }
   SystemReader rocm(const GpuIdentity& gpu) const { return rocm_smi_reader(sources_, gpu); }
 
-  const FakeFiles files_;
+  const testing::TemporaryFolder files_;
   SystemSources sources_{
       .sys = files_ / "", .proc = {}, .nvml = {}, .amd_smi = {}, .rocm_smi = {ROCM_SMI_FAKE}};
 };
@@ -109,7 +109,8 @@ TEST_F(GpuSensorsTest, AmdSmiReadsTheCardAtTheAddressAndRocmSmiWhereThereIsNone)
   EXPECT_TRUE(gpu_reader(Backend::hip, sources_, {"", 1}).source.starts_with("ROCm SMI"));
   sources_.rocm_smi = {ROCM_SMI_FAKE_WITHOUT_INIT};
   const SystemReader none = gpu_reader(Backend::hip, sources_, {"", 1});
-  expect_mentions(none.source, {"none (" AMD_SMI_FAKE_WITHOUT_INIT, ROCM_SMI_FAKE_WITHOUT_INIT});
+  testing::expect_mentions(none.source,
+                           {"none (" AMD_SMI_FAKE_WITHOUT_INIT, ROCM_SMI_FAKE_WITHOUT_INIT});
   EXPECT_TRUE(none.read().empty());
 }
 
@@ -142,7 +143,8 @@ TEST_F(GpuSensorsTest, ErrorsNameTheLibraryAndTheCause) {
       {NVML_FAKE, {"0000:99:00.0", 0}, "knows no GPU 0000:99:00.0"},
       {NVML_FAKE, {"", 2}, "knows no GPU number 2"}};
   for (const Fault& fault : of_nvidia)
-    expect_mentions(error_of([&] { nvml(fault.gpu, fault.library); }), {fault.said});
+    testing::expect_mentions(testing::error_of([&] { nvml(fault.gpu, fault.library); }),
+                             {fault.said});
   const Fault of_amd[] = {
       {absent, {}, absent},
       {ROCM_SMI_FAKE_WITHOUT_INIT, {}, ROCM_SMI_FAKE_WITHOUT_INIT " has no rsmi_init"},
@@ -150,10 +152,10 @@ TEST_F(GpuSensorsTest, ErrorsNameTheLibraryAndTheCause) {
       {ROCM_SMI_FAKE, {"", 4}, "knows no GPU number 4 among its 4"}};
   for (const Fault& fault : of_amd) {
     sources_.rocm_smi = {fault.library};
-    expect_mentions(error_of([&] { rocm(fault.gpu); }), {fault.said});
+    testing::expect_mentions(testing::error_of([&] { rocm(fault.gpu); }), {fault.said});
   }
   sources_.rocm_smi = {};
-  EXPECT_EQ(error_of([&] { rocm({}); }), "no library is named");
+  EXPECT_EQ(testing::error_of([&] { rocm({}); }), "no library is named");
 }
 
 TEST_F(GpuSensorsTest, TheLibrariesAreShutDownAgain) {
@@ -162,8 +164,8 @@ TEST_F(GpuSensorsTest, TheLibrariesAreShutDownAgain) {
     EXPECT_EQ(open_sessions(NVML_FAKE), 1);
     EXPECT_EQ(open_sessions(ROCM_SMI_FAKE), 1);
   }
-  EXPECT_NE(error_of([&] { nvml({"", 2}); }), "no error");
-  EXPECT_NE(error_of([&] { rocm({"", 4}); }), "no error");
+  EXPECT_NE(testing::error_of([&] { nvml({"", 2}); }), "no error");
+  EXPECT_NE(testing::error_of([&] { rocm({"", 4}); }), "no error");
   EXPECT_EQ(open_sessions(NVML_FAKE), 0) << "after a card that is not there";
   EXPECT_EQ(open_sessions(ROCM_SMI_FAKE), 0) << "after a card that is not there";
 }

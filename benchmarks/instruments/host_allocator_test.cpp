@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "benchmarks/instruments/memory_meter.hpp"
-#include "benchmarks/instruments/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -124,9 +124,9 @@ TEST_F(HostAllocatorTest, LimitThrowsNamingTheFiguresAndRecovers) {
   bytes(400'000).reset();
   const HostMemory before = host_allocator::read();
   EXPECT_THROW(bytes(600'000), c10::OutOfMemoryError);
-  expect_mentions(error_of([] { bytes(600'000); }),
-                  {"600000 bytes", std::to_string(before.live_bytes),
-                   std::to_string(before.live_bytes + 500'000)});
+  testing::expect_mentions(testing::error_of([] { bytes(600'000); }),
+                           {"600000 bytes", std::to_string(before.live_bytes),
+                            std::to_string(before.live_bytes + 500'000)});
   EXPECT_EQ(host_allocator::read().live_bytes, before.live_bytes);
   EXPECT_EQ(host_allocator::read().peak_bytes, before.peak_bytes);
   EXPECT_EQ(host_allocator::read().cached_bytes, 0) << "the cache goes before an error";

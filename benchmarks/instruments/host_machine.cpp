@@ -72,9 +72,9 @@ struct Cache {
 };
 
 /// The highest level among the caches of one processor, as the kernel lists them.
-Cache last_level_cache_of(int processor) {
+Cache last_level_cache_of(int processor, const fs::path& processors) {
   Cache last;
-  const fs::path folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache", processor);
+  const fs::path folder = processors / fmt::format("cpu{}/cache", processor);
   for (int index = 0;; ++index) {
     const fs::path entry = folder / fmt::format("index{}", index);
     std::error_code ignored;
@@ -138,14 +138,14 @@ std::vector<int> usable_processors() {
   return {found.begin(), found.end()};
 }
 
-int64_t last_level_cache_bytes() {
+int64_t last_level_cache_bytes(const std::vector<int>& of_threads, const fs::path& processors) {
   std::map<std::string, int64_t> distinct;
-  for (const int processor : usable_processors()) {
-    const Cache cache = last_level_cache_of(processor);
+  for (const int processor : of_threads) {
+    const Cache cache = last_level_cache_of(processor, processors);
     if (cache.bytes > 0) distinct[cache.shared_by] = cache.bytes;
   }
   int64_t sum = 0;
-  for (const auto& [processors, bytes] : distinct) sum += bytes;
+  for (const auto& [shared_by, bytes] : distinct) sum += bytes;
   return sum;
 }
 

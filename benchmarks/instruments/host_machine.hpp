@@ -26,8 +26,9 @@ std::string processor_name();
 /// OpenMP's places. The calling thread's alone would not do, since OpenMP may have bound it to one
 /// of them.
 std::vector<int> usable_processors();
-/// Sum of the last-level caches that those processors share; 0 where the kernel does not say.
-int64_t last_level_cache_bytes();
+/// Sum of the last-level caches that these processors share; 0 where the kernel does not say.
+int64_t last_level_cache_bytes(const std::vector<int>& of_threads,
+                               const std::filesystem::path& processors = "/sys/devices/system/cpu");
 
 /// The processors that the calling thread may run on, as taskset writes them: "0", "0-3,8".
 std::string allowed_processors();

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "benchmarks/instruments/system_sampler.hpp"
-#include "benchmarks/instruments/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 // A kind of GPU, so that autograd has threads to start.
 namespace c10::impl {
@@ -94,11 +94,36 @@ TEST(BoundThreadsTest, AutogradsThreadsRunOnAllProcessors) {
   expect_new_threads_on_all_processors(start_autograd_threads);
 }
 
+TEST(LastLevelCacheTest, IsWhatTheProcessorsOfTheThreadsReach) {
+  // Two core complexes of two processors each, as on an EPYC.
+  const testing::TemporaryFolder files;
+  for (int processor = 0; processor < 4; ++processor) {
+    const auto file = [&](int index, const char* name) {
+      return fmt::format("cpu{}/cache/index{}/{}", processor, index, name);
+    };
+    files.write(file(0, "level"), "1");
+    files.write(file(0, "type"), "Data");
+    files.write(file(0, "size"), "32K");
+    files.write(file(0, "shared_cpu_list"), std::to_string(processor));
+    files.write(file(1, "level"), "3");
+    files.write(file(1, "type"), "Unified");
+    files.write(file(1, "size"), "32M");
+    files.write(file(1, "shared_cpu_list"), processor < 2 ? "0-1" : "2-3");
+  }
+  const auto bytes = [&](const std::vector<int>& processors) {
+    return host_machine::last_level_cache_bytes(processors, files / ".");
+  };
+  EXPECT_EQ(bytes({0}), 32 << 20);
+  EXPECT_EQ(bytes({0, 1}), 32 << 20);
+  EXPECT_EQ(bytes({0, 1, 2}), 64 << 20);
+  EXPECT_EQ(bytes({7}), 0) << "which the kernel does not list";
+}
+
 TEST(ControlGroupTest, TheTightestAncestorLimitsInBothVersions) {
-  const auto read = [](const FakeFiles& files) {
+  const auto read = [](const testing::TemporaryFolder& files) {
     return host_machine::control_group_memory(files / "membership", files / "mount");
   };
-  const FakeFiles none, version_1, version_2;
+  const testing::TemporaryFolder none, version_1, version_2;
   EXPECT_EQ(read(none).total_bytes, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(read(none).available_bytes, std::numeric_limits<int64_t>::max());
 

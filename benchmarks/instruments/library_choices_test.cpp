@@ -3,7 +3,7 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
-#include "benchmarks/instruments/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -17,7 +17,7 @@ class LibraryChoicesTest : public ::testing::Test {
     context.setSDPUseMath(true);
   }
   std::string refusal(const LibraryChoices& choices) const {
-    return error_of([&] { choose_libraries(cpu, choices); });
+    return testing::error_of([&] { choose_libraries(cpu, choices); });
   }
   const Device cpu = Device::select("cpu");
 };
@@ -33,11 +33,11 @@ TEST_F(LibraryChoicesTest, AttentionTakesTheBackendThatIsNamedAndNoOther) {
 }
 
 TEST_F(LibraryChoicesTest, WhatTheDeviceHasNotIsRefusedWithWhatItHas) {
-  expect_mentions(refusal({.blas = "cublaslt"}),
-                  {"--blas 'cublaslt': must be one of default on cpu"});
-  expect_mentions(refusal({.blas = "mkl"}), {"--blas 'mkl'"});
-  expect_mentions(refusal({.attention = "cudnn"}),
-                  {"--sdpa-backend 'cudnn': must be one of default, flash, math on cpu"});
+  testing::expect_mentions(refusal({.blas = "cublaslt"}),
+                           {"--blas 'cublaslt': must be one of default on cpu"});
+  testing::expect_mentions(refusal({.blas = "mkl"}), {"--blas 'mkl'"});
+  testing::expect_mentions(refusal({.attention = "cudnn"}),
+                           {"--sdpa-backend 'cudnn': must be one of default, flash, math on cpu"});
 }
 
 }  // namespace

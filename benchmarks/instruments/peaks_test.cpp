@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "benchmarks/instruments/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -39,13 +39,14 @@ TEST(GemmPeakTest, EveryTypeHasAPeakWithinATinyBudgetAndSoHaveOneShapeAndManyAtO
     const MeasuredPeak peak =
         measure_gemm_peak(device, type, only_default, {{1, 64, 96, 32}}, 0.02);
     EXPECT_GT(peak.per_second, 0) << type;
-    expect_mentions(peak.source, {"the default, "});
+    testing::expect_mentions(peak.source, {"the default, "});
   }
   for (const int64_t batch : {1, 8}) {
     const GemmShape shape{batch, 64, 96, 32};
     const MeasuredPeak peak = measure_gemm(device, at::kFloat, only_default, shape, 0.005);
     EXPECT_GT(peak.per_second, 0);
-    expect_mentions(peak.source, {batch == 1 ? "default, 64x96x32" : "default, 8x64x96x32"});
+    testing::expect_mentions(peak.source,
+                             {batch == 1 ? "default, 64x96x32" : "default, 8x64x96x32"});
     EXPECT_EQ(shape.flops(), batch * 2 * 64 * 96 * 32);
   }
 }
@@ -73,13 +74,15 @@ TEST(GemmPeakTest, ALinearLayerIsMultipliedForwardAndForBothGradients) {
 TEST(GemmPeakTest, WhatRefusesOrIsNoTrueFloat32IsLeftOut) {
   const Device device = Device::select("cpu");
   const GemmPaths paths = {{"bf16", multiply_in_bf16}, {"good", multiply}, {"refusing", refuse}};
-  expect_mentions(measure_gemm_peak(device, at::kFloat, paths, {}, 0.01).source, {"good, "});
-  expect_mentions(measure_gemm(device, at::kFloat, paths, {1, 64, 96, 32}, 0.001).source,
-                  {"good, 64x96x32, A"});
+  testing::expect_mentions(measure_gemm_peak(device, at::kFloat, paths, {}, 0.01).source,
+                           {"good, "});
+  testing::expect_mentions(measure_gemm(device, at::kFloat, paths, {1, 64, 96, 32}, 0.001).source,
+                           {"good, 64x96x32, A"});
   const GemmPaths bad = {{"bf16", multiply_in_bf16}, {"refusing", refuse}};
-  expect_mentions(error_of([&] { measure_gemm_peak(device, at::kFloat, bad, {}, 0.01); }),
-                  {"no library multiplies Float matrices", "bf16: relative error",
-                   "not true float32", "refusing: no such type here"});
+  testing::expect_mentions(
+      testing::error_of([&] { measure_gemm_peak(device, at::kFloat, bad, {}, 0.01); }),
+      {"no library multiplies Float matrices", "bf16: relative error", "not true float32",
+       "refusing: no such type here"});
 }
 
 TEST(GemmPeakTest, OperandsAreRandomNumbersOfTheirOwnThatDisturbNoOthers) {
@@ -98,8 +101,8 @@ TEST(GemmPeakTest, OperandsAreRandomNumbersOfTheirOwnThatDisturbNoOthers) {
 TEST(GemmPeakTest, WhatDoesNotFitIsRefused) {
   const Device device = Device::select("cpu");
   EXPECT_EQ(refuse_gemm(device, at::kFloat, {1, 64, 96, 32}), "");
-  expect_mentions(refuse_gemm(device, at::kFloat, {1 << 20, 4096, 4096, 64}),
-                  {"1048576x4096x4096x64", "more than half"});
+  testing::expect_mentions(refuse_gemm(device, at::kFloat, {1 << 20, 4096, 4096, 64}),
+                           {"1048576x4096x4096x64", "more than half"});
 }
 
 TEST(BandwidthTest, MemoryAndCacheArePositiveWithASource) {
@@ -180,13 +183,13 @@ struct BadDatasheet {
 
 TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
   using Json = nlohmann::json;
-  const FakeFiles files;
+  const testing::TemporaryFolder files;
   const auto error_of_file = [&] {
-    return error_of([&] { find_datasheet_peaks(files / "bad_peaks.json", {}); });
+    return testing::error_of([&] { find_datasheet_peaks(files / "bad_peaks.json", {}); });
   };
-  expect_mentions(error_of_file(), {"bad_peaks.json", "cannot be read"});
+  testing::expect_mentions(error_of_file(), {"bad_peaks.json", "cannot be read"});
   files.write("bad_peaks.json", "{\"devices\": [");
-  expect_mentions(error_of_file(), {"bad_peaks.json", "not valid JSON", "line 2"});
+  testing::expect_mentions(error_of_file(), {"bad_peaks.json", "not valid JSON", "line 2"});
   std::ifstream stream(real_file);
   const Json good = Json::parse(stream);
   const BadDatasheet spoilt[] = {
@@ -209,17 +212,17 @@ TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
     Json document = good;
     document[Json::json_pointer(pointer)] = value;
     files.write("bad_peaks.json", document.dump());
-    expect_mentions(error_of_file(), {"bad_peaks.json", key_and_value, rule});
+    testing::expect_mentions(error_of_file(), {"bad_peaks.json", key_and_value, rule});
   }
   Json document = good;
   document["devices"][1].erase("source");
   files.write("bad_peaks.json", document.dump());
-  expect_mentions(error_of_file(), {"devices[1].source", "missing"});
+  testing::expect_mentions(error_of_file(), {"devices[1].source", "missing"});
   for (const std::string& text :
        {std::string("{"), std::string("[]"), std::string(R"({"devices": [1e999]})"),
         R"({"devices": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}"}) {
     files.write("bad_peaks.json", text);
-    expect_mentions(error_of_file(), {"bad_peaks.json"});
+    testing::expect_mentions(error_of_file(), {"bad_peaks.json"});
   }
 }
 

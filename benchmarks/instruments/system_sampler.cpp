@@ -111,10 +111,16 @@ void SystemSampler::look() {
     if (name != "energy_joules") add(samples_.readings[name], value);
   }
   if (energy == reading.end()) return;
-  const double seconds = std::chrono::duration<double>(now - first_look_).count();
   if (looks_ == 1) first_joules_ = energy->second;
-  if (seconds > 0)
-    samples_.readings["power_watts"].mean = (energy->second - first_joules_) / seconds;
+  const double since_first = std::chrono::duration<double>(now - first_look_).count();
+  const double since_last = std::chrono::duration<double>(now - last_look_).count();
+  if (looks_ > 1 && since_last > 0) {
+    ReadingStatistics& power = samples_.readings["power_watts"];
+    if (!reading.contains("power_watts")) add(power, (energy->second - last_joules_) / since_last);
+    power.mean = (energy->second - first_joules_) / since_first;
+  }
+  last_look_ = now;
+  last_joules_ = energy->second;
 }
 
 }  // namespace tinyllama::instruments

@@ -112,7 +112,9 @@ class SystemSampler {
   SystemSamples samples_;  // the thread's alone until it has ended
   int64_t looks_ = 0;
   std::chrono::steady_clock::time_point first_look_;
+  std::chrono::steady_clock::time_point last_look_;
   double first_joules_ = 0;
+  double last_joules_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

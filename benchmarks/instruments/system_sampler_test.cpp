@@ -59,6 +59,19 @@ TEST_F(SystemSamplerTest, StatisticsAreOfWhatWasReported) {
   EXPECT_EQ(looks_, looks) << "looked after stop()";
 }
 
+TEST_F(SystemSamplerTest, PowerIsOfTheEnergyWhereOnlyThatIsTold) {
+  SystemSampler sampler(scripted([](int look) {
+                          return SystemReading{{"energy_joules", 1000.0 * look}};
+                        }),
+                        milliseconds(2));
+  wait_until([&] { return looks_ >= 4; });
+  const ReadingStatistics power = sampler.stop().readings.at("power_watts");
+  EXPECT_EQ(power.samples, looks_ - 1);
+  EXPECT_GT(power.minimum, 0);
+  EXPECT_LE(power.minimum, power.mean);
+  EXPECT_LE(power.mean, power.maximum);
+}
+
 TEST_F(SystemSamplerTest, ARunShorterThanTheIntervalIsLookedAtOnce) {
   const auto start = Clock::now();
   SystemSampler sampler(scripted([](int) {

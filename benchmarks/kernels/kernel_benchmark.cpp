@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
@@ -136,9 +137,10 @@ std::vector<Row> measure(const instruments::Device& device, const Options& optio
                 {},
                 {}};
         if (bandwidth) {
-          const bool cached = one.bytes <= device.description().last_level_cache_bytes;
+          const bool cached = instruments::fits_into_cache(device.description(), one.bytes);
           row.peak = cached ? "cache" : "memory";
-          row.peak_share = row.rate() / (cached ? bandwidth->cache : bandwidth->memory).per_second;
+          row.peak_share = row.rate() / instruments::attainable_bandwidth(
+                                            *bandwidth, device.description(), one.bytes);
         }
         print(row);
         rows.push_back(std::move(row));
@@ -202,8 +204,6 @@ void run(const Options& options) {
 }  // namespace
 }  // namespace tinyllama::kernel_benchmark
 
-constexpr int kBadInput = 2;
-
 int main(int argc, char** argv) {
   tinyllama::instruments::pin_openmp_threads(argv);
   tinyllama::instruments::host_allocator::install();
@@ -216,14 +216,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadInput;
+    return app.exit(error) == 0 ? 0 : 2;
   }
-  try {
+  return tinyllama::console::run_program("kernel_benchmark", [&] {
     tinyllama::instruments::start_autograd_threads();
     tinyllama::kernel_benchmark::run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "kernel_benchmark: {}\n", error.what());
-    return kBadInput;
-  }
-  return 0;
+    return tinyllama::console::ExitCode::ok;
+  });
 }

@@ -2,6 +2,7 @@
 status 2, before anything is measured."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,9 @@ def test_journal_of_another_run_or_none_is_refused_and_left_alone(
         ([{"a": 1}], "is not the header of a journal", ""),
         ([lines[0], "{", lines[-1]], "line 2: is not valid JSON", ""),
         (lines, "was written with seed = ", "--seed=7"),
+        # the names of cases are the same
+        (lines, "was written with custom = ", "--hidden-dim=64"),
+        (lines, "was written with sdpa_backends = ", "--sdpa-backend=math"),
     ]
     for content, expected, option in bad:
         file = write_journal(tmp_path / "journal.jsonl", *content)
@@ -96,6 +100,17 @@ def test_journal_of_another_run_or_none_is_refused_and_left_alone(
         assert str(file) in message
         assert expected in message
         assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["--list", "--dry-run", "--benchmark_format=json"])
+def test_standard_output_that_is_full_is_an_error(program: Program, mode: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = program.start(
+            *SMALL, *RUN, *FFN, *QUICK, mode, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "standard output cannot be written" in said
 
 
 def test_files_that_cannot_be_written_are_refused_at_once(
@@ -117,5 +132,9 @@ def test_files_that_cannot_be_written_are_refused_at_once(
         assert option.removeprefix("--") in message
     assert copy_of_journal.read_bytes() == before
     assert list(tmp_path.iterdir()) == [copy_of_journal]
+    kept = tmp_path / "out.json.part"
+    kept.write_text("of the user's")
+    program.run(*SMALL, *RUN, *FFN, *QUICK, f"--benchmark_out={tmp_path}/out.json")
+    assert kept.read_text() == "of the user's"
     left = {path.name for path in smoke_run.result_file.parent.iterdir()}
     assert left == {"journal.jsonl", "out.json"}

@@ -128,6 +128,20 @@ def test_complete_run_measures_nothing_again(
     assert shown[0] == shown[1]
 
 
+def test_cases_that_are_not_asked_for_again_stay_in_the_journal_alone(
+    smoke_run: FinishedRun,
+    copy_of_journal: Path,
+    program: Program,
+    validator: Draft202012Validator,
+) -> None:
+    before = copy_of_journal.read_bytes()
+    fewer = [option for option in smoke_run.arguments if not option.startswith("--components")]
+    _, result = resume(program, copy_of_journal, choice=[*fewer, "--components=ffn"])
+    assert validator.is_valid(result)
+    assert {name.partition("/")[0] for name in entries_by_case(result)} == {"ffn"}
+    assert copy_of_journal.read_bytes() == before
+
+
 def test_failure_in_the_journal_still_counts(
     killed_run: KilledRun, program: Program, tmp_path: Path
 ) -> None:

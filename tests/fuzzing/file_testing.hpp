@@ -31,7 +31,12 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
-  std::filesystem::path operator/(const char* name) const { return path_ / name; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  /// One line, in folders that are made.
+  void write(const std::filesystem::path& name, const std::string& line) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << line << '\n';
+  }
   const std::filesystem::path& path() const { return path_; }
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
