@@ -52,12 +52,6 @@ def copy_program() -> Path:
     return built_program("tests/fuzzing/copy_weights")
 
 
-@pytest.fixture(scope="session")
-def kernel_benchmark() -> Path:
-    """The built kernel_benchmark."""
-    return built_program("benchmarks/kernels/kernel_benchmark")
-
-
 class ScriptCheckout:
     """A folder with a copy of scripts/ and requirements, to run their shell functions in."""
 

@@ -209,16 +209,6 @@ bool fits_into_cache(const DeviceDescription& device, int64_t bytes) {
   return bytes <= 2 * device.last_level_cache_bytes;
 }
 
-double median_triad_rate(const Device& cpu, int64_t bytes, int64_t repetitions) {
-  const Arrays arrays(cpu, bytes);
-  const Triad triad = triad_with_ordinary_stores();
-  std::vector<double> seconds = time_iterations(
-      cpu, repetitions, [] {}, [&] { run_on_cpu(triad, arrays, 1); });
-  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size() / 2);
-  std::ranges::nth_element(seconds, middle);
-  return static_cast<double>(arrays.bytes()) / *middle;
-}
-
 double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,
                             int64_t bytes) {
   // What stayed in the last-level cache since the last iteration saves a read and a write of it.

@@ -67,10 +67,6 @@ bool fits_into_cache(const DeviceDescription& device, int64_t bytes);
 /// bandwidth for as much as fits into it, read and written, memory's for the rest. `bytes` > 0.
 double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,
                             int64_t bytes);
-/// Bytes per second of that triad on a CPU with ordinary stores, over arrays of `bytes` together
-/// that the pass before left where they are: what a kernel with this working set can hope for.
-/// Median of `repetitions`.
-double median_triad_rate(const Device& cpu, int64_t bytes, int64_t repetitions);
 
 /// One row of fixtures/device_peaks.json: dense figures of one logical device.
 struct DatasheetPeaks {
