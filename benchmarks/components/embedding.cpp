@@ -12,19 +12,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Embedding layer(w.config, initializer);
   load_weights(request, layer.parameters("model.embed_tokens."));
   const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.vocab_size());
-  std::vector<at::Tensor> gradients;
-  if (has_backward(request.pass)) {
-    gradients = {output_gradient({w.batch, w.seq, w.config.hidden_dim()}, storage_type(w.dtype),
-                                 initializer)};
-  }
-  return std::make_unique<harness::LayerWork>(
-      harness::Layer{{},
-                     layer.parameters(""),
-                     [=] {
-                       return NamedTensors{{"output", layer.forward(tokens)}};
-                     },
-                     gradients},
-      request.pass, w.dtype, request.device.type());
+  return layer_work(request, {}, layer.parameters(""), storage_type(w.dtype), initializer,
+                    [=] { return layer.forward(tokens); });
 }
 
 }  // namespace

@@ -13,13 +13,18 @@ at::Tensor hidden_states(const Workload& workload, TensorInitializer& initialize
       .requires_grad_(true);
 }
 
-at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
-                           TensorInitializer& initializer) {
-  return initializer.normal(shape).to(type);
-}
-
-c10::ScalarType gemm_output_type(const Workload& workload) {
-  return compute_type(workload.dtype);
+std::unique_ptr<harness::WorkItem> layer_work(const harness::BuildRequest& request,
+                                              const NamedTensors& inputs,
+                                              const NamedTensors& parameters, c10::ScalarType type,
+                                              TensorInitializer& initializer,
+                                              const std::function<at::Tensor()>& forward) {
+  const Workload& w = request.workload;
+  std::vector<at::Tensor> gradients;
+  if (has_backward(request.pass))
+    gradients = {initializer.normal({w.batch, w.seq, w.config.hidden_dim()}).to(type)};
+  const auto named = [forward] { return NamedTensors{{"output", forward()}}; };
+  return std::make_unique<harness::LayerWork>(harness::Layer{inputs, parameters, named, gradients},
+                                              request.pass, w.dtype, request.device.type());
 }
 
 std::string refuse_loss(const Workload& workload, Pass pass) {

@@ -1,6 +1,8 @@
 // Inputs that several components share.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,12 +33,13 @@ void load_weights(const harness::BuildRequest& request, const NamedTensors& para
 /// hidden_states [B, S, D] from N(0, 1), requiring gradients.
 at::Tensor hidden_states(const Workload& workload, TensorInitializer& initializer);
 
-/// A gradient of `shape` from N(0, 1) in `type`, to start a backward from.
-at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
-                           TensorInitializer& initializer);
-
-/// Type of what the last GEMM of a layer returns.
-c10::ScalarType gemm_output_type(const Workload& workload);
+/// The work of a layer with one output [B, S, D]: a backward starts from a gradient of it in
+/// `type`, which is drawn last.
+std::unique_ptr<harness::WorkItem> layer_work(const harness::BuildRequest& request,
+                                              const NamedTensors& inputs,
+                                              const NamedTensors& parameters, c10::ScalarType type,
+                                              TensorInitializer& initializer,
+                                              const std::function<at::Tensor()>& forward);
 
 /// Refuses sequences of one token for passes that need the loss, and a backward alone of a loss
 /// whose forward has done it already.

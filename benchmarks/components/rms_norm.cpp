@@ -12,17 +12,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const RmsNorm layer(w.config, w.variant, initializer);
   load_weights(request, layer.parameters(kFirstLayer + "input_layernorm."));
   const at::Tensor x = hidden_states(w, initializer);
-  std::vector<at::Tensor> gradients;
-  if (has_backward(request.pass))
-    gradients = {output_gradient(x.sizes(), storage_type(w.dtype), initializer)};
-  return std::make_unique<harness::LayerWork>(
-      harness::Layer{{{"hidden_states", x}},
-                     layer.parameters(""),
-                     [=] {
-                       return NamedTensors{{"output", layer.forward(x)}};
-                     },
-                     gradients},
-      request.pass, w.dtype, request.device.type());
+  return layer_work(request, {{"hidden_states", x}}, layer.parameters(""), storage_type(w.dtype),
+                    initializer, [=] { return layer.forward(x); });
 }
 
 }  // namespace
