@@ -58,8 +58,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for day in reversed(range(FILES)):
         wobble = (1 + 1e-3 * (day % 4)) * (1.2 if day >= CHANGED_AT else 1.0)
         times = {FFN: 0.010 * wobble, LOSS: 0.005 * (1 + 1e-3 * (day % 3))}
-        version = "2.14.0" if day >= CHANGED_AT else "2.13.0"
-        files.append(result(folder / f"{day}.json", day, times, torch_version=version))
+        version, host = ("2.14.0", "b") if day >= CHANGED_AT else ("2.13.0", "a")
+        own = {"torch_version": version, "host_name": f"host_{host}"}
+        files.append(result(folder / f"{day}.json", day, times, **own))
     device = {**CONTEXT["device"], "name": HOSTILE}
     files += [result(folder / f"h{day}.json", day, {FFN: 0.1}, device=device) for day in (0, 1)]
     assert run("add", *files, "--store", folder / "history.sqlite") == 0
@@ -254,7 +255,7 @@ def test_changes_of_one_series(
 
 
 def test_the_newest_change_comes_first() -> None:
-    known = dict.fromkeys(("date", "label", "libtorch"), "") | {"dirty": False}
+    known = dict.fromkeys(("date", "label", "libtorch", "host"), "") | {"dirty": False}
     points = [
         known | {"result": i, "commit": str(i), "at": f"{i:02}", "seconds": float(seconds)}
         for i, seconds in enumerate(np.exp(THREE))
@@ -273,7 +274,9 @@ def test_changes_are_advisory_and_name_commit_and_files(
     assert point["results_after"] == list(range(FILES - CHANGED_AT, 0, -1))
     assert point["results_before"] == list(range(FILES, FILES - CHANGED_AT, -1))
     assert (point["commit"][:4], point["last_commit_before"][:4]) == ("0009", "0008")
-    assert point["remark"] == "libtorch 2.13.0 before, 2.14.0 after"
+    # machines of one kind are in one series, and a change does not hide that they are two
+    remarks = ("libtorch 2.13.0 before, 2.14.0 after", "host host_a before, host_b after")
+    assert point["remark"] == "; ".join(remarks)
     assert run("changes", "--store", store) == 0
     shown = capsys.readouterr().out
     assert "Advisory: results of different days are not paired" in shown

@@ -12,7 +12,7 @@ import pytest
 from fake_bench import FFN, LOSS, PROGRAM, make_build
 from samples import Json, Played, failed, skipped
 
-from tinyllama_tools.compare.blocks import BASE, NEW, RecordingWriter, read_recording
+from tinyllama_tools.compare.blocks import BASE, GIVEN_UP, NEW, RecordingWriter, read_recording
 from tinyllama_tools.compare.run import (
     ALL_DECIDED,
     ALL_LOOKS,
@@ -122,7 +122,9 @@ def test_failures_and_skips() -> None:
     assert "wrong: left out: new: crash 0" in said
     assert "bad: given up: new: crash 4" in said
     run, *_ = ran({"wrong": 1.0}, events=events)
-    assert (run.blocks, run.ended) == (0, ALL_DECIDED)
+    assert (run.blocks, run.ended) == (0, GIVEN_UP)
+    run, *_ = ran({"large": 1.0}, events=events)
+    assert (run.blocks, run.ended) == (1, GIVEN_UP)
 
 
 def test_an_interrupted_run_is_judged_at_the_looks_it_reached() -> None:

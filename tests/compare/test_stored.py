@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -174,6 +175,7 @@ def test_two_variants_of_one_file_are_compared(
         "block": 0.25,
     }
     assert found.document["geometric_mean_ratio"] == pytest.approx((0.5 * 0.5 * 0.25) ** (1 / 3))
+    assert not any("is the same file as" in text for text in found.warnings)
     assert main([str(file), "--variants", "baseline,fused"]) == 2
     assert "has no case of 'fused', but of: baseline, optimized" in capsys.readouterr().err
 
@@ -221,7 +223,8 @@ def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
 
 
 def noise(**changes: object) -> Json:
-    return {
+    """`...`: without that key."""
+    told = {
         "kind": "tiny_llama noise profile",
         "schema_version": 1,
         "host_name": "host",
@@ -231,6 +234,7 @@ def noise(**changes: object) -> Json:
         "cases": {name: {"scatter": 0.003, "degrees": 60} for name in TIMES if name != LOSS},
         "default": {"scatter": 0.05, "degrees": 60},
     } | changes
+    return {key: value for key, value in told.items() if value is not ...}
 
 
 def test_a_profile_gives_verdicts_on_one_file_a_side(
@@ -251,6 +255,14 @@ def test_a_profile_gives_verdicts_on_one_file_a_side(
     reach = 2.0003 * math.sqrt(2) * 0.003
     assert math.log(ffn["interval"]["high"] / 1.2) == pytest.approx(reach, rel=1e-3)
     assert "not in the noise profile" in found.cases[LOSS]["note"]
+    # of several files of one side the median counts, in whatever order they are named
+    times = [{**TIMES, FFN: TIMES[FFN] * factor} for factor in (0.8, 1.0, 1.19)]
+    several = [write(tmp_path / f"{i}.json", document(t)) for i, t in enumerate(times)]
+    for base in itertools.permutations(several):
+        sides = ("--base", *base, "--new", pair[1], "--noise-profile", path)
+        found = Found(tmp_path / "out", *sides)
+        assert found.outcomes == expected
+        assert found.cases[FFN]["ratio"] == pytest.approx(1.2)
     # in its usual place it is used where it is of this machine
     monkeypatch.setattr(stored_command, "DEFAULT_PATH", path)
     assert Found(tmp_path / "out", *pair).outcomes[FFN] == "slower"
@@ -262,6 +274,7 @@ def test_a_profile_gives_verdicts_on_one_file_a_side(
         # another machine of the same make
         ({"host_name": "other"}, "is of host_name 'other', the results are of"),
         ({"kind": "other"}, "kind: 'tiny_llama noise profile' was expected"),
+        *(({key: ...}, f"'{key}' is a required property") for key in stored_command.MACHINE),
         ({"default": {"scatter": 0.1, "degrees": 0}}, "default.degrees: 0 is less than or equal"),
     ]
     for changes, text in refused:

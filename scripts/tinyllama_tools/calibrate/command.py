@@ -11,9 +11,9 @@ is on disk when it is done, so whatever was interrupted goes on with the next st
 all that the folder has is analysed: false alarms a family, detection, and this machine's noise
 profile, which `scripts/compare BASE.json NEW.json` reads.
 
-Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row, in the check of the
-recordings' earlier half or in the whole runs; 2 bad input, or nothing recorded;
-3 with --strict, where there are too few families, blocks or whole runs to show it; 130 interrupted.
+Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row or in the whole runs;
+2 bad input, or nothing recorded; 3 with --strict, where there are too few families, blocks or whole
+runs to show it; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -164,13 +164,19 @@ ROUND_BLOCKS = 10
 MOST_WITHOUT_VERDICT = 3
 
 
+# one has no scatter
+FEWEST_BLOCKS = 2
+
+
 def quiet_recordings(options: argparse.Namespace) -> Recorded:
-    """Those that were named, or all of the folder's. BadInputError where there is none."""
+    """Those that were named, or all of the folder's. BadInputError where they have too few
+    blocks."""
     found = read_recordings(options.recordings or recording_paths(options.folder, QUIET))
-    if found is None:
+    blocks = found.blocks.blocks if found else 0
+    if found is None or blocks < FEWEST_BLOCKS:
         raise BadInputError(
-            "no recording with a block in which every case was measured; make one with "
-            "`scripts/compare calibrate --record 30m`"
+            f"recorded blocks in which every case was measured: {blocks}, and at least "
+            f"{FEWEST_BLOCKS} are needed; record them: `scripts/compare calibrate --record 30m`"
         )
     return found
 
@@ -264,14 +270,18 @@ def noise_row(case: str, blocks: Sequence[BlockSummary]) -> Json:
     }
 
 
-# A/A runs without an alarm, and slowed ones, that a claim takes; the share that has to be found
-ENOUGH_RUNS, ENOUGH_TRIES, WANTED_SHARE = 50, 20, 0.95
+# A/A runs with a verdict, and without an alarm, that a claim takes
+ENOUGH_RUNS = 50
+
+
+# of a run, beside what was asked of it
+MADE_WITH = ("git_commit", "device", "threads")
 
 
 def group_row(runs: Sequence[Json]) -> Json:
-    """Runs of the same slowdown, options and commit. Those without a verdict count in every
-    denominator. `standing`, of A/A runs: broken where there are false verdicts in more of them than
-    alpha allows, beyond doubt; held with 50 verdicts, none of which says `slower`."""
+    """Runs of the same slowdown, options, commit and machine. Those without a verdict count in
+    every denominator. `standing`, of A/A runs: broken where there are false verdicts in more of
+    them than alpha allows, beyond doubt; held with 50 verdicts, none of which says `slower`."""
     first = runs[0]
     settings = run_settings(first["options"])
     found = [set(run["outcomes"].values()) for run in runs]
@@ -291,7 +301,7 @@ def group_row(runs: Sequence[Json]) -> Json:
         "options": shlex.join(first["options"]),
         "alpha": settings.alpha,
         "budget_seconds": settings.budget,
-        **{key: first[key] for key in ("git_commit", "device", "threads")},
+        **{key: first[key] for key in MADE_WITH},
         "runs": len(runs),
         "seconds": sum(run["seconds"] for run in runs),
         "slower": slower,
@@ -311,41 +321,35 @@ def run_rows(runs: Sequence[Json]) -> list[Json]:
     """A row a group, in the order of their first run."""
     groups: dict[str, list[Json]] = {}
     for run in runs:
-        key = json.dumps([sorted(run["slowdown"].items()), run["options"], run["git_commit"]])
+        made_with = [run[key] for key in MADE_WITH]
+        key = json.dumps([sorted(run["slowdown"].items()), run["options"], made_with])
         groups.setdefault(key, []).append(run)
     return [group_row(group) for group in groups.values()]
 
 
-EARLIER_HALF, LATER_HALF = "recorded, earlier half", "recorded, later half"
-
-
 def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
     """What the folder's recordings and runs show. False alarms are counted of the A/A family where
-    one was recorded. ValueError where there are too few blocks."""
+    one was recorded."""
     names = {FAMILY: "A/A, a family of its own"}
     names |= {kind: f"every case slowed by {x:.0%}" for x, kind in SLOWED_KINDS.items()}
     names |= {INSIDE_KIND: f"slowed inside {INSIDE}"}
     read = {kind: read_recordings(recording_paths(folder, kind)) for kind in names}
     found = {kind: recorded for kind, recorded in read.items() if recorded}
-    _, later = quiet.blocks.halves()
-    earlier_family, later_family = found.get(FAMILY, quiet).blocks.halves()
-    say(f"{settings.families} families of the earlier half of the blocks, and thrice of the later")
-    ways = (rates.AS_MEASURED, rates.TOSSED, rates.IN_ORDER)
-    check = rates.false_alarm_row(EARLIER_HALF, earlier_family, settings)
-    alarms = [rates.false_alarm_row(LATER_HALF, later_family, settings, sides) for sides in ways]
+    say(f"{settings.families} families of the recorded blocks")
+    alarms = rates.false_alarm_row(found.get(FAMILY, quiet).blocks, settings)
     say(f"{settings.tries} tries a case and slowdown")
     injected = {x: found[kind].blocks for x, kind in SLOWED_KINDS.items() if kind in found}
     # the parts and the model are a family of its own, since a step takes longer than all of them
-    parts = [name for name in later.cases if rates.component_of(name) != rates.WHOLE_STEP]
-    detected = rates.detection_rows(later.only(parts or later.cases), injected, settings)
-    design = settings.design(len(quiet.blocks.cases))
+    cases = quiet.blocks.cases
+    parts = [name for name in cases if rates.component_of(name) != rates.WHOLE_STEP]
+    detected = rates.detection_rows(quiet.blocks.only(parts or cases), injected, settings)
+    design = settings.design(len(cases))
     inside = [found[INSIDE_KIND].blocks] if INSIDE_KIND in found else []
     attributed = [rates.attribution_row(blocks, INSIDE, design, settings) for blocks in inside]
     rows = [("A/A", quiet), *((names[kind], one) for kind, one in found.items())]
     return {
         "recordings": [{"name": name, **one.row} for name, one in rows],
-        "check": check,
-        "false_alarms": alarms,
+        "false_alarms": [alarms],
         "detection": detected,
         "attribution": attributed,
         "runs": run_rows(record.kept_runs(folder)),
@@ -354,12 +358,11 @@ def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
 
 
 def document_standing(document: Json) -> str:
-    """`broken` where any row of false alarms is, or the check of the earlier half, or the real A/A
-    runs of any group; else `not shown` where any row or all real A/A runs are, else `held`."""
+    """`broken` where any row of false alarms is, or the real A/A runs of any group; else `not
+    shown` where any row or all real A/A runs are, else `held`."""
     rows = [row["standing"] for row in document["false_alarms"]]
     runs = [row["standing"] for row in document.get("runs", []) if "standing" in row]
-    check = [document["check"]["standing"]] if "check" in document else []
-    if BROKEN in {*rows, *runs, *check}:
+    if BROKEN in {*rows, *runs}:
         return BROKEN
     are_runs_shown = "runs" not in document or HELD in runs
     return HELD if are_runs_shown and NOT_SHOWN not in rows else NOT_SHOWN
@@ -394,11 +397,7 @@ def case_words(name: str) -> str:
 
 
 WORDS = (bounded, case_words, duration, seconds_words, share_words, small_percent)
-CONSTANTS = {
-    **{"HELD": HELD, "BROKEN": BROKEN, "NOT_SHOWN": NOT_SHOWN, "TEN_MINUTES": rates.TEN_MINUTES},
-    **{"ENOUGH_RUNS": ENOUGH_RUNS, "ENOUGH_TRIES": ENOUGH_TRIES, "WANTED_SHARE": WANTED_SHARE},
-    "SCENARIOS": [rates.SIMULATED + name for name in rates.SCENARIOS],
-}
+CONSTANTS = {"ENOUGH_RUNS": ENOUGH_RUNS, "TEN_MINUTES": rates.TEN_MINUTES}
 
 
 def _aligned(table: re.Match[str]) -> str:
@@ -415,7 +414,7 @@ def calibration_page(document: Json) -> str:
 
 
 DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
-KIND, SCHEMA_VERSION = "tiny_llama calibration", 1
+KIND, SCHEMA_VERSION = "tiny_llama calibration", 2
 EXPANDED = ("recordings", "false_alarms", "runs", "detection", "attribution", "noise")
 
 

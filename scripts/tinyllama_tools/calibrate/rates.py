@@ -45,15 +45,6 @@ class PairedBlocks:
         """How many there are."""
         return self.values.shape[1]
 
-    def halves(self) -> tuple[PairedBlocks, PairedBlocks]:
-        """The earlier and the later half in time, so that what the machine did in between counts.
-        ValueError where there are fewer than two blocks."""
-        if self.blocks < 2:
-            raise ValueError(f"{self.blocks} block: halves need at least 2")
-        middle = self.blocks // 2
-        ends = self.values[:, :middle], self.values[:, middle:]
-        return tuple(replace(self, values=values) for values in ends)
-
     def only(self, cases: Sequence[str]) -> PairedBlocks:
         """These cases of every block."""
         numbers = [self.cases.index(case) for case in cases]
@@ -98,8 +89,9 @@ def judge_looks(
     """The verdict of every case (blocks x BlockSummary) at the planned looks, as far as blocks and
     `budget` (seconds, by the costs `of` these cases) go; unclear where no look was reached.
 
-    As in `compare run`: a case that has its verdict is measured no further, and where not all open
-    cases can reach the next look, those farthest from a verdict are left as they are.
+    As in `compare run`: a budget that does not reach the first look with all cases is refused; a
+    case that has its verdict is measured no further, and where not all open cases can reach the
+    next look, those farthest from a verdict are left as they are.
     """
     found = [Verdict(Outcome.UNCLEAR, 0, 0.0)] * len(rows)
     judgements: list[Judgement | None] = [None] * len(rows)
@@ -113,6 +105,8 @@ def judge_looks(
         return of.costs.of(of.cases[case] for case in cases) if of else 0.0
 
     for look in design.looks:
+        if not seen and look * cost(still_open) > budget - spent:
+            break
         nearest = sorted(still_open, key=distance)
         while nearest and (look - seen) * cost(nearest) > budget - spent:
             nearest.pop()
@@ -134,65 +128,39 @@ def judge_looks(
     return found
 
 
-# what becomes of the order and the sides of the blocks that are drawn
-AS_MEASURED, TOSSED = "as measured", "tossed anew"
-IN_ORDER = "as measured, in order of time"
-WINDOWS, ONCE = "in windows of consecutive blocks", "without replacement in a family"
-ONCE_A_CASE, AGAIN = "without replacement in a case, with overlap", "with replacement"
-
-
-def drawing(available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED) -> str:
-    """How `groups` of `wanted` blocks are drawn: none twice in a family where there are enough for
-    that, else none twice in a group. Only the first shows anything: else blocks count repeatedly.
-    Windows start anywhere; where there are too few blocks, the first follows the last."""
-    if sides == IN_ORDER:
-        return WINDOWS
-    return ONCE if available >= groups * wanted else ONCE_A_CASE if available >= wanted else AGAIN
-
-
-def drawn(available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED) -> Json:
-    """What every row says of its blocks; `is_shown`: as many different ones as it needs."""
-    return {
-        "blocks": available,
-        "blocks_needed": groups * wanted,
-        "is_shown": available >= groups * wanted,
-        "drawing": drawing(available, wanted, groups, sides),
-    }
+def drawn(available: int, wanted: int, groups: int = 1) -> Json:
+    """What every row says of its blocks; `is_shown`: there are as many as it needs."""
+    needed = groups * wanted
+    return {"blocks": available, "blocks_needed": needed, "is_shown": available >= needed}
 
 
 def draw_blocks(
-    rng: np.random.Generator, available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED
+    rng: np.random.Generator, available: int, wanted: int, groups: int = 1
 ) -> np.ndarray:
-    """Numbers of blocks, a row a group; see drawing()."""
-    how = drawing(available, wanted, groups, sides)
-    if how == WINDOWS:
-        starts = rng.integers(0, max(1, available - wanted + 1), (groups, 1))
-        return (starts + np.arange(wanted)) % available
-    if how == ONCE:
-        return rng.permutation(available)[: groups * wanted].reshape(groups, wanted)
-    if how == ONCE_A_CASE:
-        return np.stack([rng.permutation(available)[:wanted] for _ in range(groups)])
-    return rng.integers(0, available, (groups, wanted))
+    """Numbers of blocks, a row a group, none twice. Where there are too few, each group has fewer
+    than wanted, and is judged at the looks that these reach."""
+    each = min(wanted, available // groups)
+    return rng.permutation(available)[: groups * each].reshape(groups, each)
 
 
 def draw_family(
-    recorded: PairedBlocks, family: int, wanted: int, sides: str, rng: np.random.Generator
+    recorded: PairedBlocks, family: int, wanted: int, rng: np.random.Generator, *, is_tossed: bool
 ) -> Array:
     """An A/A family of `family` cases, `wanted` blocks each; recorded cases serve several times,
     with other blocks, where they are fewer. Blocks are drawn whole, so that what disturbs several
     cases at once stays together.
 
-    `tossed anew`: which side of a drawn block is called the base is left to chance (under A/A both
-    are as good), which makes the null hypothesis exact; without it a side that the recording
-    favoured stays favoured.
+    `is_tossed`: chance decides which side of a drawn block is called the base (under A/A both are
+    as good). That makes the null hypothesis exact and each family a trial of its own; else all
+    families of a recording share the side that it happened to favour.
     """
     groups = -(-family // len(recorded.cases))
-    numbers = draw_blocks(rng, recorded.blocks, wanted, groups, sides)
-    tossed = rng.integers(0, 2 if sides == TOSSED else 1, numbers.shape)
-    drawn = recorded.values[:, numbers]
-    # the judge sees the log-ratio and its error alone
-    drawn[..., LOG_RATIO] *= 1 - 2 * tossed
-    return drawn.swapaxes(0, 1).reshape(-1, *drawn.shape[2:])[:family]
+    numbers = draw_blocks(rng, recorded.blocks, wanted, groups)
+    found = recorded.values[:, numbers]
+    if is_tossed:
+        # the judge sees the log-ratio and its error alone
+        found[..., LOG_RATIO] *= 1 - 2 * rng.integers(0, 2, numbers.shape)
+    return found.swapaxes(0, 1).reshape(-1, *found.shape[2:])[:family]
 
 
 # families, or tries, that one call of a worker process draws
@@ -293,8 +261,8 @@ def simulate(
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 # standing of a row whose families count with those of others
 IN_ALL = "in all"
-# what the names of rows of simulated data begin with
-SIMULATED = "simulated: "
+# what a row is of; the names of simulated ones begin so
+RECORDED, SIMULATED = "recorded, sides tossed anew", "simulated: "
 # within which a detection is told
 FIVE_MINUTES, TEN_MINUTES = 300.0, 600.0
 # who is blamed where no part is
@@ -353,15 +321,15 @@ FAMILIES, FALSE, FALSE_SLOWER = "families", "false", "slower families"
 
 
 def _count(
-    recorded: PairedBlocks, design: Design, sides: str, families: int, seed: int
+    recorded: PairedBlocks, design: Design, is_tossed: bool, families: int, seed: int
 ) -> Counter[str]:
     """FAMILIES drawn, those with a FALSE verdict, those with a FALSE_SLOWER one, and the verdicts
     of all cases by outcome."""
     rng = np.random.default_rng(seed)
     counts: Counter[str] = Counter({FAMILIES: families})
     for _ in range(families):
-        drawn = draw_family(recorded, design.cases, design.looks[-1], sides, rng)
-        outcomes = Counter(verdict.outcome.value for verdict in judge_looks(drawn, design))
+        family = draw_family(recorded, design.cases, design.looks[-1], rng, is_tossed=is_tossed)
+        outcomes = Counter(verdict.outcome.value for verdict in judge_looks(family, design))
         slower = outcomes[Outcome.SLOWER.value] > 0
         counts.update(outcomes)
         counts[FALSE_SLOWER] += slower
@@ -369,7 +337,7 @@ def _count(
     return counts
 
 
-def _row(name: str, counts: Counter[str], settings: Settings, sides: str, blocks: Json) -> Json:
+def _row(name: str, counts: Counter[str], settings: Settings, blocks: Json) -> Json:
     """`blocks`: keys as of drawn()."""
     false = share(counts[FALSE], counts[FAMILIES])
     return {
@@ -379,21 +347,18 @@ def _row(name: str, counts: Counter[str], settings: Settings, sides: str, blocks
         "false": false,
         "slower": share(counts[FALSE_SLOWER], counts[FAMILIES]),
         "verdicts": {found.value: counts[found.value] for found in Outcome if counts[found.value]},
-        "sides": sides,
         **blocks,
         "standing": standing(false, settings.alpha, has_enough=blocks["is_shown"]),
     }
 
 
-def false_alarm_row(
-    name: str, data: PairedBlocks, settings: Settings, sides: str = AS_MEASURED
-) -> Json:
-    """Families drawn from `data`, held against alpha."""
+def false_alarm_row(data: PairedBlocks, settings: Settings) -> Json:
+    """Families drawn from recorded blocks, sides tossed anew, held against alpha."""
     design = settings.design(settings.cases)
-    work = partial(_count, data, design, sides)
+    work = partial(_count, data, design, True)
     counts = sum(in_chunks(work, settings.families, settings.seed, settings.jobs), Counter())
     groups = -(-settings.cases // len(data.cases))
-    return _row(name, counts, settings, sides, drawn(data.blocks, design.looks[-1], groups, sides))
+    return _row(RECORDED, counts, settings, drawn(data.blocks, design.looks[-1], groups))
 
 
 FAMILIES_A_SIMULATION = 50
@@ -403,7 +368,7 @@ SPARE = 3
 
 def _count_simulated(scenario: str, design: Design, families: int, seed: int) -> Counter[str]:
     data = simulate(scenario, cases=design.cases, blocks=SPARE * design.looks[-1], seed=seed)
-    return _count(data, design, AS_MEASURED, families, seed)
+    return _count(data, design, False, families, seed)
 
 
 def simulated_rows(settings: Settings) -> list[Json]:
@@ -414,9 +379,8 @@ def simulated_rows(settings: Settings) -> list[Json]:
     rows, together = [], Counter()
 
     def add(name: str, counts: Counter[str], simulations: int) -> Json:
-        how = f"a simulation for every {FAMILIES_A_SIMULATION} families at most"
-        made = drawn(simulations * blocks, simulations * blocks) | {"drawing": how}
-        rows.append(_row(SIMULATED + name, counts, settings, "as simulated", made))
+        made = drawn(simulations * blocks, simulations * blocks)
+        rows.append(_row(SIMULATED + name, counts, settings, made))
         return rows[-1]
 
     for scenario in SCENARIOS:

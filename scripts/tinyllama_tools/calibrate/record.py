@@ -145,7 +145,8 @@ def _conditions(header: Json) -> Json:
     for side in SIDES:
         context = header[f"{side}_context"]
         found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
-        found[f"{side}_context.threads"] = context.get("threads")
+        for name in ("host_name", "threads", "git_commit", "git_dirty"):
+            found[f"{side}_context.{name}"] = context.get(name)
         environment = f"{side}_environment"
         found[environment] = header.get("settings", {}).get(environment) or {}
     return found
@@ -216,9 +217,9 @@ RUN_SCHEMA = {
 def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str]) -> Json:
     """One run of the command: a line of RUNS. `slowdown`: of the new side, fraction by expression.
 
-    `outcomes` and `culprits` by case; `reason`: why it measured and ended without a verdict (budget
-    too short, blocks became slower), empty where it has one. Raises BadInputError where nothing was
-    measured: bad options, or a program that cannot start.
+    `outcomes` and `culprits` by case; `reason`: in the words of comparison.json, how it ended
+    without a verdict (budget too short), empty where it has one; what it said of that is shown.
+    Raises BadInputError where nothing was measured: bad options, or a program that cannot start.
     """
     started, clock = datetime.now(timezone.utc), time.monotonic()
     sides = ["--base", str(build), "--new", str(build)]
@@ -228,12 +229,16 @@ def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str])
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         if finished.returncode == INTERRUPTED:
             raise KeyboardInterrupt
+        words = last_words(finished.stderr)
         found = Path(folder) / "comparison.json"
         if not found.is_file():
-            words = last_words(finished.stderr)
             raise BadInputError(f"compare run ended with {finished.returncode}: {words}")
         document = json.loads(found.read_text(encoding="utf-8"))
     cases, context = document["cases"], document.get("base_context", {})
+    is_judged = finished.returncode != BAD_INPUT
+    if not is_judged:
+        # before it stands its progress, with files that are gone
+        say(words.rpartition("\n")[2])
     blamed = {case["name"]: case["attribution"] for case in cases if case.get("attribution")}
     return {
         "slowdown": dict(slowdown),
@@ -243,7 +248,7 @@ def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str])
         "started": started.isoformat(timespec="seconds"),
         "options": [without_folders(option) for option in options],
         "culprits": {name: attribution["culprit"] for name, attribution in blamed.items()},
-        "reason": last_words(finished.stderr) if finished.returncode == BAD_INPUT else "",
+        "reason": "" if is_judged else document["design"]["ended"],
         "git_commit": str(context.get("git_commit", "unknown")),
         "device": str(context.get("device", {}).get("name", "unknown")),
         "threads": context.get("threads"),
@@ -251,10 +256,13 @@ def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str])
 
 
 def keep_run(run: Json, folder: Path) -> None:
-    """Adds its line."""
+    """Adds its line, in place of a last one that was cut short."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / RUNS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(run) + "\n")
+    path = folder / RUNS
+    kept = path.read_bytes() if path.is_file() else b""
+    with path.open("ab") as file:
+        file.truncate(kept.rfind(b"\n") + 1)
+        file.write(json.dumps(run).encode() + b"\n")
 
 
 def kept_runs(folder: Path) -> list[Json]:

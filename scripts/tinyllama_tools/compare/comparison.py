@@ -118,7 +118,7 @@ def exit_status(cases: Iterable[ComparedCase], strict: bool, fail_on_growth: boo
     deterministic counter that got worse. Cases allowed by name fail nothing."""
     cases = list(cases)
     judged = {case.outcome for case in cases if not case.allowed}
-    grown = fail_on_growth and any(case.grown for case in cases)
+    grown = fail_on_growth and any(case.grown and not case.allowed for case in cases)
     if grown or any(outcome.is_regression for outcome in judged):
         return REGRESSION
     return STILL_UNCLEAR if strict and judged & OPEN else NO_REGRESSION

@@ -74,7 +74,8 @@ STATEMENTS = (
 SERIES = """SELECT device, architecture, threads, name,
   number AS result, git_commit AS "commit", git_dirty AS dirty, date, seconds,
   CASE WHEN git_dirty OR commit_time = '' THEN date ELSE commit_time END AS at,
-  coalesce(json_extract(context, '$.torch_version'), '') AS libtorch, file
+  coalesce(json_extract(context, '$.torch_version'), '') AS libtorch,
+  coalesce(json_extract(context, '$.host_name'), '') AS host, file
 FROM cases JOIN results ON result = number WHERE seconds NOT NULL
 ORDER BY device, architecture, threads, name, at, date, number"""
 DEFAULT_STORE = RESULTS / "history.sqlite"
@@ -102,7 +103,8 @@ def commit_time(commit: str) -> str:
 
 
 def machine_text(device: str, architecture: str, threads: int) -> str:
-    """What a series is of: times of two machines are never in one."""
+    """What a series is of. Machines of one kind are in one, since hosts have other names every time
+    in containers and in hosted CI: a change says where the host is another."""
     own = f"{threads} thread{'' if threads == 1 else 's'}"
     return ", ".join(part for part in (device, architecture, own) if part)
 
@@ -215,8 +217,9 @@ def add_file(store: Path, path: Path, *, skip_known: bool) -> str:
 
 def read_series(store: Path) -> list[Json]:
     """Every case of every machine; cases without a time are left out. Of each {"machine", "case",
-    "points"}, a point a file: {"result", "commit", "dirty", "date", "seconds", "libtorch", "file"},
-    and "at", by which they are ordered, and "label". All outputs are made of these objects."""
+    "points"}, a point a file: {"result", "commit", "dirty", "date", "seconds", "libtorch", "host",
+    "file"}, and "at", by which they are ordered, and "label". All outputs are made of these
+    objects."""
     with opened(store) as database:
         database.row_factory = sqlite3.Row
         rows = database.execute(SERIES).fetchall()
@@ -293,8 +296,10 @@ def _remark(last: Json, first: Json) -> str:
         remarks.append("no commit lies between: the machine or its settings changed")
     if first["dirty"]:
         remarks.append("measured with uncommitted changes")
-    if first["libtorch"] != last["libtorch"]:
-        remarks.append(f"libtorch {last['libtorch']} before, {first['libtorch']} after")
+    for key in ("libtorch", "host"):
+        before, after = last[key] or "unknown", first[key] or "unknown"
+        if before != after:
+            remarks.append(f"{key} {before} before, {after} after")
     return "; ".join(remarks)
 
 
@@ -397,7 +402,7 @@ TEMPLATE = Path(__file__).parent / "templates/history.html.j2"
 LABEL = 8
 MOST_TICKS = 6
 # of a point that is pointed at
-SHOWN = ("label", "result", "date", "libtorch")
+SHOWN = ("label", "result", "date", "libtorch", "host")
 
 
 def _chart(one: Json, changes: Sequence[Json]) -> Json:

@@ -29,6 +29,7 @@ from itertools import chain
 
 from tinyllama_tools.compare.blocks import (
     BASE,
+    GIVEN_UP,
     NEW,
     SIDES,
     CaseRecord,
@@ -117,7 +118,7 @@ class SequentialRun(Measuring):
         self._start = self._clock()
         try:
             self.open_all(verify=verify)
-            self.ended = "" if self.open_cases else ALL_DECIDED
+            self.ended = "" if self.open_cases else GIVEN_UP
             self.progress.begin(self._design.looks[-1])
             while not self.ended:
                 self._one_block()
@@ -147,7 +148,8 @@ class SequentialRun(Measuring):
         if self.open_cases:
             return
         reasons = {record.closed for record in self.cases.values()}
-        self.ended = next((r for r in (BUDGET_USED, ALL_LOOKS) if r in reasons), ALL_DECIDED)
+        endings = (BUDGET_USED, ALL_LOOKS, ALL_DECIDED)
+        self.ended = next((ending for ending in endings if ending in reasons), GIVEN_UP)
         if self.ended == BUDGET_USED and not self.judgements:
             self.refusal = (
                 f"no verdict: blocks became slower, so that --budget held {self.blocks} of the "

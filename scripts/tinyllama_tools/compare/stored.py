@@ -81,7 +81,7 @@ _NOISE = {
 }
 NOISE_SCHEMA = {
     "type": "object",
-    "required": ["kind", "schema_version", "cases", "default"],
+    "required": ["kind", "schema_version", "cases", "default", *MACHINE],
     "properties": {
         "kind": {"const": NOISE_KIND},
         "schema_version": {"const": NOISE_VERSION},
@@ -275,7 +275,7 @@ def judge_stored(
     if profile is not None and shared:
         judgements = {
             name: judge_with_profile(
-                *(side.files[0] for side in pair),
+                *(side.seconds for side in pair),
                 **profile["cases"].get(name, profile["default"]),
                 cases=len(shared),
                 **levels,
@@ -284,7 +284,7 @@ def judge_stored(
         }
         unknown = "not in the noise profile, whose default stands in"
         warning = (
-            "one file a side: the recorded noise profile stands in for more; alpha "
+            "one file of a side: the recorded noise profile stands in for more; alpha "
             "holds only as far as log seconds are normal with the recorded scatter, which has no "
             "drift over days in it"
         )
@@ -306,7 +306,7 @@ def _files_needed(judgement: Judgement) -> str:
 
 
 def stored_warnings(
-    base: Runs, new: Runs, cases: Sequence[ComparedCase], allowed: Sequence[str]
+    base: Runs, new: Runs, cases: Sequence[ComparedCase], options: argparse.Namespace
 ) -> Iterator[str]:
     """What to know before any number, the most important first: of the contexts, of cases that are
     not on both sides, and of the files."""
@@ -332,9 +332,10 @@ def stored_warnings(
         )
     digests = {run.digest: run.path for run in base}
     for run in new:
-        if run.digest in digests:
+        # variants are of the same files
+        if run.digest in digests and not options.variants:
             yield f"{run.path} is the same file as {digests[run.digest]} of the base"
-    for pattern in allowed:
+    for pattern in options.allow_missing:
         if not any(is_allowed(case.name, [pattern]) for case in cases):
             yield f"--allow-missing '{pattern}': no case is called so"
     for run in (*base, *new):
@@ -422,7 +423,7 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         ),
         options.allow_missing,
     )
-    said = stored_warnings(base, new, cases, options.allow_missing)
+    said = stored_warnings(base, new, cases, options)
     return Comparison(
         "stored",
         _side_name(base),
