@@ -456,31 +456,6 @@ def files(center: float, scatter: float, count: int, seed: int) -> list[float]:
     return (center * np.random.default_rng(seed).lognormal(0, scatter, count)).tolist()
 
 
-def test_verdicts_of_a_family_of_files() -> None:
-    cases = {
-        "slower": (files(1, 0.01, 12, 1), files(1.2, 0.01, 12, 2)),
-        "faster": (files(1.2, 0.01, 12, 3), files(1, 0.01, 12, 4)),
-        "same": (files(1, 0.002, 12, 5), files(1, 0.002, 12, 6)),
-        "unclear": (files(1, 0.1, 12, 7), files(1, 0.1, 12, 8)),
-    }
-    found = judge_unpaired(cases, alpha=1e-3, margin=0.03)
-    assert [judgement.outcome.value for judgement in found.values()] == list(cases)
-    slower, unclear = found["slower"], found["unclear"]
-    assert slower.estimate == pytest.approx(math.log(1.2), abs=0.01)
-    assert slower.low < math.log(1.2) < slower.high
-    assert slower.adjusted_p_value == pytest.approx(4 * 2 / math.comb(24, 12))
-    assert unclear.blocks_needed > unclear.blocks == 12
-    back = judge_unpaired({n: (new, base) for n, (base, new) in cases.items()})["slower"]
-    assert (back.outcome, back.low) == (FASTER, pytest.approx(-slower.high))
-    # too few say how many it takes
-    few = judge_unpaired({"a": ([1.0, 1.01, 1.02], [2.0, 2.01, 2.02])}, alpha=1e-3, margin=0.03)
-    evidence = few["a"]
-    assert evidence.outcome is UNCLEAR
-    assert (evidence.low, evidence.high) == (-math.inf, math.inf)
-    assert evidence.smallest_difference == math.inf
-    assert evidence.blocks_needed >= fewest_files(1, 1e-3) == 7
-
-
 @pytest.mark.parametrize("factor", [1.1, 1.15, 1.2])
 def test_files_that_are_needed_are_enough_and_not_many_more(factor: float) -> None:
     """The same normal scatter at every number of files; the prediction is for nearly all draws."""
