@@ -190,7 +190,9 @@ def all_readers() -> Iterator[Reader]:
     folder = "ranks_strong_2core_xeon_avx512"
     ranks = {f"ranks_{n}.json": reference(f"{folder}/ranks_{n}.json") for n in (2, 1)}
     yield Reader("ranks", ranks, lambda f, _: analyse(read_results(f).results))
-    scaling = {"scaling.json": reference(f"{folder}/scaling.json")} | ranks
+    scaled = json.loads(reference(f"{folder}/scaling.json"))
+    scaled["failures"] = [{"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}]
+    scaling = {"scaling.json": json.dumps(scaled).encode()} | ranks
     yield Reader("scaling", scaling, lambda f, _: read_inputs([source_of(f)]))
     yield Reader(
         "step source", {"ranks_2.json": ranks["ranks_2.json"]}, lambda f, _: read_step_source(f)

@@ -306,6 +306,12 @@ def test_a_report_of_several_runs_names_what_it_lacks(
     of = {one.kind: one for one in section(both).omissions}
     assert of["projection"].is_error and "steps[3].ranks: 'many'" in of["projection"].reason
     assert "figures of merit" in of and rows(section(both), "parallel_efficiency_2")
+    # nor is anything taken from failures that are none
+    for wrong in ({"ranks": [8]}, {"words": 9}, {"status": "1"}):
+        found["failures"] = [{"ranks": 8, "status": 1, "words": "lost"} | wrong]
+        (other / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
+        (one,) = (of for of in section(read_inputs([source_of(other)])).omissions if of.is_error)
+        assert (one.kind, one.reason.startswith("failures[0].")) == ("projection", True)
     own, figures = (figures_of_merit(of).splitlines()[:-1] for of in (inputs, both))
     names = [line.split()[1] for line in figures]
     assert len(names) == len(set(names)) and figures[: len(own)] == own

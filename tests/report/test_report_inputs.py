@@ -16,7 +16,6 @@ from stored import (
     median_ms,
     peak,
     read,
-    rows_of,
     write,
     write_everything,
     write_result,
@@ -91,11 +90,22 @@ def test_a_check_is_beside_the_rounds_and_no_part_of_them(inputs: ReportInputs) 
     """So that rates do not know of it, and predictions can be checked by it."""
     (case,) = inputs.check_cases
     assert str(case.name) == CHECK_STEP and CHECK_STEP not in inputs.sets[0].cases
-    assert inputs.known_steps[CHECK_STEP] == case
     (checked,) = [s for s in inputs.predictions.steps if str(s.cost.name) == CHECK_STEP]
+    assert (checked.measured, checked.kind) == (case, CHECKED)
     seconds = median_ms(CHECK_STEP, ("check.json",)) / 1e3
-    assert checked.measured is not None and checked.kind == CHECKED
-    assert checked.measured.median_seconds == pytest.approx(seconds)
+    assert case.median_seconds == pytest.approx(seconds)
+
+
+def test_a_training_run_checks_no_prediction(inputs: ReportInputs) -> None:
+    """It may accumulate gradients, run on several ranks, or be profiled."""
+    (run,), (study,) = inputs.trainings, inputs.studies
+    shape = {"size": "medium", "batch_size": 4, "seq_len": 512, "gradient_accumulation_steps": 8}
+    summary = run.summary | {"configuration": run.summary["configuration"] | shape}
+    assert inputs.main is not None
+    run = run._replace(summary=summary | {"context": inputs.main.context})
+    found = replace(inputs, trainings=(run,), studies=(study._replace(check=None),))
+    assert str(run.step_name) == CHECK_STEP
+    assert CHECKED not in {step.kind for step in found.predictions.steps}
 
 
 @pytest.mark.parametrize("name", ["products.json", "check.json"])
@@ -126,18 +136,6 @@ def test_products_raise_the_peak_of_all_and_costs_are_of_one_machine(
     # what fits on one machine says nothing of another
     assert inputs.costs
     assert replace(inputs, sets=inputs.sets[::-1]).costs == ()
-
-
-@pytest.mark.parametrize("key", ["parameters", "model_flops", "bytes"])
-def test_costs_of_another_program_are_named(study: Path, key: str) -> None:
-    name = rows_of("ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128")[0]["run_name"]
-
-    def other(content: Json) -> None:
-        next(e for e in content["cases"] if name.startswith(e["name"]))[key] += 8
-
-    change(study / "costs.json", other)
-    inputs = read(study)
-    assert f": {key} is " in only_error(inputs).reason and inputs.costs == ()
 
 
 BAD_ROUNDS: dict[str, Callable[[Json], object]] = {

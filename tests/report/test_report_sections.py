@@ -297,6 +297,18 @@ def test_training_and_ablation_are_the_files(inputs: ReportInputs) -> None:
         assert trace["error_x"][end][place] == pytest.approx(length)
 
 
+def test_runs_of_one_shape_and_results_of_one_day_have_names_of_their_own(tmp_path: Path) -> None:
+    runs = read(*(write_training(tmp_path / name / "run") for name in "ab"))
+    names = [run.name for run in runs.trainings]
+    assert len(set(names)) == 2 and all("performance_summary.json" in name for name in names)
+    phases, losses = section(runs, "training").figures
+    assert [trace["y"] for trace in phases.traces] == [names] * len(phases.traces)
+    assert len({trace["name"] for trace in losses.traces}) == len(losses.traces)
+    assert figure(section(runs, "memory"), "memory_at_peak").traces[0]["x"] == names
+    sets = read(*(write_result(tmp_path / name / "run" / "results.json") for name in "ab")).sets
+    assert len({of.title for of in sets}) == 2
+
+
 def test_roofline_shows_every_case_and_product(
     inputs: ReportInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,8 +374,10 @@ def test_parts_of_the_step_beside_their_speed_of_light(inputs: ReportInputs) -> 
     # a profile of the same step on the same device shows what GEMMs took
     (run,) = inputs.trainings
     same = run._replace(summary={**run.summary, "context": main.context})
+    accumulates = {**run.summary["configuration"], "gradient_accumulation_steps": 2}
+    other = same._replace(summary={**same.summary, "configuration": accumulates})
     measured = run.summary["operators"]["matrix_product_percent"]
-    for one, expected in ((run, None), (same, measured)):
+    for one, expected in ((run, None), (same, measured), (other, None)):
         of_run = table(section(replace(inputs, trainings=(one,)), "time"), "steps")
         assert cell(of_run, run.name, "GEMMs, profiled") == expected
 
@@ -492,7 +506,7 @@ def test_every_frontier_is_shown_with_what_was_tried(tmp_path: Path, inputs: Rep
     ("device", "slower", "larger"),
     [(DEVICE, 1.0, 1.25), (DEVICE, 9.0, 1.0), ("Another CPU", 1.0, 1.0)],
 )
-def test_a_step_that_was_run_elsewhere_on_the_machine_checks_its_prediction(
+def test_a_check_of_the_same_machine_says_what_its_prediction_is_off_by(
     tmp_path: Path, inputs: ReportInputs, device: str, slower: float, larger: float
 ) -> None:
     content = document("check.json")
@@ -500,10 +514,9 @@ def test_a_step_that_was_run_elsewhere_on_the_machine_checks_its_prediction(
     for row in content["benchmarks"]:
         row["real_time"] *= slower
         row["peak_memory_MiB"] *= larger
-    other = read(write(tmp_path / "m.json", content)).sets
-    (study,) = inputs.studies
-    alone = replace(inputs, studies=(study._replace(check=None),), sets=(*inputs.sets, *other))
-    rows = table(section(alone, "predictions"), "predicted_steps")
+    (check,), (study,) = read(write(tmp_path / "m.json", content)).sets, inputs.studies
+    checked = replace(inputs, studies=(study._replace(check=check),))
+    rows = table(section(checked, "predictions"), "predicted_steps")
     checked = [row[:2] for row in rows.rows if row[-1] == "prediction, checked"]
     assert checked == [["medium", "4 x 512"]] * (device == DEVICE)
     assert {row[6] for row in rows.rows} == {"95 % interval"}

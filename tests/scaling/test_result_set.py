@@ -239,6 +239,23 @@ def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: obj
     assert both.context["peaks"]["measured"]["f32"]["flops_per_second"] == PEAK
 
 
+def test_without_a_bandwidth_of_memory_large_cases_have_no_share_of_the_roofline(
+    tmp_path: Path,
+) -> None:
+    content = document()
+    content["context"]["peaks"]["measured"]["memory_bandwidth"]["bytes_per_second"] = None
+    content["context"]["device"]["last_level_cache_bytes"] = 2**20
+    found = read_result_set([write(tmp_path, "a.json", content)])
+    assert "memory_bandwidth.bytes_per_second is None" in found.warnings[0]
+    for case in found.cases.values():
+        is_cached = case.counters["bytes"] <= 2**21
+        assert ("roof_percent" in case.counters) == is_cached, case.name
+        assert ("peak_percent" in case.counters) == bool(case.counters["hardware_flops"])
+    of = roofline_of(found)
+    assert {point.name for point in of.points} | of.left_out.keys() == found.cases.keys()
+    assert "memory's bandwidth is not known" in of.left_out[STEP]
+
+
 def test_parts_of_a_step() -> None:
     """By hand: full_step = embedding + L x attention + L x ffn + (2L + 1) x rms_norm + loss +
     optimizer; of a checkpointed one L x block; parts of a variant as far as it changes them."""

@@ -72,9 +72,9 @@ def product_type(dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """`peak_flops`: FLOP/s of GEMMs by type; bandwidths in bytes/s, memory's None where
-    all cases of the run fit into the cache; `cache_bytes`: of the last-level cache, 0 where the
-    device does not tell."""
+    """`peak_flops`: FLOP/s of GEMMs by type; bandwidths in bytes/s, memory's None where it was not
+    measured, as where all cases fit into the cache, or is no rate; `cache_bytes`: of the last-level
+    cache, 0 where the device does not tell."""
 
     peak_flops: Mapping[str, float]
     memory_bandwidth: float | None
@@ -86,15 +86,14 @@ class Machine:
 
         As the suite's attainable_bandwidth (benchmarks/instruments/bandwidth.cpp): what stayed in
         the last-level cache since the last iteration saves a read and a write of it. BadInputError
-        for traffic beyond it where memory's bandwidth was not measured.
+        for traffic beyond it where memory's bandwidth is not known.
         """
         cached = min(bytes_moved, 2 * self.cache_bytes)
         beyond = bytes_moved - cached
         if beyond and self.memory_bandwidth is None:
             raise BadInputError(
                 f"traffic of {bytes_moved:.3g} bytes is more than fits into the last-level cache, "
-                "and memory's bandwidth was not measured, since all cases of this run fit; add "
-                "peak to its --components"
+                "and memory's bandwidth is not known; measure again with peak in --components"
             )
         return cached / self.cache_bandwidth + (beyond / self.memory_bandwidth if beyond else 0.0)
 
@@ -210,14 +209,15 @@ def merged_peaks(
     return first, tuple(dict.fromkeys(warnings))
 
 
-SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", "roof_percent")
+ROOF = "roof_percent"
+SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", ROOF)
 
 
-def _shares(
+def _restated(
     name: CaseName, counters: Mapping[str, float], context: Context, machine: Machine
-) -> dict[str, float]:
-    """Those that the case has, as the program computes them (benchmarks/harness/rows.cpp): a row
-    above its peak has none. MFU is of the datasheet's peak where that is known."""
+) -> Mapping[str, float]:
+    """The shares that the case has, as the program computes them (benchmarks/harness/rows.cpp): a
+    row above its peak has none. MFU is of the datasheet's peak where that is known."""
     peak = machine.peak_flops.get(product_type(name.dtype), 0.0)
     of_mfu = _datasheet(context, product_type(name.dtype)) or peak
     model, causal, hardware, moved = (
@@ -228,21 +228,22 @@ def _shares(
     if peak:
         least |= zip(SHARES, (model / of_mfu, causal / of_mfu, hardware / peak), strict=False)
     if peak or not hardware:
-        least["roof_percent"] = max(machine.traffic_seconds(moved), least["peak_percent"])
+        try:
+            least[ROOF] = max(machine.traffic_seconds(moved), least["peak_percent"])
+        except BadInputError:
+            counters = {key: value for key, value in counters.items() if key != ROOF}
     rate = counters.get("samples_per_second", 0.0) / name.batch
     known = {key: seconds for key, seconds in least.items() if key in counters and seconds and rate}
-    return {key: 100 * rate * seconds for key, seconds in known.items()}
+    return {**counters, **{key: 100 * rate * seconds for key, seconds in known.items()}}
 
 
 def restated(
     counters_of: Iterable[tuple[CaseName, Mapping[str, float]]], context: Context
 ) -> list[Mapping[str, float]]:
     """The counters of cases with their percentages against the context's own peaks; without peaks
-    those of their files."""
+    those of their files, and none of a roofline whose bandwidth is not known."""
     try:
         machine = Machine.from_context(context)
     except BadInputError:
         return [counters for _, counters in counters_of]
-    return [
-        {**counters, **_shares(name, counters, context, machine)} for name, counters in counters_of
-    ]
+    return [_restated(name, counters, context, machine) for name, counters in counters_of]

@@ -35,6 +35,7 @@ from tinyllama_tools.data.studies import (
     CONTEXT_OF_RANKS,
     RANK_FILES,
     SCALING_FILE,
+    SCHEMAS,
     is_scaling_result,
 )
 
@@ -205,10 +206,12 @@ def _stated(path: Path) -> list[Failure]:
     """What a folder's own scaling.json says was not measured, which reading again does not undo. A
     damaged one, which is about to be made anew, says nothing."""
     try:
-        document = read_json(path / SCALING_FILE)[0]
-        return [Failure(f["ranks"], f["status"], f["words"]) for f in document["failures"]]
-    except (BadInputError, KeyError, TypeError):
+        found = read_json(path / SCALING_FILE)[0].get("failures")
+    except BadInputError:
         return []
+    if schema_problem(found, SCHEMAS["scaling"]["properties"]["failures"]):
+        return []
+    return [Failure(of["ranks"], of["status"], of["words"]) for of in found]
 
 
 def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:

@@ -1,8 +1,9 @@
-"""The folder of a grid study: names of its files, and the axes of frontier.json."""
+"""The folder of a grid study: names and schemas of its files, and the axes of frontier.json."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ KIND, SCHEMA_VERSION = "grid", 1
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
 # training steps of a bigger size, which no rate is calibrated on: what predictions are checked by
 CHECK = "check.json"
+# by kind: study, frontier, scaling, interconnects
+SCHEMAS: Mapping[str, Json] = json.loads(
+    Path(__file__).with_name("study_schemas.json").read_text(encoding="utf-8")
+)
 
 
 def round_file(folder: Path, number: int) -> Path:

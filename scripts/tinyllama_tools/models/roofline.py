@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import Machine, ProductRate, product_type
 
@@ -173,8 +174,15 @@ class Roofline:
 def roofline_of(results: ResultSet) -> Roofline:
     """BadInputError for results without measured peaks."""
     machine = Machine.from_context(results.context)
-    cases = {name: _of_case(case, machine) for name, case in results.cases.items()}
-    products = {rate.name: _of_product(rate, machine) for rate in results.products}
+
+    def placed(of: Callable[..., RooflinePoint | str], item: object) -> RooflinePoint | str:
+        try:
+            return of(item, machine)
+        except BadInputError as error:
+            return str(error)
+
+    cases = {name: placed(_of_case, case) for name, case in results.cases.items()}
+    products = {rate.name: placed(_of_product, rate) for rate in results.products}
     launch = _launch_cost([of for of in cases.values() if isinstance(of, RooflinePoint)])
     points, of_products = (
         [replace(of, launch=launch) for of in found.values() if isinstance(of, RooflinePoint)]

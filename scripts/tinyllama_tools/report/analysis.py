@@ -296,13 +296,10 @@ class Predictions(NamedTuple):
 
 
 def predictions_of(
-    results: ResultSet | None, costs: Sequence[CaseCost], known: Mapping[str, MeasuredCase]
+    results: ResultSet | None, costs: Sequence[CaseCost], checks: Sequence[MeasuredCase]
 ) -> Predictions:
     """In the dtype and variant of the main step of `results`, which the rates come from: of steps
-    at their problem size's own shape, and of those that were run.
-
-    `known`: steps of the same machine by name, from wherever they were run.
-    """
+    at their problem size's own shape, and of `checks`, which are no part of `results`."""
     step = main_step(results) if results is not None else None
     if results is None or step is None:
         return Predictions(refusal=NO_STEP)
@@ -314,6 +311,7 @@ def predictions_of(
     except RatesRefusedError as error:
         return Predictions(refusal=str(error))
     by_name = {str(cost.name): cost for cost in costs}
+    known = {str(case.name): case for case in (*results.cases.values(), *checks)}
 
     def is_asked(name: str, of: CaseName) -> bool:
         return is_own_shape(of) or (name in known and of.size not in rates.sizes)

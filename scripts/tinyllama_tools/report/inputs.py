@@ -3,7 +3,6 @@ computed once."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
-from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import BadProfileError, check_summary, is_training_summary
@@ -44,6 +42,7 @@ from tinyllama_tools.data.studies import (
     RANK_FILES,
     SCALING_FILE,
     SCALING_KIND,
+    SCHEMAS,
     STUDY,
     is_result,
     is_scaling_result,
@@ -214,20 +213,23 @@ class GridStudy(NamedTuple):
 
 
 class TrainingRun(NamedTuple):
-    """A performance_summary.json of tiny_llama_train."""
+    """A performance_summary.json of tiny_llama_train. `name`: no other run of the report has it."""
 
     path: Path
     summary: Json
+    name: str = ""
 
     @property
     def step_name(self) -> CaseName:
-        """The case of the suite that does the same."""
+        """Of the case of the suite that does the same where `is_case`."""
         keys = ("variant", "size", "dtype", "batch_size", "seq_len")
         return CaseName(STEP, TRAIN, *(self.summary["configuration"][key] for key in keys))
 
     @property
-    def name(self) -> str:
-        return step_text(self.step_name)
+    def is_case(self) -> bool:
+        """Of one rank, with an update after each batch."""
+        accumulated = self.summary["configuration"]["gradient_accumulation_steps"]
+        return accumulated == 1 and not self.summary.get("distributed")
 
 
 class Ablation(NamedTuple):
@@ -306,21 +308,6 @@ class ReportInputs:
         checks = (study.check for study in self.studies if study.check is not None)
         return tuple(c for one in checks if self._is_of_main(one) for c in one.cases.values())
 
-    @property
-    def known_steps(self) -> dict[str, MeasuredCase]:
-        """Training steps on the first result's device, by name: of training runs, which know no
-        more than the time, of every result, and of checks; the later instead of the earlier."""
-        if self.main is None:
-            return {}
-        found = {}
-        for run in reversed(self.trainings):
-            seconds = run.summary["summary"]["median_step_seconds"]
-            if seconds and is_same_device(run.summary["context"], self.main.context):
-                found[str(run.step_name)] = MeasuredCase(run.step_name, (seconds,), {})
-        for results in filter(self._is_of_main, reversed(self.sets)):
-            found |= {n: c for n, c in results.cases.items() if c.name.component == STEP}
-        return found | {str(case.name): case for case in self.check_cases}
-
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
         return time_fits(self.main) if self.main is not None else []
@@ -359,7 +346,7 @@ class ReportInputs:
 
     @cached_property
     def predictions(self) -> Predictions:
-        return predictions_of(self.main, self.costs, self.known_steps)
+        return predictions_of(self.main, self.costs, self.check_cases)
 
 
 def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found]) -> Found | None:
@@ -395,31 +382,6 @@ def _read_check(path: Path, results: ResultSet) -> ResultSet:
     check = read_result_set([path])
     refuse_other_run(results.context, results.paths[0], check.context, path)
     return check
-
-
-# counters of a case that its costs must agree with: neither depends on how it was run
-COUNTED = ("parameters", "model_flops", "bytes")
-
-
-def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
-    """BadInputError, too, where they are not of the cases that were measured."""
-    costs = tuple(read_costs(path))
-    for cost in costs:
-        case = results.cases.get(str(cost.name)) if results is not None else None
-        for name in COUNTED if case is not None else ():
-            counted, predicted = case.counters.get(name), getattr(cost, name)
-            if counted is not None and counted != float(predicted):
-                raise bad_file(
-                    path,
-                    f"{cost.name}: {name} is {predicted:,}, the rounds have {counted:,.0f}",
-                    "these are costs of another program or size; make the study again",
-                )
-    return costs
-
-
-SCHEMAS = json.loads(
-    (Path(studies.__file__).parent / "study_schemas.json").read_text(encoding="utf-8")
-)
 
 
 def _checked(path: Path, kind: str, remedy: str) -> Json:
@@ -473,7 +435,7 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy | Non
         found = beside(PRODUCTS, lambda path: add_products(measured, read_result_set([path])))
         results = found or measured
         check = beside(CHECK, lambda path: _read_check(path, measured))
-    costs = beside(COSTS, lambda path: _read_costs(path, results))
+    costs = beside(COSTS, lambda path: tuple(read_costs(path)))
     return GridStudy(description, results, costs or (), beside(FRONTIER, read_frontier), check)
 
 
@@ -490,17 +452,19 @@ def _analysed_first(sets: Sequence[ResultSet]) -> list[ResultSet]:
 
 
 # of files whose folder says more than their name
-COMMON_NAMES = (SUITE_FILE, "round_1.json", "peers.json")
+COMMON_NAMES = (SUITE_FILE, TRAINING_FILE, "round_1.json", "peers.json")
 
 
-def _with_own_titles(sets: Sequence[ResultSet]) -> Iterator[ResultSet]:
-    """Those that share one get the name of their file or folder behind it."""
-    titles = Counter(results.title for results in sets)
-    for results in sets:
-        path = results.paths[0]
-        place = path.name if path.name not in COMMON_NAMES else path.parent.name
-        is_shared = titles[results.title] > 1
-        yield replace(results, title=f"{results.title} · {place}") if is_shared else results
+def _own_names(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
+    """Those that several share get the name of their file or folder behind them, or where that is
+    shared too, their path."""
+    own = list(names)
+    short = [path.parent.name if path.name in COMMON_NAMES else path.name for path in paths]
+    for places in (short, [shown_path(path) for path in paths]):
+        shared = {name for name, times in Counter(own).items() if times > 1}
+        every = zip(names, own, places, strict=True)
+        own = [f"{name} · {place}" if now in shared else now for name, now, place in every]
+    return own
 
 
 def read_inputs(
@@ -526,10 +490,15 @@ def read_inputs(
         results = one if source.kind is Kind.SUITE else getattr(one, "results", None)
         sets += [results] if results is not None else []
     of_studies = [study.frontier for study in found[Kind.STUDY] if study.frontier]
+    sets, runs = _analysed_first(sets), found[Kind.TRAINING]
+    titles = _own_names([of.title for of in sets], [of.paths[0] for of in sets])
+    names = _own_names([step_text(of.step_name) for of in runs], [of.path for of in runs])
     return ReportInputs(
         tuple(sources),
-        tuple(_with_own_titles(_analysed_first(sets))),
-        *(tuple(found[kind]) for kind in (Kind.STUDY, Kind.TRAINING, Kind.ABLATION)),
+        tuple(replace(of, title=title) for of, title in zip(sets, titles, strict=True)),
+        tuple(found[Kind.STUDY]),
+        tuple(run._replace(name=name) for run, name in zip(runs, names, strict=True)),
+        tuple(found[Kind.ABLATION]),
         (*found[Kind.FRONTIER], *of_studies),
         tuple(found[Kind.SCALING]),
         tuple(absent),

@@ -232,10 +232,11 @@ def _profiled(inputs: ReportInputs) -> dict[CaseName, float]:
     """Percents of a step's operators that GEMMs take, of training runs on the first result's
     device that were profiled."""
     main = inputs.main_result()
+    runs = [run for run in inputs.trainings if run.is_case and run.summary.get("operators")]
     return {
         run.step_name: run.summary["operators"]["matrix_product_percent"]
-        for run in inputs.trainings
-        if run.summary.get("operators") and is_same_device(run.summary["context"], main.context)
+        for run in runs
+        if is_same_device(run.summary["context"], main.context)
     }
 
 
