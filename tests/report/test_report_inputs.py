@@ -179,8 +179,7 @@ BAD_FILES = [
     ("frontier", {"limit_bytes": -1}, "limit_bytes: -1 is less than the minimum of 0"),
     ("frontier", {"points": []}, "points: [] should be non-empty"),
     ("point", {"largest_batch": "many"}, "points[0].largest_batch: 'many' is not"),
-    ("point", {"confirmed_batch": "12"}, "points[0].confirmed_batch: '12' is not"),
-    ("point", {"apart_percent": math.inf}, "points[0].apart_percent: inf is not"),
+    ("point", {"predicted_bytes": math.inf}, "points[0].predicted_bytes: inf is not"),
 ]
 
 

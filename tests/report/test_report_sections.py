@@ -481,17 +481,16 @@ def frontier(**changes: Any) -> Json:  # noqa: ANN401
     return {**found, "points": [point], **changes}
 
 
-def test_every_frontier_is_shown_with_what_was_tried(tmp_path: Path, inputs: ReportInputs) -> None:
-    point = {"largest_batch": 30, "predicted_bytes": 1 << 30, "confirmed": "30, as predicted"}
-    point |= {"confirmed_batch": 30, "apart_percent": 0.0}
+def test_every_frontier_is_shown(tmp_path: Path, inputs: ReportInputs) -> None:
+    point = {"largest_batch": 30, "predicted_bytes": 1 << 30, "remark": "no larger one"}
     mine = frontier(limit_bytes=1 << 30, point=point)
     others = read(write(tmp_path / "frontier.json", mine)).frontiers
     both = replace(inputs, frontiers=(*others, *inputs.frontiers))
     found = section(both, "frontier")
-    tried, whole, longest = found.tables
-    assert [one.id for one in found.tables] == ["frontier_seq", "frontier_seq_2", "frontier_batch"]
-    assert tried.rows[0][4:8] == [30, 1024, 30, 0]
-    assert "Tried (`scripts/study --confirm`): 1 of 1" in tried.note
+    one, whole, longest = found.tables
+    assert [of.id for of in found.tables] == ["frontier_seq", "frontier_seq_2", "frontier_batch"]
+    assert one.rows[0][4:] == [30, 1024, "no larger one"]
+    assert "--find-limit batch --confirm` tries" in one.note
     assert (len(whole.rows), len(longest.rows)) == (100, 100)
     none = [row for row in whole.rows if row[4] == 0]
     assert none and all(row[-1] == "not even 1 fits" for row in none)

@@ -9,12 +9,10 @@ from functools import cache
 
 import pytest
 
-from reference_study import MACHINES, Published, data_files
-from tinyllama_tools.core.app import read_json
-from tinyllama_tools.data.names import STEP, full_step
-from tinyllama_tools.data.studies import AXES
+from reference_study import MACHINES, Published
+from tinyllama_tools.data.names import STEP
 from tinyllama_tools.report.analysis import CHECKED
-from tinyllama_tools.report.inputs import ReportInputs, is_frontier, read_inputs, source_of
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 
 SIZES = ("tiny", "small")
 # percent: what the laws are good for, median over held-out cells
@@ -71,27 +69,3 @@ def test_the_bigger_size_is_as_predicted(place: Published) -> None:
     assert all(
         abs(of) < MOST_OFF["time"] for of in inputs.predictions.rates.held_out_percent().values()
     )
-
-
-def test_the_frontier_is_where_tries_found_it(place: Published) -> None:
-    """The study's own, and those that were published with it."""
-    documents = [read_json(path)[0] for path in data_files(place)]
-    tried = 0
-    for document in filter(is_frontier, documents):
-        tries = {one["case"]: one["fits"] for one in document["tries"]}
-        for axis in AXES.values():
-            for point in document[axis.key]:
-                # what is predicted to fit is within the limit
-                fits = point["predicted_bytes"] <= document["limit_bytes"]
-                predicted, found = point[axis.largest_key], point[axis.confirmed_key]
-                assert fits == (predicted > 0) or point["remark"], point
-                if found is None:
-                    continue
-                tried += 1
-                given = {key: point[key] for key in ("size", "variant", "dtype", axis.given)}
-                steps = [str(full_step(**given, **{axis.searched: found + i})) for i in range(2)]
-                # the file says what the tries said: this one ran, and the next larger one did not
-                assert found < axis.smallest or tries[steps[0]] is True
-                assert tries[steps[1]] is False
-                assert abs(predicted - found) <= max(1.0, MOST_OFF["memory"] / 100 * found), point
-    assert tried, "no point was tried"

@@ -407,9 +407,6 @@ def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
                 axis.largest_key: row["largest"],
                 "predicted_bytes": row["predicted_memory_bytes"],
                 "limit_bytes": answer["memory_limit_bytes"],
-                "confirmed": "",
-                axis.confirmed_key: None,
-                "apart_percent": None,
                 "remark": ""
                 if row["predicted_memory_bytes_beyond"] > 0 or row["largest"] == 0
                 else f"no larger one than {LARGEST} is searched for",
@@ -429,7 +426,6 @@ def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
         "limit_source": answer["memory_limit_source"],
         "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
         **by_key,
-        "tries": [],
     }
     path = folder / FRONTIER
     write_whole(path, json.dumps(document, indent=1) + "\n")

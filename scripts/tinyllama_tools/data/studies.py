@@ -86,11 +86,6 @@ class Axis:
         """`largest_batch`, `longest_seq`: of a point's answer."""
         return f"{self.adjective}_{self.searched}"
 
-    @property
-    def confirmed_key(self) -> str:
-        """`confirmed_batch`, `confirmed_seq`: of what was found by trying."""
-        return f"confirmed_{self.searched}"
-
 
 BY_SEQ = Axis("batch", "seq", "largest", 1, "points")
 # the next token's loss needs two

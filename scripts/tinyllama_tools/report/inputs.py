@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -94,7 +94,7 @@ def _is_study(document: Json) -> bool:
     return document.get("kind") == KIND and "schema_version" in document
 
 
-def is_frontier(document: Json) -> bool:
+def _is_frontier(document: Json) -> bool:
     return "limit_bytes" in document and any(axis.key in document for axis in AXES.values())
 
 
@@ -103,7 +103,7 @@ KINDS: tuple[tuple[Callable[[Json], bool], Kind, bool], ...] = (
     (_is_study, Kind.STUDY, True),
     (is_training_summary, Kind.TRAINING, False),
     (lambda found: {"format_version", "gates"} <= set(found), Kind.ABLATION, False),
-    (is_frontier, Kind.FRONTIER, False),
+    (_is_frontier, Kind.FRONTIER, False),
     (
         lambda found: found.get("kind") == SCALING_KIND and "schema_version" in found,
         *(Kind.SCALING, True),

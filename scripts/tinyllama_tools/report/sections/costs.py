@@ -71,19 +71,11 @@ def _frontier_table(shown: Frontier, note: str) -> Table:
     for point in shown.points:
         largest = int(point[of.largest_key])
         nothing = "" if largest else "not even 1 fits"
-        remarks = filter(None, [nothing, point.get("confirmed", ""), point.get("remark", "")])
-        rows.append(
-            [
-                *(point[key] for key in ("size", "variant", "dtype", of.given)),
-                *(largest, point["predicted_bytes"] / MIB),
-                *(point.get(of.confirmed_key), point.get("apart_percent"), "; ".join(remarks)),
-            ]
-        )
+        given = (point[key] for key in ("size", "variant", "dtype", of.given))
+        remark = nothing or point.get("remark", "")
+        rows.append([*given, largest, point["predicted_bytes"] / MIB, remark])
     given = "sequence" if of is BY_SEQ else "batch"
-    columns = (
-        *("size", "variant", "dtype", given, of.title, "it needs [MiB]", "confirmed"),
-        *("apart [%]", "remark"),
-    )
+    columns = ("size", "variant", "dtype", given, of.title, "it needs [MiB]", "remark")
     return Table(shown.id, shown.title, columns, rows, note, is_key=True)
 
 
@@ -99,10 +91,6 @@ def _frontier_figure(shown: Frontier, dtype: str, note: str) -> Figure:
         xs, ys = [p[of.given] for p in points], [p[of.largest_key] for p in points]
         more = {"mode": "lines+markers", "marker": {"symbol": nth(SYMBOLS, number)}}
         traces.append(line(name, xs, ys, dash=nth(DASHES, number), **more))
-    tried = [p for points in every.values() for p in points if p.get(of.confirmed_key)]
-    if tried:
-        xs, ys = [p[of.given] for p in tried], [p[of.confirmed_key] for p in tried]
-        traces.append(markers("confirmed by trying", xs, ys, colour=MEASURED, symbol="cross"))
     names = ("sequence", "tokens") if of is BY_SEQ else ("batch",)
     given = axis(*names, log=True, ticks=[x for trace in traces for x in trace["x"]])
     axes = layout(given, axis(of.title, log=True))
@@ -110,7 +98,7 @@ def _frontier_figure(shown: Frontier, dtype: str, note: str) -> Figure:
 
 
 def frontier(page: Section, inputs: ReportInputs) -> None:
-    """Over sequences, and over batches; and what was tried of them."""
+    """Over sequences, and over batches."""
     every = frontiers_of(inputs)
     if not every:
         raise Missing(f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid")
@@ -118,12 +106,11 @@ def frontier(page: Section, inputs: ReportInputs) -> None:
         file = shown.file
         commit = f"commit {file['git_commit'][:8]}" if file.get("git_commit") else ""
         made = filter(None, (file.get("device"), commit, file.get("date", "")[:10]))
-        tried = sum(bool(point.get("confirmed")) for point in shown.points)
         note = (
-            f"Limit: {file['limit_source']}. Beyond the predicted memory: "
-            f"{file['overhead']['source']}. Tried (`{Kind.FRONTIER.command} --confirm`): {tried} of"
-            f" {len(shown.points)}. Made on {', '.join(made)}. Needs: predicted, of the smallest "
-            "step where none fits. Apart: prediction over confirmed."
+            "Predicted, not tried: `scripts/bench --components full_step --find-limit "
+            f"{shown.axis.searched} --confirm` tries. Limit: {file['limit_source']}. Beyond the "
+            f"predicted memory: {file['overhead']['source']}. Made on {', '.join(made)}. Needs: of "
+            "the smallest step where none fits."
         )
         for dtype in dict.fromkeys(point["dtype"] for point in shown.points):
             page.figures.append(_frontier_figure(shown, dtype, note))
