@@ -23,7 +23,7 @@ from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
 from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Fact, Figure, Section, Table
-from tinyllama_tools.report.output import page_of, write_pngs
+from tinyllama_tools.report.output import markdown_of, page_of, write_pngs
 
 HOSTILE = "</script><script>alert(1)</script>"
 CASES = "#table-all_cases"
@@ -93,6 +93,15 @@ def test_the_file_is_whole_and_needs_nothing_else(page: Path, built: Document) -
     twice = replace(built, sections=[*built.sections, built.sections[-1]])
     with pytest.raises(ValueError, match="an id is there twice"):
         page_of(twice)
+
+
+def test_a_table_has_its_first_500_rows() -> None:
+    table = Table("t", "T", ("a",), [[row] for row in range(501)], "Rows.", is_key=True)
+    whole = Document("D", "2026-11-22", [], [Section("a", "A", tables=[table])], [])
+    page, text = page_of(whole), markdown_of(whole)
+    assert "The first 500 of 501 rows. Rows." in page and page.count("<tr><td") == 500
+    assert "The first 40 of 501 rows. Rows." in text
+    assert len(re.findall(r"^\| +\d", text, re.MULTILINE)) == 40
 
 
 def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> None:

@@ -81,12 +81,11 @@ def test_laws_and_predictions_meet_what_was_not_fitted(bench_program: Path, tmp_
     assert run_tool(["study", "tiny", "small", "--grid=only", *places]) == 0
     (folder,) = tmp_path.glob("*_grid")
     measured = read_inputs([source_of(folder)])
-    for fits, most in ((measured.time_fits, 15.0), (measured.memory_fits, 5.0)):
-        for size in ("tiny", "small"):
-            held = [c for fit in fits if fit.name.size == size for c in fit.held_out]
-            median = statistics.median(abs(cell.error_percent) for cell in held)
-            print(f"{size}: median error {median:.2f} % of {len(held)} held-out cells")
-            assert median <= most
+    for size in ("tiny", "small"):
+        held = [c for fit in measured.time_fits if fit.name.size == size for c in fit.held_out]
+        median = statistics.median(abs(cell.error_percent) for cell in held)
+        print(f"{size}: median error {median:.2f} % of {len(held)} held-out cells")
+        assert median <= 15
     # none where a step of medium does not fit here, or takes too long
     for case in measured.check_cases:
         (found,) = [s for s in measured.predictions.steps if s.prediction.name == case.name]

@@ -1,10 +1,8 @@
-"""Laws of time and memory, on grids whose laws are known: terms, fits, exponents, and how sure they
-are."""
+"""Laws of time, on grids whose laws are known: terms, fits, and how sure they are."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,12 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.optimize import nnls
-from simulated_machine import STEP, cost
 
 from tinyllama_tools.stats.laws import (
     BASE,
     LINEAR,
-    MEMORY_TERMS,
     Fit,
     GridPoint,
     Law,
@@ -26,8 +22,6 @@ from tinyllama_tools.stats.laws import (
     RangeKind,
     check_held_out,
     drawn_shifts,
-    fit_exponents,
-    fit_memory_law,
     fit_time_law,
     non_negative_solutions,
     round_shifts,
@@ -38,10 +32,7 @@ SIZES = tuple((batch, seq) for batch in (2, 4, 8, 16) for seq in LENGTHS)
 Grid = list[GridPoint]
 # launch, a token, a token and token of the sequence
 TRUTH = (10e-3, 64e-6, 117e-9)
-# base, batch, linear, quadratic, table, mask
-BYTES = (33e6, 350e3, 76e3, 155.0, 4e3, 32.0)
 NOISE = 0.1
-MIB = 2**20
 
 
 def time_grid(
@@ -69,16 +60,6 @@ def grid(of: Callable[[int, int], float], sizes: Sequence[tuple[int, int]] = SIZ
     return [GridPoint(b, s, (float(of(b, s)),)) for b, s in sizes]
 
 
-def memory_grid(truth: Sequence[float], sizes: Sequence[tuple[int, int]] = SIZES) -> Grid:
-    """Bytes; of the first terms, the others have none."""
-
-    def at(b: int, s: int) -> float:
-        amounts = (1, b, b * s, b * s * s, s, s * s)
-        return sum(c * amount for c, amount in zip(truth, amounts, strict=False))
-
-    return grid(at, sizes)
-
-
 def scaled(points: Grid, factor: Callable[[GridPoint], float]) -> Grid:
     return [GridPoint(p.batch, p.seq, tuple(factor(p) * v for v in p.rounds)) for p in points]
 
@@ -97,7 +78,7 @@ def test_the_solver_agrees_with_that_of_scipy(terms: int) -> None:
     assert non_negative_solutions(rows, targets) == pytest.approx(expected, abs=1e-12)
 
 
-def test_fits_and_exponents_by_hand() -> None:
+def test_fits_by_hand() -> None:
     # errors are relative: minimum of (1 - x)^2 + (1 - x / 2)^2 at x = (1 + 1/2) / (1 + 1/4)
     fit = Fit(grid(lambda _, s: s, [(1, 1), (1, 2)]), (BASE,), is_bounded=True)
     assert fit.coefficients == pytest.approx([1.2])
@@ -108,49 +89,24 @@ def test_fits_and_exponents_by_hand() -> None:
     # of (1 - x)^2 + (1 - 2 x / 3)^2 + (1 - 3 x / 5)^2
     assert bounded.coefficients == pytest.approx([0, (1 + 2 / 3 + 3 / 5) / (1 + 4 / 9 + 9 / 25)])
 
-    found = fit_exponents(grid(lambda b, s: 3e-6 * b**0.9 * s**1.5))
-    assert (found.batch.value, found.seq.value) == pytest.approx((0.9, 1.5))
-    assert found.seq.high - found.seq.low < 1e-9 and found.r_squared == pytest.approx(1)
-    never = fit_exponents(grid(lambda _, __: 0.5))
-    assert (never.batch.value, never.seq.value, never.r_squared) == pytest.approx((0, 0, 1))
-    # residuals d (+, -, -, +) are orthogonal to every column, so the exponents are those of the
-    # exact values; variance 4 d^2 / 1, that of an exponent s^2 / (4 (ln 2 / 2)^2), t = 12.706
-    off = 0.01
-    signs = {(2, 16): 1, (2, 32): -1, (4, 16): -1, (4, 32): 1}
-    found = fit_exponents(grid(lambda b, s: b * s * math.exp(off * signs[b, s]), [*signs]))
-    reach = 12.7062 * 2 * off / math.log(2)
-    for exponent in (found.batch, found.seq):
-        assert exponent == pytest.approx((1, 1 - reach, 1 + reach), rel=1e-5)
-    explained = 2 * 4 * (math.log(2) / 2) ** 2
-    assert found.r_squared == pytest.approx(explained / (explained + 4 * off**2))
-
 
 @pytest.mark.parametrize(
-    ("fit", "sizes", "reason"),
+    ("sizes", "reason"),
     [
-        (fit_time_law, [], "0 sizes: 3 coefficients .launch, linear, quadratic. need at least 4"),
-        (fit_time_law, [(8, 128)] * 5, "1 size: 3 coefficients"),
-        (fit_time_law, [(4, 128), (8, 128), (16, 128), (32, 128)], "too alike"),
-        (fit_exponents, [(8, 128), (8, 256), (4, 128)], "3 sizes: .* need at least 4"),
-        (fit_exponents, [(8, 64), (8, 128), (8, 256), (8, 512)], "both must vary"),
-        (fit_exponents, [(2, 64), (4, 128), (8, 256), (16, 512)], "not together"),
+        ([], "0 sizes: 3 coefficients .launch, linear, quadratic. need at least 4"),
+        ([(8, 128)] * 5, "1 size: 3 coefficients"),
+        ([(4, 128), (8, 128), (16, 128), (32, 128)], "too alike"),
     ],
 )
-def test_too_few_or_alike_sizes_are_refused(
-    fit: Callable[[Grid], object], sizes: list[tuple[int, int]], reason: str
-) -> None:
+def test_too_few_or_alike_sizes_are_refused(sizes: list[tuple[int, int]], reason: str) -> None:
     with pytest.raises(LawRefusedError, match=reason):
-        fit(time_grid(TRUTH, sizes=sizes))
+        fit_time_law(time_grid(TRUTH, sizes=sizes))
 
 
 def test_values_without_any_law_are_refused() -> None:
     scattered = {(1, 64): 1e-6, (2, 128): 1.0, (4, 32): 1e-3, (8, 256): 1e-9}
-    for fit, points, reason in (
-        (fit_time_law, grid(lambda b, s: scattered[b, s], [*scattered]), "the best is off by"),
-        (fit_memory_law, grid(lambda b, s: 1e6 + 9e6 * (b * s % 3 == 1)), "the best is off by"),
-    ):
-        with pytest.raises(LawRefusedError, match=reason):
-            fit(points)
+    with pytest.raises(LawRefusedError, match="the best is off by"):
+        fit_time_law(grid(lambda b, s: scattered[b, s], [*scattered]))
 
 
 def test_laws_come_back_from_exact_values() -> None:
@@ -167,57 +123,6 @@ def test_laws_come_back_from_exact_values() -> None:
     # work that is not there: the best unconstrained law would have less than none
     law = fit_time_law(grid(lambda b, s: 1e-2 + 1e-5 * b * s**0.6))
     assert law.coefficients[2][1:3] == (0, 0) and "B S²" not in law.formula
-    law = fit_memory_law(memory_grid(BYTES))
-    assert values(law) == pytest.approx(BYTES)
-    assert (law.below, law.range_kind) == ((), RangeKind.MISFIT)
-    # 0.1 % is the least that is said
-    assert law.interval(8, 256) == pytest.approx((law.at(8, 256) / 1.001, law.at(8, 256) * 1.001))
-    assert law.formula.startswith("memory = 31.5 MiB + 342 KiB x B + 74.2 KiB x B S + 155 bytes x")
-    for present in ((0,), (0, 2, 3), (2, 4), (0, 2, 5)):
-        truth = [value * (i in present) for i, value in enumerate(BYTES)]
-        assert values(fit_memory_law(memory_grid(truth))) == pytest.approx(truth, rel=1e-6)
-    # a cross of sizes cannot tell what samples share
-    sizes = [*((b, 128) for b in (1, 2, 4, 16)), *((8, s) for s in (*LENGTHS, 1024))]
-    law = fit_memory_law(memory_grid((BYTES[0], 0, BYTES[2]), sizes))
-    assert values(law) == pytest.approx((BYTES[0], 0, BYTES[2], 0), abs=1)
-
-
-def test_the_range_is_the_misfit_of_each_size_by_the_law_of_the_others() -> None:
-    # every fourth size is 3 % higher: no term is like that
-    exact = memory_grid((BYTES[0], 0, BYTES[2]))
-    law = fit_memory_law(scaled(exact, lambda p: 1.03 if p in exact[1::4] else 1.0))
-    found, misfits = [law.at(8, 256)], []
-    for left in law.points:
-        others = [point for point in law.points if point is not left]
-        without = Fit(others, MEMORY_TERMS, is_bounded=True)
-        found.append(without.at(GridPoint(8, 256, (1.0,))))
-        misfits.append(abs(without.at(left) / left.value - 1))
-    worst = 1 + max(misfits)
-    assert 1.02 < worst < 1.05
-    assert law.interval(8, 256) == pytest.approx((min(found) / worst, max(found) * worst))
-
-
-def test_a_peak_that_does_not_depend_on_the_size_is_no_part_of_the_law() -> None:
-    floor, truth = 60 * MIB, (BYTES[0], 0, *BYTES[2:4])
-    exact = memory_grid(truth)
-    law = fit_memory_law(scaled(exact, lambda p: max(floor / p.value, 1)))
-    assert values(law)[:4] == pytest.approx(truth, rel=1e-6)
-    below = {(p.batch, p.seq) for p in exact if p.value < floor}
-    assert {(p.batch, p.seq) for p in law.below} == below
-    assert len(law.points) + len(law.below) == len(exact)
-    assert law.at(2, 64) == floor and law.formula.endswith("at least 60 MiB")
-    # as the program predicts it: of the smallest sizes, the update's is the highest
-    sizes = [(batch, seq) for batch in (1, 2, 4, 8) for seq in LENGTHS]
-    for size in ("tiny", "small"):
-        peaks = {cell: cost(STEP, size, *cell).predicted_memory_bytes for cell in sizes}
-        points = [GridPoint(*cell, (float(peak),)) for cell, peak in peaks.items()]
-        assert fit_memory_law(points).below
-        found = check_held_out(points, fit_memory_law)
-        assert len(found) == 3
-        assert all(abs(cell.error_percent) < 5 and cell.width_percent < 10 for cell in found)
-    # but sizes below what the law of the others says have no other moment
-    low = sorted(exact, key=lambda p: p.value)[:2]
-    assert fit_memory_law(scaled(exact, lambda p: 0.7 if p in low else 1.0)).below == ()
 
 
 # standard deviation of a median of three, over that of one (normal values)
@@ -326,7 +231,7 @@ def test_intervals_hold_what_is_held_out(
     found = [
         cell
         for seed in range(grids)
-        for cell in check_held_out(time_grid(truth, noise, seed, rounds=rounds), fit_time_law)
+        for cell in check_held_out(time_grid(truth, noise, seed, rounds=rounds))
     ]
     assert sum(cell.is_covered for cell in found) >= 0.9 * len(found)
     a_cell = 100 * 4.3 * noise * (MEDIAN_OF_THREE if rounds == 3 else 1)
@@ -348,7 +253,7 @@ def test_cells_from_half_of_the_largest_on_are_held_out() -> None:
     # the largest is 16 x 512 = 8192
     wrong = {(8, 512): 1.25, (16, 256): 0.5, (16, 512): 1.0}
     points = scaled(time_grid(TRUTH, 1e-6), lambda p: wrong.get((p.batch, p.seq), 1.0))
-    found = check_held_out(points, fit_time_law)
+    found = check_held_out(points)
     assert [(cell.point.batch, cell.point.seq) for cell in found] == list(wrong)
     # 1 / 1.25 - 1, 1 / 0.5 - 1, 0
     assert [cell.error_percent for cell in found] == pytest.approx([-20, 100, 0], abs=1e-2)
@@ -357,4 +262,4 @@ def test_cells_from_half_of_the_largest_on_are_held_out() -> None:
     assert wide.width_percent == 200 and found[0].width_percent < 0.01
     few = time_grid(TRUTH, sizes=[(8, 16), (8, 32), (8, 128)])
     with pytest.raises(LawRefusedError, match=r"of the 2 sizes .* need at least 4"):
-        check_held_out(few, fit_time_law)
+        check_held_out(few)

@@ -118,9 +118,9 @@ def fitted_law(peaks: Mapping[tuple[int, int], float], batch: int, seq: int) -> 
     """memory(B, S) = base + B (linear S + quadratic S^2) over all measured (batch, sequence), the
     parts' shares at one of them, and its points; or why there is none.
 
-    fit_memory_law chooses among more terms: the exercise fills in exactly these three, whether or
-    not its few sizes support each. Coefficients may be below 0. The law describes the sizes that
-    were measured; what other sizes need is predicted by the program.
+    The exercise fills in exactly these three, whether or not its few sizes support each.
+    Coefficients may be below 0. The law describes the sizes that were measured; what other sizes
+    need is predicted by the program.
     """
     points = [GridPoint(*shape, (peak,)) for shape, peak in peaks.items()]
     try:

@@ -1,5 +1,5 @@
-"""What a report computes of the cases of a result: their order, the main step, laws of time and
-memory with their held-out checks, and predictions of steps that were not run."""
+"""What a report computes of the cases of a result: their order, the main step, laws of time with
+their held-out checks, and predictions of steps that were not run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from tinyllama_tools.models.prediction import (
 )
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.laws import (
-    Exponents,
     GridPoint,
     HeldOutCell,
     Law,
     LawRefusedError,
     RangeKind,
     check_held_out,
-    fit_exponents,
-    fit_memory_law,
     fit_time_law,
 )
 
@@ -138,8 +135,6 @@ PEAK_MEMORY = "peak_memory_MiB"
 # some 10 ms of computing each: a report is written within seconds
 MOST_LAWS = 320
 TOO_MANY = f"a report fits {MOST_LAWS} series at most; report fewer components or variants at once"
-Fit = Callable[[Sequence[GridPoint]], Law]
-Values = Callable[["MeasuredCase"], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -147,8 +142,7 @@ class SeriesFit:
     """Of cases that differ in nothing but batch and sequence. `name`: of the first of them.
     `short`: cases that were not measured in all rounds of the others, which `points` lacks.
     `refusal`: why there is no law; empty where there is. `held_out`: in the order of the grid;
-    empty where there are too few sizes, which `held_out_refusal` says. `exponents`: None where the
-    sizes do not decide them."""
+    empty where there are too few sizes, which `held_out_refusal` says."""
 
     name: CaseName
     points: tuple[GridPoint, ...]
@@ -157,7 +151,6 @@ class SeriesFit:
     refusal: str = ""
     held_out: tuple[HeldOutCell, ...] = ()
     held_out_refusal: str = ""
-    exponents: Exponents | None = None
 
     @property
     def series(self) -> str:
@@ -165,48 +158,34 @@ class SeriesFit:
         return "/".join((of.component, of.pass_name, of.variant, of.size, of.dtype))
 
 
-def _unless_refused(fit: Callable[..., Item], *arguments: object) -> tuple[Item | None, str]:
+def _fitted(one: SeriesFit) -> SeriesFit:
     try:
-        return fit(*arguments), ""
+        fitted = replace(one, law=fit_time_law(one.points))
     except LawRefusedError as error:
-        return None, str(error)
+        return replace(one, refusal=str(error))
+    try:
+        return replace(fitted, held_out=check_held_out(one.points))
+    except LawRefusedError as error:
+        return replace(fitted, held_out_refusal=str(error))
 
 
-def _fitted(one: SeriesFit, fit: Fit) -> SeriesFit:
-    exponents, _ = _unless_refused(fit_exponents, one.points)
-    law, refusal = _unless_refused(fit, one.points)
-    held, why_not = _unless_refused(check_held_out, one.points, fit) if law else (None, "")
-    return replace(
-        one,
-        law=law,
-        refusal=refusal,
-        held_out=held or (),
-        held_out_refusal=why_not,
-        exponents=exponents,
-    )
+def _unfitted(cases: Sequence[MeasuredCase]) -> SeriesFit:
+    """Points: what was measured in the rounds that most of the cases have."""
+    # one value each tells nothing of rounds
+    found = [(case, case.rounds if len(case.seconds) > 1 else ()) for case in cases]
+    counts = Counter(rounds for _, rounds in found)
+    usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)))
+    points = (GridPoint(c.name.batch, c.name.seq, c.seconds) for c, of in found if of == usual)
+    return SeriesFit(cases[0].name, tuple(points), tuple(c for c, of in found if of != usual))
 
 
-def _unfitted(cases: Sequence[MeasuredCase], values: Values) -> SeriesFit:
-    """Points: what has values of the rounds that most of the cases have."""
-    found = [
-        # one value each tells nothing of rounds
-        (case, of, (case.rounds or tuple(range(len(of)))) if len(of) > 1 else ())
-        for case in cases
-        if (of := values(case))
-    ]
-    counts = Counter(rounds for *_, rounds in found)
-    usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)), default=())
-    points = (GridPoint(c.name.batch, c.name.seq, of) for c, of, rounds in found if rounds == usual)
-    short = (case for case, _, rounds in found if rounds != usual)
-    return SeriesFit(cases[0].name, tuple(points), tuple(short))
-
-
-def _fits(results: ResultSet, values: Values, fit: Fit) -> list[SeriesFit]:
-    """In the order of tables; of more than MOST_LAWS those that matter most."""
+def time_fits(results: ResultSet) -> list[SeriesFit]:
+    """Laws of every series, in the order of tables; of more than MOST_LAWS those that matter
+    most."""
     every: dict[CaseName, list[MeasuredCase]] = {}
     for case in sorted(results.cases.values(), key=lambda case: name_rank(case.name)):
         every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
-    unfitted = [_unfitted(cases, values) for cases in every.values()]
+    unfitted = [_unfitted(cases) for cases in every.values()]
 
     def importance(one: SeriesFit) -> tuple[object, ...]:
         variant, dtype = variant_rank(one.name)
@@ -214,28 +193,12 @@ def _fits(results: ResultSet, values: Values, fit: Fit) -> list[SeriesFit]:
 
     found: dict[str, SeriesFit] = {}
     fitted = 0
-    for one in sorted((one for one in unfitted if one.points), key=importance):
-        of = _fitted(one, fit) if fitted < MOST_LAWS else replace(one, refusal=TOO_MANY)
+    for one in sorted(unfitted, key=importance):
+        of = _fitted(one) if fitted < MOST_LAWS else replace(one, refusal=TOO_MANY)
         # a refusal costs nothing
         fitted += not of.refusal
         found[of.series] = of
-    return [found[one.series] for one in unfitted if one.points]
-
-
-def time_fits(results: ResultSet) -> list[SeriesFit]:
-    """Laws of the time of every series."""
-    return _fits(results, lambda case: case.seconds, fit_time_law)
-
-
-def memory_fits(results: ResultSet) -> list[SeriesFit]:
-    """Laws of peak memory, of the passes that a step consists of."""
-
-    def peak_bytes(case: MeasuredCase) -> tuple[float, ...]:
-        """Counted, not measured: the same in every round."""
-        peak = case.counters.get(PEAK_MEMORY)
-        return (peak * MIB,) if peak and case.name.pass_name in WHOLE_PASSES else ()
-
-    return _fits(results, peak_bytes, fit_memory_law)
+    return [found[one.series] for one in unfitted]
 
 
 def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
@@ -255,10 +218,9 @@ def held_out_by_size(fits: Sequence[SeriesFit]) -> dict[str, list[HeldOutCell]]:
     return found
 
 
-def refused(fits: Sequence[SeriesFit], what: str) -> list[Omission]:
-    """To be named: series without a law or a check of it, and cases that are no part of one.
-    `what`: of time or of memory."""
-    law, check = f"{what} law", f"held-out check of a {what} law"
+def refused(fits: Sequence[SeriesFit]) -> list[Omission]:
+    """To be named: series without a law or a check of it, and cases that are no part of one."""
+    law, check = "time law", "held-out check of a time law"
     found = [Omission(law, fit.series, fit.refusal) for fit in fits if fit.refusal]
     found += [Omission(check, f.series, f.held_out_refusal) for f in fits if f.held_out_refusal]
     why = "not measured in the {} rounds of the other sizes, so the law is of those without it"

@@ -61,7 +61,6 @@ from tinyllama_tools.report.analysis import (
     is_same_device,
     lacks_parts,
     main_step,
-    memory_fits,
     predictions_of,
     time_fits,
 )
@@ -311,10 +310,6 @@ class ReportInputs:
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
         return time_fits(self.main) if self.main is not None else []
-
-    @cached_property
-    def memory_fits(self) -> list[SeriesFit]:
-        return memory_fits(self.main) if self.main is not None else []
 
     @cached_property
     def _steps(self) -> tuple[list[StepTimes], list[Omission]]:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,17 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).with_name("templates")
 # of a section; the others are unfolded when asked for
 MOST_FIGURES = 6
+# of a table: the page has to be mailed, Markdown is for a pull request
+MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 40
+
+
+def _first(table: Table, most: int) -> Table:
+    """So many of its rows; where there are more, the note says so."""
+    count = len(table.rows)
+    if count <= most:
+        return table
+    note = f"The first {most} of {count:,} rows. {table.note}".rstrip()
+    return replace(table, rows=table.rows[:most], note=note)
 
 
 def marked(text: str) -> Markup:
@@ -68,7 +80,7 @@ def _packed_plotly() -> str:
 def table_view(table: Table) -> Json:
     """Columns as title, unit and whether it has numbers; cells as text and, where that is rounded,
     the number that rows are sorted by."""
-    columns = []
+    table, columns = _first(table, MOST_ROWS), []
     for index, heading in enumerate(table.columns):
         title, _, unit = heading.partition(" [")
         has_numbers = any(isinstance(row[index], (int, float)) for row in table.rows)
@@ -178,10 +190,6 @@ def installed_browser() -> Iterator[Browser]:
             browser.close()
 
 
-# of a table in Markdown
-MOST_ROWS = 40
-
-
 def plain(text: str) -> str:
     """In one line, and no markup but the code between backticks: names come from files."""
     parts = " ".join(text.split()).split("`")
@@ -192,12 +200,10 @@ def plain(text: str) -> str:
 
 
 def _markdown_table(table: Table) -> list[str]:
-    rows = [[plain(cell_text(cell)) for cell in row] for row in table.rows[:MOST_ROWS]]
+    table = _first(table, MOST_MARKDOWN_ROWS)
+    rows = [[plain(cell_text(cell)) for cell in row] for row in table.rows]
     lines = [f"### {plain(table.title)}", "", *markdown_table(table.columns, rows), ""]
-    lines += [plain(table.note), ""] if table.note else []
-    if len(table.rows) > MOST_ROWS:
-        lines += [f"The first {MOST_ROWS} of {len(table.rows):,} rows.", ""]
-    return lines
+    return [*lines, *([plain(table.note), ""] if table.note else [])]
 
 
 def markdown_of(document: Document) -> str:
@@ -254,13 +260,11 @@ def _of_results(inputs: ReportInputs) -> Iterator[Row]:
 
 def _of_models(inputs: ReportInputs) -> Iterator[Row]:
     """Held-out cells by size, over all series, then predicted steps."""
-    for what, fits in (("time", inputs.time_fits), ("memory", inputs.memory_fits)):
-        for size, found in held_out_by_size(fits).items():
-            # counted memory is met to the last bit, which is no figure
-            error = round(statistics.median(abs(held.error_percent) for held in found), 6)
-            covered = 100 * sum(held.is_covered for held in found) / len(found)
-            yield f"held_out/{what}/{size}/median_error_percent", error, "%"
-            yield f"held_out/{what}/{size}/covered_percent", covered, "%"
+    for size, found in held_out_by_size(inputs.time_fits).items():
+        error = statistics.median(abs(held.error_percent) for held in found)
+        covered = 100 * sum(held.is_covered for held in found) / len(found)
+        yield f"held_out/time/{size}/median_error_percent", error, "%"
+        yield f"held_out/time/{size}/covered_percent", covered, "%"
     for of in (step.prediction for step in inputs.predictions.steps):
         for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
             yield f"{of.name}/predicted_time{end}", seconds, "s"

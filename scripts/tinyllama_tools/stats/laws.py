@@ -1,14 +1,12 @@
-"""Laws of time and memory over batch B and sequence S at one model size, and how sure they are.
+"""Laws of time over batch B and sequence S at one model size, and how sure they are.
 
   time = launch + linear B S + quadratic B S²
-  memory = base + batch B + linear B S + quadratic B S² + table S + mask S²
 
-Time has no term of the batch alone, since whatever is done once a sample touches all of its tokens.
-Memory has what is kept a sample, and what all samples share: tables with a row a position, and the
-causal mask. A law describes the grid that it was fitted to and its neighbourhood, no other model
-size. Errors are relative, so that a small size counts as much as a large one: with y measured and A
-the terms at each size, a fit minimises the sum of (1 - A x / y)^2. No coefficient is below 0, for
-each stands for work or for tensors; one whose range reaches 0 may not be there at all.
+There is no term of the batch alone, since whatever is done once a sample touches all of its tokens.
+A law describes the grid that it was fitted to and its neighbourhood, no other model size. Errors
+are relative, so that a small size counts as much as a large one: with y measured and A the terms at
+each size, a fit minimises the sum of (1 - A x / y)^2. No coefficient is below 0, for each stands
+for work; one whose range reaches 0 may not be there at all.
 
 Beyond the measured sizes a law can be wrong in a way that no residual shows: a larger size no
 longer fits into a cache. How wrong is taken from the step before: what a law of the smaller sizes
@@ -22,12 +20,6 @@ draws the tails of the t distribution (Davison and Hinkley, Bootstrap Methods an
 1997, sections 2.3 and 6.2.3). A round that is slow throughout moves all cells together and shows in
 no residual. Such shifts are drawn twice: for the rounds that were measured, which the coefficients
 rest on, and for as many new ones, which a prediction is about. With one round they are not known.
-
-Memory is counted and has no noise: its ranges are how far off the law of the other sizes is at each
-size, and what each coefficient becomes without any one of them. A peak is the highest of several
-moments, each with a law of its own: that of a step's update hardly depends on the batch, and is the
-highest at small sizes only. The law is of the moment that is the highest at the large sizes: the
-smallest peaks are left out, up to half of all, until it meets the others.
 """
 
 from __future__ import annotations
@@ -35,7 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -63,11 +55,10 @@ class Term(NamedTuple):
         return float(batch) ** self.batch_power * float(seq) ** self.seq_power
 
 
-LAUNCH, BASE, BATCH = Term("launch", "", 0, 0), Term("base", "", 0, 0), Term("batch", "B", 1, 0)
+# BASE: what LAUNCH is for the memory of the exercise
+LAUNCH, BASE = Term("launch", "", 0, 0), Term("base", "", 0, 0)
 LINEAR, QUADRATIC = Term("linear", "B S", 1, 1), Term("quadratic", "B S²", 1, 2)
-TABLE, MASK = Term("table", "S", 0, 1), Term("mask", "S²", 0, 2)
 TIME_TERMS = (LAUNCH, LINEAR, QUADRATIC)
-MEMORY_TERMS = (BASE, BATCH, LINEAR, QUADRATIC, TABLE, MASK)
 
 
 @dataclass(frozen=True)
@@ -179,18 +170,6 @@ class Fit:
         """Fitted at a size."""
         return float(self.coefficients @ _row(self.terms, point.batch, point.seq))
 
-    @property
-    def misfit(self) -> float:
-        """The largest, of the measured."""
-        return float(np.abs(self.residuals).max())
-
-    def refuse_a_bad_one(self) -> None:
-        if self.misfit > LARGEST_MISFIT:
-            raise LawRefusedError(
-                f"no law describes these sizes: the best is off by {100 * self.misfit:.0f} %; "
-                "measure more rounds on a quieter machine"
-            )
-
 
 DRAWS = 2000
 # of a logarithm: with one degree of freedom, single draws are beyond all numbers
@@ -271,18 +250,13 @@ class RangeKind(Enum):
         "A range is of the scatter of sizes within the one round: how much rounds differ is not "
         "known, so it says nothing of another run.",
     )
-    MISFIT = (
-        "largest misfit",
-        "A range is the largest misfit of any fitted size by the law of the others, of a "
-        "coefficient what it becomes without any one of them: memory is counted, without scatter.",
-    )
 
     def __init__(self, short: str, meaning: str) -> None:
         self.short, self.meaning = short, meaning
 
 
 class Coefficient(NamedTuple):
-    """In seconds or bytes a unit of its term; `low` and `high`: its range, of the law's kind."""
+    """In seconds a unit of its term; `low` and `high`: its range, of the law's kind."""
 
     term: Term
     value: float
@@ -290,73 +264,53 @@ class Coefficient(NamedTuple):
     high: float
 
 
-UNITS = {
-    "time": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"), (1e-12, "ps")),
-    "memory": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes")),
-}
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"), (1e-12, "ps"))
+
+
+def _text(seconds: float) -> str:
+    """Three digits in the unit that suits the value."""
+    scale, unit = next((pair for pair in UNITS if seconds >= pair[0]), UNITS[-1])
+    scaled = seconds / scale
+    return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
 
 
 @dataclass(frozen=True)
 class Law:
-    """Of `quantity`, time in seconds or memory in bytes.
+    """`coefficients`: of the terms that were fitted. `points`: what it was fitted to;
+    `residuals_percent`: measured minus fitted, of the measured, in their order. `drift`: what a law
+    of smaller sizes was off by, as a logarithm an octave of B S beyond its sizes."""
 
-    `coefficients`: of the terms that were fitted. `points`: what it was fitted to;
-    `residuals_percent`: measured minus fitted, of the measured, in their order. `draws`: of memory,
-    the misfits. `drift`: of time, what a law of smaller sizes was off by, as a logarithm an octave
-    of B S beyond its sizes. `below`: of memory, sizes that it does not describe: another moment is
-    their peak.
-    """
-
-    quantity: str
     coefficients: tuple[Coefficient, ...]
     points: tuple[GridPoint, ...]
     residuals_percent: tuple[float, ...]
     draws: Draws = field(repr=False, compare=False)
     drift: float = 0.0
-    below: tuple[GridPoint, ...] = ()
 
     @property
     def range_kind(self) -> RangeKind:
         """What `interval` and the coefficients' ranges hold."""
-        if self.quantity == "memory":
-            return RangeKind.MISFIT
         several = len(self.points[0].rounds) > 1
         return RangeKind.NEW_ROUNDS if several else RangeKind.ONE_ROUND
-
-    @property
-    def least(self) -> float:
-        """The smallest of the sizes that the law does not describe; 0 where there are none."""
-        return min((point.value for point in self.below), default=0.0)
-
-    def text(self, value: float) -> str:
-        """Three digits in the unit that suits the value."""
-        units = UNITS[self.quantity]
-        scale, unit = next((pair for pair in units if value >= pair[0]), units[-1])
-        scaled = value / scale
-        return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
 
     @property
     def formula(self) -> str:
         """`time = 1.2 ms + 0.9 us x B S`."""
         parts = [
-            " x ".join(filter(None, (self.text(of.value), of.term.symbol)))
+            " x ".join(filter(None, (_text(of.value), of.term.symbol)))
             for of in self.coefficients
             if of.value > 0
         ]
-        least = f", at least {self.text(self.least)}" if self.below else ""
-        return f"{self.quantity} = {' + '.join(parts)}{least}"
+        return f"time = {' + '.join(parts)}"
 
     def at(self, batch: int, seq: int) -> float:
-        """Seconds or bytes at a size."""
-        whole = sum(of.value * of.term.at(batch, seq) for of in self.coefficients)
-        return max(whole, self.least)
+        """Seconds at a size."""
+        return sum(of.value * of.term.at(batch, seq) for of in self.coefficients)
 
     def interval(self, batch: int, seq: int) -> tuple[float, float]:
         """The range at a size; `range_kind` says of what. It holds at(batch, seq)."""
-        shares = (0.0, 1.0) if self.quantity == "memory" else ENDS
         values = _row([of.term for of in self.coefficients], batch, seq)
         drawn = self.draws.coefficients @ values * np.exp(self.draws.noise)
-        ends = [self.at(batch, seq), *np.quantile(drawn, shares).tolist()]
+        ends = [self.at(batch, seq), *np.quantile(drawn, ENDS).tolist()]
         octaves = math.log2(batch * seq / max(point.tokens for point in self.points))
         wider = math.exp(self.drift * max(0.0, octaves))
         return min(ends) / wider, max(ends) * wider
@@ -388,84 +342,29 @@ def _drift(points: Sequence[GridPoint]) -> float:
     return math.sqrt(statistics.fmean(error**2 for error in errors))
 
 
-def _law(
-    quantity: str, fit: Fit, ends: Array, draws: Draws, drift: float, below: Sequence[GridPoint]
-) -> Law:
-    """`ends` [2, terms]: of the coefficients' ranges."""
+def fit_time_law(points: Sequence[GridPoint], seed: int = DEFAULT_SEED) -> Law:
+    """LawRefusedError with the reason where the data supports no law."""
+    fit = Fit(points, TIME_TERMS, is_bounded=True, spare=1)
+    misfit = float(np.abs(fit.residuals).max())
+    if misfit > LARGEST_MISFIT:
+        raise LawRefusedError(
+            f"no law describes these sizes: the best is off by {100 * misfit:.0f} %; "
+            "measure more rounds on a quieter machine"
+        )
+    draws = _draw(fit, seed)
+    ends = np.quantile(draws.coefficients, ENDS, axis=0)
     # rounding must not put a value outside its own range
     low, high = np.minimum(ends[0], fit.coefficients), np.maximum(ends[1], fit.coefficients)
     of = zip(fit.terms, *(each.tolist() for each in (fit.coefficients, low, high)), strict=True)
     residuals = tuple((100 * fit.residuals).tolist())
     coefficients = tuple(Coefficient(*each) for each in of)
-    return Law(quantity, coefficients, fit.points, residuals, draws, drift, tuple(below))
-
-
-def fit_time_law(points: Sequence[GridPoint], seed: int = DEFAULT_SEED) -> Law:
-    """Seconds; LawRefusedError with the reason where the data supports no law."""
-    fit = Fit(points, TIME_TERMS, is_bounded=True, spare=1)
-    fit.refuse_a_bad_one()
-    draws = _draw(fit, seed)
-    ends = np.quantile(draws.coefficients, ENDS, axis=0)
-    return _law("time", fit, ends, draws, _drift(points), ())
-
-
-# of a peak; what is less is the allocator's rounding
-SMALLEST_MISFIT = 1e-3
-# of a peak; a law that meets the sizes as well as this is of one moment
-ONE_MOMENT = 2e-2
-
-
-def _fit_memory(points: Sequence[GridPoint]) -> Fit:
-    try:
-        return Fit(points, MEMORY_TERMS, is_bounded=True, spare=1)
-    except LawRefusedError:
-        # without those that all samples share, where the sizes do not decide them
-        return Fit(points, MEMORY_TERMS[:4], is_bounded=True, spare=1)
-
-
-def _fit_moment(points: Sequence[GridPoint]) -> Fit:
-    """Without so many of the smallest peaks that the others are of one moment; of all where no
-    number of them does. Those left out have more than this moment needs, since a peak is the
-    highest of all moments."""
-    ordered = sorted(points, key=lambda point: point.value)
-    whole = _fit_memory(points)
-    for below in range(len(points) // 2 + 1):
-        smallest = ordered[:below]
-        try:
-            fit = _fit_memory([point for point in points if point not in smallest])
-        except LawRefusedError:
-            break
-        if fit.misfit <= ONE_MOMENT:
-            is_below = all(fit.at(p) <= (1 + ONE_MOMENT) * p.value for p in smallest)
-            return fit if is_below else whole
-    return whole
-
-
-def fit_memory_law(points: Sequence[GridPoint]) -> Law:
-    """Bytes; LawRefusedError with the reason where the data supports no law."""
-    fit = _fit_moment(points)
-    fit.refuse_a_bad_one()
-    # the law of the others at each size
-    rows, misfit = [fit.coefficients], max(SMALLEST_MISFIT, fit.misfit)
-    for place, point in enumerate(fit.points):
-        others = fit.points[:place] + fit.points[place + 1 :]
-        try:
-            without = Fit(others, fit.terms, is_bounded=True)
-        except LawRefusedError:
-            continue
-        rows.append(without.coefficients)
-        misfit = max(misfit, abs(without.at(point) / point.value - 1))
-    shift = math.log1p(misfit)
-    draws = Draws(np.repeat(rows, 2, axis=0), np.tile([-shift, shift], len(rows)))
-    ends = np.array([np.min(rows, axis=0), np.max(rows, axis=0)])
-    below = [point for point in points if point not in fit.points]
-    return _law("memory", fit, ends, draws, 0.0, below)
+    return Law(coefficients, fit.points, residuals, draws, _drift(points))
 
 
 @dataclass(frozen=True)
 class HeldOutCell:
     """What a law of the other sizes says of one that was held out, with its range (`range_kind`),
-    in seconds or bytes. `error_percent`: of the measured, above 0 where too much was predicted;
+    in seconds. `error_percent`: of the measured, above 0 where too much was predicted;
     `width_percent`: of the range, of the value. The cells are of the same rounds, so a range for
     new rounds holds more of them than of new ones."""
 
@@ -487,68 +386,16 @@ class HeldOutCell:
         return 100 * (self.high - self.low) / self.value
 
 
-def check_held_out(
-    points: Sequence[GridPoint], fit: Callable[[Sequence[GridPoint]], Law]
-) -> tuple[HeldOutCell, ...]:
+def check_held_out(points: Sequence[GridPoint]) -> tuple[HeldOutCell, ...]:
     """Fits to the cells below half of the largest B S and predicts the others.
 
     LawRefusedError where the kept cells support no law.
     """
     kept, held = _split_largest(points)
     try:
-        law = fit(kept)
+        law = fit_time_law(kept)
     except LawRefusedError as error:
         raise LawRefusedError(f"of the {len(kept)} sizes that are not held out, {error}") from error
     return tuple(
         HeldOutCell(p, law.at(p.batch, p.seq), *law.interval(p.batch, p.seq)) for p in held
     )
-
-
-# of the variance of logarithms: what is left when a value does not vary at all
-NOTHING = 1e-24
-
-
-class Estimate(NamedTuple):
-    """With its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Exponents(NamedTuple):
-    """`r_squared`: the share of the logarithms' variance that they explain; 1 where none is."""
-
-    batch: Estimate
-    seq: Estimate
-    r_squared: float
-
-
-def fit_exponents(points: Sequence[GridPoint]) -> Exponents:
-    """Of medians, with intervals by the t distribution.
-
-    LawRefusedError with the reason where the sizes do not decide both exponents.
-    """
-    # here, since commands that fit no exponents start without it in half the time
-    from scipy.special import stdtrit
-
-    _check_sizes(points, ("constant", "batch", "sequence"), spare=1)
-    rows = np.log([(math.e, point.batch, point.seq) for point in points])
-    if np.linalg.matrix_rank(rows, tol=1e-8) < rows.shape[1]:
-        raise LawRefusedError(
-            "sizes too alike to tell the exponents of batch and sequence apart: both must vary, "
-            "and not together"
-        )
-    values = np.log([point.value for point in points])
-    solution, *_ = np.linalg.lstsq(rows, values, rcond=None)
-    residuals = values - rows @ solution
-    freedom = len(points) - rows.shape[1]
-    squares = float(residuals @ residuals)
-    errors = np.sqrt(squares / freedom * np.diag(np.linalg.inv(rows.T @ rows)))
-    reach = stdtrit(freedom, (1 + CONFIDENCE) / 2) * errors
-    total = float(((values - values.mean()) ** 2).sum())
-    _, batch, seq = (
-        Estimate(*map(float, of))
-        for of in zip(solution, solution - reach, solution + reach, strict=True)
-    )
-    return Exponents(batch, seq, 1.0 if total < NOTHING else 1 - squares / total)

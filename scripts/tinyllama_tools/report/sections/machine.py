@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path
-from tinyllama_tools.report.analysis import COMPONENTS, is_own_shape, name_rank, rank
+from tinyllama_tools.report.analysis import COMPONENTS, name_rank, rank
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     Cell,
@@ -37,8 +37,6 @@ CASE_NOTE = (
     "the model asks for, over time, of the peak. Bound: what an ideal implementation would wait "
     "for."
 )
-# the page has to be mailed
-MOST_CASES = 500
 
 
 def ideal_bound(case: MeasuredCase) -> str | None:
@@ -52,11 +50,6 @@ def ideal_bound(case: MeasuredCase) -> str | None:
 
 def cases(page: Section, inputs: ReportInputs) -> None:
     every = sorted(inputs.main_result().cases.values(), key=lambda case: name_rank(case.name))
-    note = CASE_NOTE
-    if len(every) > MOST_CASES:
-        # where each size begins
-        every.sort(key=lambda case: not is_own_shape(case.name))
-        note = f"{MOST_CASES} of {len(every):,} cases, each size's own shape first. {note}"
     rows = [
         [
             *(str(case.name), MILLI * case.median_seconds),
@@ -64,13 +57,13 @@ def cases(page: Section, inputs: ReportInputs) -> None:
             *(case.counters.get(key) for key in ("speedup", "MFU_percent", "roof_percent")),
             ideal_bound(case),
         ]
-        for case in every[:MOST_CASES]
+        for case in every
     ]
     columns = (
         *("case", "time [ms]", "shortest [ms]", "longest [ms]", "speed-up", "MFU [%]"),
         *("of the roofline [%]", "bound"),
     )
-    page.tables.append(Table("all_cases", "Every case", columns, rows, note, is_key=True))
+    page.tables.append(Table("all_cases", "Every case", columns, rows, CASE_NOTE, is_key=True))
 
 
 PEAK_NOTE = (
@@ -175,9 +168,9 @@ def comparison(page: Section, inputs: ReportInputs) -> None:
         if not logs:
             means.append([results.title, "no case in common", None, 0])
     cases.sort(key=lambda of: -abs(math.log(of[-1])))
-    shown, traces = cases[:MOST_CASES], []
-    for title in dict.fromkeys(of[0] for of in shown):
-        _, names, times, _, ratios = zip(*(of for of in shown if of[0] == title), strict=True)
+    traces = []
+    for title in dict.fromkeys(of[0] for of in cases):
+        _, names, times, _, ratios = zip(*(of for of in cases if of[0] == title), strict=True)
         traces.append(markers(title, times, ratios, text=names))
     axes = layout(axis("time", "ms", log=True), axis("speed-up", "x", log=True))
     note = f"{base.title}'s time over the other's; above 1 is faster. {NO_VERDICT}"
@@ -188,12 +181,8 @@ def comparison(page: Section, inputs: ReportInputs) -> None:
     changes = "Case by case, the largest changes first"
     page.tables += [
         Table("speed_ups", "By component", columns, means, means_note, is_key=True),
-        Table("case_changes", changes, of_cases, shown, note),
+        Table("case_changes", changes, of_cases, cases, note),
     ]
-
-
-# beyond it, names that share a reason stand together
-MOST_NAMED = 200
 
 
 def case_omissions(inputs: ReportInputs) -> Iterator[Omission]:
@@ -205,11 +194,11 @@ def case_omissions(inputs: ReportInputs) -> Iterator[Omission]:
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
-    """What went wrong first."""
+    """What went wrong first; names that share a reason stand together."""
     errors = sum(omission.is_error for omission in omissions)
     page.text.append(f"{len(omissions):,} left out; {count_of(errors, 'error')}.")
     every = sorted(omissions, key=lambda omission: not omission.is_error)
-    named = [(one, [one.name]) for one in every] if len(every) <= MOST_NAMED else grouped(every)
-    rows = [[o.kind, "; ".join(n), o.reason, "yes" if o.is_error else ""] for o, n in named]
+    found = grouped(every)
+    rows = [[o.kind, "; ".join(n), o.reason, "yes" if o.is_error else ""] for o, n in found]
     columns = ("kind", "name", "reason", "error")
     page.tables.append(Table("omissions", page.title, columns, rows))

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 GIGA, MILLI = 1e9, 1e3
 ROOF_POINTS = 25
-# beyond it, the page would be too large to mail
-MOST_TEXTS = 6000
 # plotly's numbers of circle, square and triangle-up: thousands of them stay small
 BOUND_SYMBOLS = {"compute": 0, "bandwidth": 1, "latency": 5}
 # added to the number of a symbol
@@ -96,14 +94,11 @@ def _short(point: RooflinePoint) -> str:
     return " ".join([*other_pass, of.variant, of.size, of.dtype, f"{of.batch}x{of.seq}"])
 
 
-def _scatter(
-    name: str, points: Sequence[RooflinePoint], texts: bool, colour: str, opened: int = 0
-) -> Json:
+def _scatter(name: str, points: Sequence[RooflinePoint], colour: str, opened: int = 0) -> Json:
     rates = [point.flops_per_second / GIGA for point in points]
     symbols = [opened + BOUND_SYMBOLS[point.bound] for point in points]
-    more = {"text": [_short(point) for point in points]} if texts else {}
-    intensities = [point.intensity for point in points]
-    return markers(name, intensities, rates, colour=colour, symbol=symbols, **more)
+    texts, intensities = zip(*((_short(point), point.intensity) for point in points), strict=True)
+    return markers(name, intensities, rates, colour=colour, symbol=symbols, text=texts)
 
 
 def _roofline_figure(
@@ -111,22 +106,19 @@ def _roofline_figure(
 ) -> Figure:
     """Each component in a colour of its own; every second one has open marks."""
     every = sorted(point.intensity for point in (*points, *products))
-    texts = len(every) <= MOST_TEXTS
     traces = _roofs(machine, every[0] / 2, every[-1] * 2)
     found: dict[str, list[RooflinePoint]] = {}
     for point in points:
         found.setdefault(point.case.component if point.case else "", []).append(point)
     for name in sorted(found, key=lambda name: rank(name, COMPONENTS)):
         place = rank(name, COMPONENTS)[0]
-        traces.append(_scatter(name, found[name], texts, nth(COLOURS, place), OPEN * (place % 2)))
+        traces.append(_scatter(name, found[name], nth(COLOURS, place), OPEN * (place % 2)))
     if products:
-        traces.append(_scatter("GEMMs", products, texts, OTHER))
+        traces.append(_scatter("GEMMs", products, OTHER))
     axes = layout(axis("intensity", "FLOP/byte", log=True), axis("rate", "GFLOP/s", log=True))
     return Figure("roofline_plot", "Roofline", traces, axes, MEANINGS)
 
 
-# of more cases than the first, only the second number is listed: the page has to be mailed
-ALL_ROWS, MOST_ROWS = 500, 250
 POINT_COLUMNS = (
     *("intensity [FLOP/byte]", "rate [GFLOP/s]", "attainable [GFLOP/s]", "of the attainable [%]"),
     *("bound", "GEMMs at the peak [ms]", "traffic [ms]", "starts of operators at most [ms]"),
@@ -142,21 +134,6 @@ def _rows(points: Sequence[RooflinePoint]) -> list[list[Cell]]:
         ]
         for point in points
     ]
-
-
-def _points_table(points: Sequence[RooflinePoint]) -> Table:
-    def lost(point: RooflinePoint) -> float:
-        return point.seconds * (1.0 - (point.percent or 100.0) / 100.0)
-
-    shown, note = points, ""
-    if len(points) > ALL_ROWS:
-        shown = sorted(points, key=lost, reverse=True)[:MOST_ROWS]
-        note = (
-            f"The {MOST_ROWS} of {len(points):,} cases that lose most time against the roofline; "
-            "the figure shows all."
-        )
-    columns = ("case", *POINT_COLUMNS)
-    return Table("roofline_points", "Cases under the roofline", columns, _rows(shown), note)
 
 
 def roofline(page: Section, inputs: ReportInputs) -> None:
@@ -184,12 +161,11 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
             "take beyond their roofline time."
         )
     page.figures.append(_roofline_figure(points, products, machine))
+    columns, shapes = ("case", *POINT_COLUMNS), ("GEMM", *POINT_COLUMNS)
+    shape_note = "Each at its own shape: m x n x k, or so many at once x m x n x k."
     page.tables += [
-        _points_table(points),
-        Table(
-            *("product_points", "GEMMs", ("GEMM", *POINT_COLUMNS), _rows(products)[:ALL_ROWS]),
-            "Each at its own shape: m x n x k, or so many at once x m x n x k.",
-        ),
+        Table("roofline_points", "Cases under the roofline", columns, _rows(points)),
+        Table("product_points", "GEMMs", shapes, _rows(products), shape_note),
     ]
 
 

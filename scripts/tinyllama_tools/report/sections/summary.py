@@ -60,9 +60,6 @@ def growth(inputs: ReportInputs) -> Iterator[Fact]:
     if fit is None or fit.law is None:
         return
     series = f"{fit.name.size}, {fit.name.variant}, {fit.name.dtype}"
-    if fit.exponents is not None:
-        batch, seq = fit.exponents.batch.value, fit.exponents.seq.value
-        series += f"; about as B^{batch:.2f} S^{seq:.2f} over the grid"
     yield Fact("a step of batch B, sequence S", fit.law.formula, series)
     if fit.held_out:
         error = statistics.median(abs(held.error_percent) for held in fit.held_out)
