@@ -481,7 +481,7 @@ def test_every_frontier_is_shown(tmp_path: Path, inputs: ReportInputs) -> None:
     one, whole, longest = found.tables
     assert [of.id for of in found.tables] == ["frontier_seq", "frontier_seq_2", "frontier_batch"]
     assert one.rows[0][4:] == [30, 1024, "no larger one"]
-    assert "--find-limit batch --confirm` tries" in one.note
+    assert "--find-limit batch --confirm` tries it" in one.note
     assert (len(whole.rows), len(longest.rows)) == (100, 100)
     none = [row for row in whole.rows if row[4] == 0]
     assert none and all(row[-1] == "not even 1 fits" for row in none)

@@ -107,8 +107,8 @@ def frontier(page: Section, inputs: ReportInputs) -> None:
         commit = f"commit {file['git_commit'][:8]}" if file.get("git_commit") else ""
         made = filter(None, (file.get("device"), commit, file.get("date", "")[:10]))
         note = (
-            "Predicted, not tried: `scripts/bench --components full_step --find-limit "
-            f"{shown.axis.searched} --confirm` tries. Limit: {file['limit_source']}. Beyond the "
+            "Predicted; `scripts/bench --components full_step --find-limit "
+            f"{shown.axis.searched} --confirm` tries it. Limit: {file['limit_source']}. Beyond the "
             f"predicted memory: {file['overhead']['source']}. Made on {', '.join(made)}. Needs: of "
             "the smallest step where none fits."
         )

@@ -290,7 +290,7 @@ def _agreement(page: Section, inputs: ReportInputs) -> None:
     rows = [[n, len(p), statistics.median(p), max(p, key=abs)] for n, p in found.items()]
     note = "Measured over predicted peak, less 100 %; the prediction knows no measurement."
     columns = ("component", "cases", "median [%]", "largest [%]")
-    page.tables.append(Table("memory_agreement", title, columns, rows, note))
+    page.tables.append(Table("memory_agreement", title, columns, rows, note, is_key=True))
 
 
 def memory(page: Section, inputs: ReportInputs) -> None:
