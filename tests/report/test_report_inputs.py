@@ -227,11 +227,10 @@ def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
     assert paths[Kind.STUDY] == [newest]
     assert paths[Kind.TRAINING] == [tiny, small]
     assert len(paths[Kind.SUITE]) == len(paths[Kind.ABLATION]) == len(paths[Kind.SCALING]) == 1
-    # the study has a frontier of its own
     assert found.absent == []
-    (newest / "frontier.json").unlink()
-    assert newest_sources(tmp_path).absent == [Kind.FRONTIER]
-    assert newest_sources(tmp_path / "none").absent == list(Kind)
+    # a frontier is a study's own
+    absent = [kind for kind in Kind if kind is not Kind.FRONTIER]
+    assert newest_sources(tmp_path / "none").absent == absent
 
 
 def test_a_study_that_has_measured_nothing_hides_no_other_but_a_damaged_one_does(
@@ -252,17 +251,3 @@ def test_a_study_that_has_measured_nothing_hides_no_other_but_a_damaged_one_does
     sources = newest_sources(tmp_path).sources
     assert sources == [Source(Kind.STUDY, damaged)]
     assert "is cut short" in only_error(read_inputs(sources)).reason
-
-
-def test_the_newest_frontier_is_a_studys_own_or_a_later_one(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "20260302T000000Z_grid")
-    both, own = frontier({"by": "seq,batch"}, {}), Source(Kind.STUDY, study)
-    change(study / "frontier.json", lambda found: found.update(by="seq,batch"))
-    older, newer = (
-        write(tmp_path / f"2026030{day}T000000Z_frontier/frontier.json", both) for day in (1, 3)
-    )
-    assert newest_sources(tmp_path).sources == [own, Source(Kind.FRONTIER, newer)]
-    newer.unlink()
-    assert newest_sources(tmp_path).sources == [own]
-    (study / "frontier.json").unlink()
-    assert newest_sources(tmp_path).sources == [own, Source(Kind.FRONTIER, older)]

@@ -178,25 +178,22 @@ def newest_sources(results: Path) -> Newest:
             break
         passed_over.append(Omission("grid study", str(folder), why_no_round(folder)))
 
-    def newest(name: str, of: Callable[[Path], object]) -> list[Path]:
-        """The newest file of this name for each value of `of`."""
-        there = [folder / name for folder in folders if (folder / name).is_file()]
-        return list({of(path): path for path in reversed(there)}.values())[::-1]
+    def newest(name: str) -> list[Path]:
+        """The files of this name, the newest first."""
+        return [folder / name for folder in folders if (folder / name).is_file()]
 
     # scripts/study makes a folder a size
-    trainings = newest(TRAINING_FILE, lambda path: TRAINING_SIZE.sub(r"\1", path.parent.name))
-    found[Kind.TRAINING] = [of for of in trainings if TRAINING_SIZE.fullmatch(of.parent.name)]
-    # one over sequences and one over batches, apart from that of a study
-    frontiers = newest(FRONTIER, lambda path: (_document(path) or {}).get("by"))
-    found[Kind.FRONTIER] = [path for path in frontiers if not (path.parent / STUDY).exists()]
-    for kind, name in ((Kind.SUITE, SUITE_FILE), (Kind.ABLATION, ABLATION_FILE)):
-        found[kind] = newest(name, lambda _: None)
-    found[Kind.SCALING] = [path.parent for path in newest(SCALING_FILE, lambda _: None)]
-    has_own = any((folder / FRONTIER).is_file() for folder in found[Kind.STUDY])
-    served = {Kind.FRONTIER} if has_own else set()
+    trainings: dict[str, Path] = {}
+    for path in newest(TRAINING_FILE):
+        if of := TRAINING_SIZE.fullmatch(path.parent.name):
+            trainings.setdefault(of[1], path)
+    found[Kind.TRAINING] = list(trainings.values())
+    found[Kind.SUITE], found[Kind.ABLATION] = newest(SUITE_FILE)[:1], newest(ABLATION_FILE)[:1]
+    found[Kind.SCALING] = [path.parent for path in newest(SCALING_FILE)[:1]]
+    # a study has its own
+    del found[Kind.FRONTIER]
     sources = [Source(kind, path) for kind, paths in found.items() for path in paths]
-    absent = [kind for kind, paths in found.items() if not paths and kind not in served]
-    return Newest(sources, absent, passed_over)
+    return Newest(sources, [kind for kind, paths in found.items() if not paths], passed_over)
 
 
 class GridStudy(NamedTuple):

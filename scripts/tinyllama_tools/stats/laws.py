@@ -81,16 +81,6 @@ class GridPoint:
         return self.batch * self.seq
 
 
-def _check_sizes(points: Sequence[GridPoint], names: Sequence[str], spare: int) -> None:
-    """LawRefusedError unless there is a size for each term and `spare` more."""
-    sizes, needed = len({(point.batch, point.seq) for point in points}), len(names) + spare
-    if sizes < needed:
-        raise LawRefusedError(
-            f"{sizes} size{'' if sizes == 1 else 's'}: {len(names)} coefficients "
-            f"({', '.join(names)}) need at least {needed} different ones"
-        )
-
-
 def _row(terms: Sequence[Term], batch: int, seq: int) -> Array:
     return np.array([term.at(batch, seq) for term in terms])
 
@@ -144,7 +134,12 @@ class Fit:
     ) -> None:
         self.points, self.terms = tuple(points), tuple(terms)
         names = [term.name for term in terms]
-        _check_sizes(points, names, spare)
+        sizes, needed = len({(point.batch, point.seq) for point in points}), len(names) + spare
+        if sizes < needed:
+            raise LawRefusedError(
+                f"{sizes} size{'' if sizes == 1 else 's'}: {len(names)} coefficients "
+                f"({', '.join(names)}) need at least {needed} different ones"
+            )
         rows = np.array([_row(terms, p.batch, p.seq) / p.value for p in points])
         self.norms = np.linalg.norm(rows, axis=0)
         self.scaled = rows / self.norms
@@ -156,10 +151,7 @@ class Fit:
             )
         wanted = np.ones(len(points))
         if is_bounded:
-            # here, since commands that fit no law start without it in half the time
-            from scipy.optimize import nnls
-
-            solution, _ = nnls(self.scaled, wanted)
+            (solution,) = non_negative_solutions(self.scaled, wanted[None])
             solution[self.scaled.max(axis=0) * solution < ROUNDING] = 0.0
         else:
             solution = np.linalg.lstsq(self.scaled, wanted, rcond=None)[0]
