@@ -92,8 +92,8 @@ class Machine:
         beyond = bytes_moved - cached
         if beyond and self.memory_bandwidth is None:
             raise BadInputError(
-                f"traffic of {bytes_moved:.3g} bytes is more than fits into the last-level cache, "
-                "and memory's bandwidth is not known; measure again with peak in --components"
+                "memory's bandwidth is not known, and the traffic does not stay in the last-level "
+                "cache; measure again with peak in --components"
             )
         return cached / self.cache_bandwidth + (beyond / self.memory_bandwidth if beyond else 0.0)
 
@@ -216,8 +216,8 @@ SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", ROOF)
 def _restated(
     name: CaseName, counters: Mapping[str, float], context: Context, machine: Machine
 ) -> Mapping[str, float]:
-    """The shares that the case has, as the program computes them (benchmarks/harness/rows.cpp): a
-    row above its peak has none. MFU is of the datasheet's peak where that is known."""
+    """With the shares that the case has as the program computes them (benchmarks/harness/rows.cpp):
+    a row above its peak has none. MFU is of the datasheet's peak where that is known."""
     peak = machine.peak_flops.get(product_type(name.dtype), 0.0)
     of_mfu = _datasheet(context, product_type(name.dtype)) or peak
     model, causal, hardware, moved = (
