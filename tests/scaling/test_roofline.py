@@ -96,7 +96,7 @@ def test_traffic_within_twice_the_cache_sees_its_bandwidth() -> None:
     assert replace(MACHINE, cache_bytes=0).traffic_seconds(8) == pytest.approx(8 / MEMORY)
     cached = replace(MACHINE, memory_bandwidth=None)
     assert cached.traffic_seconds(2 * CACHE_BYTES) == pytest.approx(2 * CACHE_BYTES / CACHE)
-    with pytest.raises(BadInputError, match="add peak to its --components"):
+    with pytest.raises(BadInputError, match="with peak in --components"):
         cached.traffic_seconds(2 * CACHE_BYTES + 1)
     known = result_set([]).context
     for context, words in (

@@ -67,13 +67,11 @@ FRONTIER_KIND, FRONTIER_SCHEMA_VERSION = "frontier", 1
 
 @dataclass(frozen=True)
 class Axis:
-    """`searched` and `given`: "batch" or "seq". `smallest`: value of the searched one. `key`: of
-    frontier.json's list of points."""
+    """`searched` and `given`: "batch" or "seq". `key`: of frontier.json's list of points."""
 
     searched: str
     given: str
     adjective: str
-    smallest: int
     key: str
 
     @property
@@ -87,9 +85,8 @@ class Axis:
         return f"{self.adjective}_{self.searched}"
 
 
-BY_SEQ = Axis("batch", "seq", "largest", 1, "points")
-# the next token's loss needs two
-BY_BATCH = Axis("seq", "batch", "longest", 2, "sequences")
+BY_SEQ = Axis("batch", "seq", "largest", "points")
+BY_BATCH = Axis("seq", "batch", "longest", "sequences")
 AXES: Mapping[str, Axis] = {axis.given: axis for axis in (BY_SEQ, BY_BATCH)}
 
 
