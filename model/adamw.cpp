@@ -42,7 +42,7 @@ AdamW::AdamW(NamedTensors parameters, const Variant& variant, const AdamWOptions
       foreach_(variant.has(Switch::foreach_adamw)),
       fused_(variant.has(Switch::fused_adamw)),
       library_(variant.has(Switch::library_adamw)) {
-  if (!variant.has(Switch::graph) && !library_) return;
+  if (parameters_.empty() || (!variant.has(Switch::graph) && !library_)) return;
   // libtorch's own update reads a float32.
   const auto type = library_ ? c10::ScalarType::Float : c10::ScalarType::Double;
   device_steps_ =

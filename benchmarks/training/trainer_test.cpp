@@ -88,6 +88,18 @@ TEST(TrainerTest, AProfiledRunHasTheLossesOfAPlainOne) {
   EXPECT_EQ(plain, losses(true));
 }
 
+TEST(TrainerTest, AStateOfShardedMomentsIsMadeWithAnyUpdate) {
+  for (const Switch form : {Switch::library_adamw, Switch::fused_adamw, Switch::foreach_adamw}) {
+    TrainOptions options = small_options();
+    options.shard_optimizer = true;
+    options.variant = Variant({form});
+    ModelState state(options, c10::kCPU);
+    // The ranks' shares have them.
+    EXPECT_TRUE(state.optimizer.first_moments().empty());
+    EXPECT_NO_THROW(state.optimizer.step());
+  }
+}
+
 TEST(TrainerTest, MicroBatchesOfOneBatchAreThatBatch) {
   TrainOptions options = small_options();
   options.profile_pytorch = false;
