@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ struct ComponentCost {
   int64_t backward_flops = 0;
   int64_t elementwise_flops = 0;  ///< of both passes; 0 for parts that cost.hpp does not tell apart
   int64_t bytes = 0;              ///< least traffic of both passes; 0 likewise
+  int64_t hardware_flops = 0;     ///< those of both passes that really run; 0 likewise
 };
 
 /// Of one step with `micro_batches` of this workload: components as cost.hpp has them, each
@@ -44,8 +46,12 @@ struct FlopsMeasurement {
   StepComponents times;  ///< of the timed step
 };
 
-/// Takes some seconds. A peak below what the step reached was measured while the machine was busy,
-/// and is measured again, at most twice.
+/// The best of what `measure` returns. A peak below what the step reached was measured while the
+/// machine was busy, and is measured again, at most twice.
+instruments::MeasuredPeak peak_of_step(const Workload& workload,
+                                       const FlopsMeasurement& measurement,
+                                       const std::function<instruments::MeasuredPeak()>& measure);
+/// Takes some seconds.
 Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
                                   const FlopsMeasurement& measurement,
                                   const std::filesystem::path& device_peaks);

@@ -1,11 +1,12 @@
 #include "benchmarks/training/flops_analysis.hpp"
-#include "model/train_step.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 #include <stdexcept>
+#include <vector>
+
+#include "model/train_step.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -43,6 +44,18 @@ TEST(ComponentCostsTest, PartsAddUpToTheirComponentAndComponentsToTheModel) {
   EXPECT_EQ(parameters, 2873600);
   EXPECT_EQ(parts.size(), 3u);
   for (const auto& [component, flops] : parts) EXPECT_EQ(flops, wholes[component]) << component;
+}
+
+TEST(ComponentCostsTest, FlopsThatReallyRanAddUpToThoseOfTheModel) {
+  for (const Switch form :
+       {Switch::sdpa, Switch::fused_attention, Switch::checkpoint, Switch::fused_loss}) {
+    Workload workload = kTiny;
+    workload.variant = Variant({form});
+    int64_t flops = 0;
+    for (const ComponentCost& cost : component_costs(workload, 3)) flops += cost.hardware_flops;
+    EXPECT_EQ(flops, 3 * model_cost(workload, Pass::forward_backward).hardware_flops)
+        << to_string(form);
+  }
 }
 
 TEST(ComponentCostsTest, MicroBatchesMultiplyWorkButNotParametersOrUpdates) {
@@ -90,6 +103,37 @@ TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
                    40);
   // The roofline stays that of what can be reached.
   EXPECT_DOUBLE_EQ(analysis.at("roofline_data").at("peak_flops"), 100e9);
+}
+
+TEST(FlopsAnalysisTest, PointsOfTheRooflineAreOfTheFlopsThatReallyRan) {
+  const Workload workload{ModelConfig(), Variant({Switch::sdpa}), Dtype::f32, 8, 512};
+  const int64_t flops =
+      workload.config.n_layers() * attention_cost(workload, Pass::forward_backward).hardware_flops;
+  const auto analysis = analyze_flops(workload, half_a_second(), made_up());
+  bool found = false;
+  for (const Json& point : analysis.at("roofline_data").at("points")) {
+    if (point.at("name") != "attention") continue;
+    found = true;
+    EXPECT_DOUBLE_EQ(point.at("achieved_flops_per_sec"), static_cast<double>(flops) / 0.3);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(FlopsAnalysisTest, APeakBelowWhatTheStepReallyRanIsMeasuredAgain) {
+  // Recomputes its forward: between the model's rate and the one that ran is no peak.
+  const Workload workload{ModelConfig(), Variant({Switch::checkpoint}), Dtype::f32, 8, 128};
+  const Cost cost = step_cost(workload, 1);
+  ASSERT_GT(static_cast<double>(cost.hardware_flops), 1.2 * static_cast<double>(cost.model_flops));
+  const double rate = static_cast<double>(cost.hardware_flops) / 0.5;
+  std::vector<double> measured = {0.9 * rate, 1.1 * rate, 2 * rate};
+  const auto next = [&] {
+    const instruments::MeasuredPeak peak{measured.front(), "made up"};
+    measured.erase(measured.begin());
+    return peak;
+  };
+  EXPECT_DOUBLE_EQ(peak_of_step(workload, half_a_second(), next).per_second, 1.1 * rate);
+  measured = {0.7 * rate, 0.9 * rate, 0.8 * rate, 2 * rate};
+  EXPECT_DOUBLE_EQ(peak_of_step(workload, half_a_second(), next).per_second, 0.9 * rate);
 }
 
 TEST(FlopsAnalysisTest, AStepAboveItsPeakIsAnError) {
