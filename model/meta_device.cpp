@@ -124,11 +124,16 @@ bool answer(std::map<c10::ScalarType, bool>& known, c10::ScalarType type,
   return known[type] = ask(at::TensorOptions().dtype(type).device(c10::kCPU));
 }
 
+bool for_cpu(const Tensor& x) {
+  return x.is_meta() && meta_stands_for == c10::DeviceType::CPU;
+}
+
 void unscale(at::TensorList /*gradients*/, Tensor& /*found*/, const Tensor& /*inverse_scale*/) {}
 
 // The CPU's flash attention takes scratch for each thread: scores of one tile, their maxima and
 // sums and a tile of the result, and the scores once more in a narrow type (cpu_flash_attention,
-// native/cpu/FlashAttentionKernel.cpp).
+// native/cpu/FlashAttentionKernel.cpp). On a GPU, which a tensor on meta may stand for, there is
+// none of this.
 struct FlashTile {
   explicit FlashTile(const Tensor& q)
       : rows(std::min<int64_t>(q.size(2), q.size(2) >= 768   ? 256
@@ -139,7 +144,7 @@ struct FlashTile {
   // On processors with units for a narrow type, keys and values are reordered where many rows of
   // queries share them.
   bool reorders(const Tensor& q, const Tensor& k) const {
-    if (q.scalar_type() == wide) return false;
+    if (!for_cpu(q) || q.scalar_type() == wide) return false;
     const bool is_bf16 = q.scalar_type() == c10::ScalarType::BFloat16;
     if (q.size(2) < (is_bf16 ? 64 : 16)) return false;
     const int64_t threads = at::get_num_threads();
@@ -157,7 +162,7 @@ struct FlashTile {
            });
   }
   Tensor scratch(const Tensor& q, int64_t elements, c10::ScalarType type) const {
-    return at::empty({at::get_num_threads(), elements}, q.options().dtype(type));
+    return at::empty({for_cpu(q) ? at::get_num_threads() : 0, elements}, q.options().dtype(type));
   }
   int64_t rows;
   int64_t columns;
@@ -201,7 +206,8 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
   const Tensor narrow =
       tile.scratch(q, q.scalar_type() == tile.wide ? 0 : elements, q.scalar_type());
   // Each thread that gets a share of the heads makes sums of its rows.
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), q.size(0) * q.size(1));
+  const int64_t threads =
+      for_cpu(q) ? std::min<int64_t>(at::get_num_threads(), q.size(0) * q.size(1)) : 0;
   const Tensor sums = at::empty({threads, tile.rows}, q.options().dtype(tile.wide));
   return gradients;
 }
@@ -232,10 +238,6 @@ c10::DispatchKeySet below(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kMode);
 }
 
-bool for_cpu(const Tensor& x) {
-  return x.is_meta() && meta_stands_for == c10::DeviceType::CPU;
-}
-
 void touch(int64_t bytes, const Tensor& like) {
   at::empty({bytes}, like.options().dtype(c10::ScalarType::Byte));
 }
@@ -264,7 +266,7 @@ void with_promoted_operands(const c10::OperatorHandle& op, c10::DispatchKeySet k
 // Autograd adds a gradient in place to one that nobody else holds, but not on meta (accumulate and
 // can_accumulate_inplace, torch/csrc/autograd/input_buffer.cpp).
 bool is_sum_of_gradients(const Tensor& a) {
-  return for_cpu(a) && torch::autograd::get_current_graph_task_id() != -1 &&
+  return a.is_meta() && torch::autograd::get_current_graph_task_id() != -1 &&
          !at::GradMode::is_enabled() && a.is_non_overlapping_and_dense() && a.use_count() == 1 &&
          a.has_storage() && a.storage().use_count() == 1;
 }

@@ -2,6 +2,9 @@
 // the predicted memory and the allocator.
 #include "benchmarks/training/memory_analysis.hpp"
 
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/memory_prediction.hpp"
@@ -573,6 +577,51 @@ TEST(MemoryStepPeakTest, IsThePredictedOne) {
               predict_step_memory(workload, c10::kCPU).peak())
         << "sequence " << at.seq;
   }
+}
+
+TEST(PredictedMemoryOfAGpuTest, DoesNotDependOnTheThreadsOfThisHost) {
+  const int before = at::get_num_threads();
+  // bfloat16: a processor may have units that its keys and values are reordered for.
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    const Workload workload{config(), Variant({Switch::sdpa}), dtype, 2, 256};
+    std::vector<int64_t> peaks;
+    for (const int threads : {1, 8}) {
+      at::set_num_threads(threads);
+      const auto predicted = predict_step_memory(workload, c10::kCUDA);
+      peaks.insert(peaks.end(), {predicted.peaks.forward, predicted.peaks.backward});
+    }
+    EXPECT_EQ(peaks[0], peaks[2]) << "forward, " << to_string(dtype);
+    EXPECT_EQ(peaks[1], peaks[3]) << "backward, " << to_string(dtype);
+  }
+  at::set_num_threads(before);
+}
+
+TEST(PredictedMemoryOfAGpuTest, GradientsAreSummedInPlaceAsOnACpu) {
+  constexpr int64_t bytes = 4 * kMiB;
+  const auto backward_peak = [](c10::DeviceType device) {
+    return predict_memory(device,
+                          [] {
+                            const auto tensor = [] {
+                              return at::empty(
+                                  {bytes / 4},
+                                  at::TensorOptions(c10::ScalarType::Float).device(c10::kMeta));
+                            };
+                            const NamedTensors leaves = {{"x", tensor().requires_grad_()}};
+                            const std::vector<at::Tensor> factors = {tensor(), tensor(), tensor()};
+                            const auto iteration = [leaves, factors] {
+                              const at::Tensor loss = [&] {
+                                const at::Tensor twice = leaves.front().second * factors[0];
+                                return (twice * factors[1] + twice * factors[2]).sum();
+                              }();
+                              loss.backward();
+                            };
+                            return WorkOnMeta{iteration, leaves, {}};
+                          })
+        .peaks.backward;
+  };
+  // The leaf, its factors, and two gradients, one of which becomes their sum.
+  EXPECT_LT(backward_peak(c10::kCPU), 6 * bytes + kMiB);
+  EXPECT_LT(backward_peak(c10::kCUDA), 6 * bytes + kMiB);
 }
 
 TEST(MemoryStepPeakTest, CheckpointsKeepOneTensorALayer) {
