@@ -35,6 +35,13 @@ struct BucketOptions {
   bool overlap = true;
 };
 
+/// Bytes of a rank that trains beside those of a plain step with these weights: its messages. With
+/// a sharded optimizer flat parameters and gradients are where a plain step has whole moments, and
+/// beside them are this rank's shares of the gradients and of both moments.
+constexpr int64_t bytes_beside_step(int64_t weight_bytes, int ranks, bool shard_optimizer) {
+  return shard_optimizer ? 3 * weight_bytes / ranks : weight_bytes;
+}
+
 /// A backward whose gradients are sent bucket by bucket, each as soon as it is complete. Buckets
 /// start in their order on every rank, whatever the order in which they are complete: c10d matches
 /// operations by their order.

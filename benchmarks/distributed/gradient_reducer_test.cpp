@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "benchmarks/distributed/testing.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::distributed {
 namespace {
@@ -272,6 +273,42 @@ TEST(ShardedAdamWTest, WeightsAreThoseOfOneProcessWithAWholeOptimizer) {
       train(group, training, sharded);
       EXPECT_LE(largest_difference(copies(training.parameters), copies(one.parameters)), 1e-5);
       EXPECT_EQ(group.differing_ranks("weights", training.parameters), "");
+    });
+  }
+}
+
+// The allocator that counts must be there before the first tensor.
+class AllocatorEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override { instruments::host_allocator::install(); }
+};
+const ::testing::Environment* const kAllocatorEnvironment =
+    ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
+
+// What a training is refused by where memory is short.
+TEST(ShardedAdamWTest, ARankHoldsWhatIsPredictedOfIt) {
+  for (const int ranks : {2, 8}) {
+    run_ranks(ranks, [&](ProcessGroup& group) {
+      const SmallTraining training(group.size());
+      int64_t weights = 0;
+      for (const auto& [name, parameter] : training.parameters)
+        weights += static_cast<int64_t>(parameter.nbytes());
+      // All ranks are threads of this process; each reads while none allocates.
+      const auto live_bytes = [&] {
+        group.barrier();
+        const int64_t bytes = instruments::host_allocator::read().live_bytes;
+        group.barrier();
+        return bytes;
+      };
+      const int64_t before = live_bytes();
+      const ShardedAdamW sharded(group, training.parameters, {}, kOptions, {.bucket_bytes = 600});
+      const int64_t held = (live_bytes() - before) / group.size();
+      // In place of whole moments.
+      const int64_t predicted = 2 * weights + bytes_beside_step(weights, group.size(), true);
+      // Rounded up to equal shares: at most one element less a rank in each of five tensors.
+      const auto padding = static_cast<int64_t>(sharded.buckets().size()) * 5 * 4 * group.size();
+      EXPECT_GE(held, predicted - 3) << group.size() << " ranks";
+      EXPECT_LE(held, predicted + padding) << group.size() << " ranks";
     });
   }
 }

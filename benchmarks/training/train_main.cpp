@@ -164,12 +164,14 @@ class TrainRun {
   // Said before the first allocation and the first file, and not in the words of an allocator.
   void refuse_for_memory() const {
     int64_t predicted = predict_step_memory(options_.workload(), device_.torch().type()).peak();
-    // Messages, and with a sharded optimizer the copies that they are gathered in.
     const int64_t weights =
         count_parameters(ModelConfig(options_.dimensions)) * storage_bytes(options_.dtype);
     // Ranks of one host share its memory.
     const int sharing = group_ && !device_.is_gpu() ? group_->where().local_size : 1;
-    if (group_) predicted = sharing * (predicted + (options_.shard_optimizer ? 2 : 1) * weights);
+    if (group_) {
+      predicted = sharing * (predicted + distributed::bytes_beside_step(weights, group_->size(),
+                                                                        options_.shard_optimizer));
+    }
     // Beyond 64 bits the formulas' products wrap around.
     if (predicted < 0) predicted = std::numeric_limits<int64_t>::max();
     const int64_t free = device_.free_memory_bytes();
