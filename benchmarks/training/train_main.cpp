@@ -407,7 +407,7 @@ void refuse_for_graph(TrainOptions& options) {
                   in_the_way, options.variant.name()));
 }
 
-ExitCode report_setup(const TrainOptions& options) {
+ExitCode report_setup(TrainOptions options) {
   const auto device = [&]() -> SelectedDevice {
     try {
       return instruments::Device::select(options.device);
@@ -416,13 +416,17 @@ ExitCode report_setup(const TrainOptions& options) {
     }
   }();
   if (options.threads) at::set_num_threads(*options.threads);
+  const auto* found = std::get_if<instruments::Device>(&device);
+  const DeviceTraits traits = found ? device_traits(found->torch()) : DeviceTraits{};
+  const std::string refusal =
+      found ? refuse_variant(options.variant, options.dtype, traits) : std::string();
+  // Memory is that of the switches which the device gets.
+  if (found && refusal.empty()) options.variant = resolved(options.variant, options.dtype, traits);
   auto lines = validate_setup(device, options.workload(), options.folder());
   for (const auto& folder : {options.output_folder, options.save_weights_folder}) {
     if (!folder.empty() && folder != options.folder()) lines.push_back(check_output_folder(folder));
   }
-  if (const auto* found = std::get_if<instruments::Device>(&device)) {
-    const std::string refusal =
-        refuse_variant(options.variant, options.dtype, device_traits(found->torch()));
+  if (found) {
     lines.push_back({refusal.empty() ? SetupStatus::ok : SetupStatus::failed, "variant",
                      refusal.empty() ? options.variant.name() : refusal});
   }

@@ -186,6 +186,14 @@ def test_a_good_setup(program: Program, tmp_path: Path) -> None:
     assert found["output"] == ("ok", f"{tmp_path}/new: can be written to")
     # what it made to try, it removed
     assert list(tmp_path.iterdir()) == []
+    # memory is that of what runs
+    needs = {}
+    for variant in ("baseline", "optimized"):
+        options = (*small(seq_len=2048), f"--variant={variant}", "--validate-setup")
+        found = checks(program.run(*options))
+        (needs[variant],) = map(float, re.findall(r"needs about ([\d.]+) GiB", found["memory"][1]))
+        assert found["output"] == ("ok", "no files will be written")
+    assert needs["optimized"] < 0.5 * needs["baseline"]
 
 
 FAILING = [
