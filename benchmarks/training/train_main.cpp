@@ -353,8 +353,10 @@ class TrainRun {
       });
     }
     attempts_.attempt([&] {
-      if (weights_.exists())
+      // A rank that was lost leaves weights of gradients that not all ranks are in.
+      if (weights_.exists() && (!group_ || has_trained_)) {
         save_weights(weights_.path(), ModelConfig(options_.dimensions), state.model.parameters());
+      }
     });
     if (options_.any_profiler()) std::cout << "\nProfiling complete!\n";
     std::cout << files_text(profiles_.path().string(), profiles_.files())
