@@ -277,20 +277,19 @@ SafetensorsLayout read_layout(const ReadableFile& file) {
   return parse_safetensors_header(header, file.bytes() - kSafetensorsLengthBytes - length, name);
 }
 
-TensorLayout describe(const std::string& file, const std::string& name, const at::Tensor& tensor,
-                      std::optional<c10::ScalarType> type) {
+TensorLayout describe(const std::string& file, const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided) {
     throw std::invalid_argument(fmt::format(
         "{}: tensor '{}' cannot be written: it is not a dense tensor", file, printable(name)));
   }
-  const auto stored = type.value_or(tensor.scalar_type());
-  if (row(stored) == std::end(kTypes)) {
+  const auto type = tensor.scalar_type();
+  if (row(type) == std::end(kTypes)) {
     throw std::invalid_argument(fmt::format(
         "{}: tensor '{}' of type {} cannot be written: must be Double, Float, Half, BFloat16 or "
         "Long",
-        file, printable(name), c10::toString(stored)));
+        file, printable(name), c10::toString(type)));
   }
-  return {.name = name, .type = stored, .shape = tensor.sizes().vec()};
+  return {.name = name, .type = type, .shape = tensor.sizes().vec()};
 }
 
 }  // namespace
@@ -331,12 +330,11 @@ NamedTensors SafetensorsFile::read_all() const {
   return all;
 }
 
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                       std::optional<c10::ScalarType> type) {
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
   std::vector<TensorLayout> layouts;
   std::map<std::string, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : tensors) {
-    layouts.push_back(describe(path.string(), name, tensor, type));
+    layouts.push_back(describe(path.string(), name, tensor));
     by_name[name] = &tensor;
   }
   const SafetensorsHead head = make_safetensors_head(std::move(layouts), path.string());
@@ -344,8 +342,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
   file.write(head.bytes.data(), std::ssize(head.bytes));
   for (const auto& layout : head.tensors) {
     // One at a time, so that tensors of a device need memory here for the largest only.
-    const at::Tensor values =
-        by_name.at(layout.name)->detach().to(c10::kCPU, layout.type).resolve_neg().contiguous();
+    const at::Tensor values = by_name.at(layout.name)->detach().cpu().resolve_neg().contiguous();
     file.write(values.const_data_ptr(), layout.bytes());
   }
   file.commit();

@@ -102,11 +102,9 @@ class SafetensorsFile {
 };
 
 /// Writes tensors of any device, byte for byte as safetensors.torch.save_file with metadata
-/// {"format": "pt"} does. `type`: what every tensor is converted to; its own where none is given.
-/// The file appears when it is complete. Throws std::invalid_argument naming file and tensor for a
-/// type that is not one of the five, a name given twice or an undefined tensor, and
-/// std::runtime_error naming file and cause where it cannot be written.
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                       std::optional<c10::ScalarType> type = std::nullopt);
+/// {"format": "pt"} does. The file appears when it is complete. Throws std::invalid_argument naming
+/// file and tensor for a type that is not one of the five, a name given twice or an undefined
+/// tensor, and std::runtime_error naming file and cause where it cannot be written.
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 
 }  // namespace tinyllama

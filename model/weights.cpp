@@ -469,27 +469,22 @@ void Weights::copy_to(const NamedTensors& parameters,
 }
 
 void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
-                  const NamedTensors& tensors, std::optional<c10::ScalarType> type,
-                  const std::string& original_config) {
+                  const NamedTensors& tensors, const std::string& original_config) {
   std::map<std::string, Found> found;
   for (const auto& [name, tensor] : tensors)
     found[name] = {tensor.sizes().vec(), c10::isFloatingType(tensor.scalar_type())};
   check_parameters(config, found,
                    fmt::format("{} cannot be written: the tensors are not the model's",
                                (folder / kSingleFile).string()));
-  // Refused before anything is written, and one tensor at a time.
-  if (type) {
-    for (const auto& [name, tensor] : tensors) convert(tensor, *type, name, folder / kSingleFile);
-  }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
     throw std::runtime_error(
         fmt::format("{}: cannot be created: {}", folder.string(), error.message()));
   }
-  write_safetensors(folder / kSingleFile, tensors, type);
-  const std::string text = checkpoint_config_text(
-      config, type.value_or(tensors.front().second.scalar_type()), original_config);
+  write_safetensors(folder / kSingleFile, tensors);
+  const std::string text =
+      checkpoint_config_text(config, tensors.front().second.scalar_type(), original_config);
   ReplacementFile file(folder / kConfigFile);
   file.write(text.data(), std::ssize(text));
   file.commit();

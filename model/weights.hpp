@@ -70,14 +70,12 @@ class Weights {
 };
 
 /// Writes config.json and model.safetensors into `folder`, which is created where it is missing;
-/// LlamaForCausalLM.from_pretrained loads it. `type`: what every tensor is converted to; its own
-/// where none is given. `original_config`: Weights::config_text() of weights that were read; its
-/// further keys are kept. Throws std::invalid_argument that names the tensor where the tensors are
-/// not the parameters of `config`, and std::runtime_error naming file and cause where a file cannot
-/// be written.
+/// LlamaForCausalLM.from_pretrained loads it. `original_config`: Weights::config_text() of weights
+/// that were read; its further keys are kept. Throws std::invalid_argument that names the tensor
+/// where the tensors are not the parameters of `config`, and std::runtime_error naming file and
+/// cause where a file cannot be written.
 void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
-                  const NamedTensors& tensors, std::optional<c10::ScalarType> type = std::nullopt,
-                  const std::string& original_config = {});
+                  const NamedTensors& tensors, const std::string& original_config = {});
 
 /// The sizes that a config.json of LlamaForCausalLM states, with that class's own defaults for what
 /// may be left out. Throws std::invalid_argument that names the file, the key, its value and the

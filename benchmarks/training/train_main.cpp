@@ -355,7 +355,8 @@ class TrainRun {
     attempts_.attempt([&] {
       // A rank that was lost leaves weights of gradients that not all ranks are in.
       if (weights_.exists() && (!group_ || has_trained_)) {
-        save_weights(weights_.path(), ModelConfig(options_.dimensions), state.model.parameters());
+        save_weights(weights_.path(), ModelConfig(options_.dimensions), state.model.parameters(),
+                     state.config_text);
       }
     });
     if (options_.any_profiler()) std::cout << "\nProfiling complete!\n";

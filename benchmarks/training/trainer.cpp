@@ -27,7 +27,9 @@ ModelState::ModelState(const TrainOptions& options, c10::Device device)
                 {.learning_rate = options.learning_rate}),
       step(model, optimizer) {
   if (options.weights_folder.empty()) return;
-  Weights(options.weights_folder).copy_to(model.parameters());
+  const Weights weights(options.weights_folder);
+  weights.copy_to(model.parameters());
+  config_text = weights.config_text();
 }
 
 double ModelState::evaluate(const TokenBatch& batch) const {

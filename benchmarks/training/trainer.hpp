@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
@@ -37,6 +38,7 @@ struct ModelState {
   TinyLlama model;
   AdamW optimizer;
   TrainStep step;
+  std::string config_text;  ///< config.json of --weights; empty without
 };
 
 /// Seconds of each phase of one step, and of the whole.

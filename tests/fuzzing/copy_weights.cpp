@@ -15,8 +15,7 @@ int main(int argc, char** argv) {
   }
   try {
     const tinyllama::Weights weights(argv[1]);
-    tinyllama::save_weights(argv[2], weights.config(), weights.read_all(), std::nullopt,
-                            weights.config_text());
+    tinyllama::save_weights(argv[2], weights.config(), weights.read_all(), weights.config_text());
     return 0;
   } catch (const c10::Error& error) {
     fmt::print(stderr, "copy_weights: {}\n", error.what_without_backtrace());

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from itertools import pairwise
@@ -246,6 +247,20 @@ def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> N
     assert continued["model"] == part["model"]
     assert losses(continued)[0] == pytest.approx(whole[6], rel=1e-6)
     assert losses(continued)[1] < whole[6]
+
+
+def test_what_else_a_config_says_is_in_the_weights_saved(program: Program, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = [f"--{name}={value}" for name, value in SMALL_BATCH.items()]
+    options = [*ON_CPU, *options, "--num-steps=1"]
+    program.trained(tmp_path, *small(num_steps=1), f"--save-weights={first}")
+    file = first / "config.json"
+    config = read_json(file)
+    assert config["eos_token_id"] != 7
+    file.write_text(json.dumps(config | {"eos_token_id": 7, "of_mine": "kept"}), encoding="utf-8")
+    program.trained(tmp_path, *options, f"--weights={first}", f"--save-weights={second}")
+    found = read_json(second / "config.json")
+    assert found == config | {"eos_token_id": 7, "of_mine": "kept"}
 
 
 def test_variants_and_mixed_precision_learn_the_same(program: Program, tmp_path: Path) -> None:
