@@ -89,7 +89,7 @@ std::vector<SimpleOption> simple_options(TrainOptions& o, RawOptions& raw) {
        "bit-identical losses in every run with this seed"},
       {"Training", "--device", &o.device, "auto, cpu, cuda[:N] or hip[:N]"},
       {"Training", "--threads", &o.threads, "CPU threads (default: libtorch's own choice)"},
-      {"Training", "--dtype", &raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16"},
+      {"Training", "--dtype", &raw.dtype, "f32, bf16, amp_bf16 or amp_f16"},
       {"Training", "--use-amp", &raw.use_amp,
        "mixed precision: --dtype amp_bf16 (amp_f16 where --dtype says so)"},
       {"Model", "--variant", &raw.variant,
@@ -160,7 +160,12 @@ Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {
   const auto allowed = benchmark_dtypes();
   if (std::find(allowed.begin(), allowed.end(), dtype) == allowed.end()) {
     throw std::invalid_argument(
-        fmt::format("--dtype '{}': must be one of f32, bf16, f16, amp_bf16, amp_f16", raw.dtype));
+        fmt::format("--dtype '{}': must be one of f32, bf16, amp_bf16, amp_f16", raw.dtype));
+  }
+  if (dtype == Dtype::f16) {
+    throw std::invalid_argument(
+        "--dtype f16: cannot train: in float16 AdamW's second moments and its eps of 1e-8 round to "
+        "0, and the first update is infinite; take amp_f16, whose weights are float32");
   }
   if (!raw.use_amp || uses_autocast(dtype)) return dtype;
   if (app.count("--dtype") > 0 && dtype != Dtype::f32) {

@@ -99,6 +99,7 @@ TEST(TrainOptionsTest, BadValuesAreNamedWithTheRule) {
       {{"--learning-rate=nan"}, "--learning-rate nan"},
       {{"--size=huge"}, "--size 'huge': must be one of tiny, small"},
       {{"--dtype=f64"}, "--dtype 'f64': must be one of"},
+      {{"--dtype=f16"}, "take amp_f16"},
       {{"--variant=faster"}, "--variant: "},
       {{"--n-heads=7"}, "7"},
       {{"--vocab-size=100", "--data=x"}, "--vocab-size 100: must be 256 or more"},

@@ -93,6 +93,7 @@ BAD_OPTIONS = {
     ("--batch-size",): ["--batch-size: 1 required INT missing"],
     ("--learning-rate=fast",): ["--learning-rate", "'fast' must be a number"],
     ("--variant=fast",): ["--variant", "'fast': must be baseline, fused, optimized, or", "sdpa"],
+    ("--dtype=f16",): ["--dtype f16: cannot train", "take amp_f16"],
     ("--variant=graph", "--device=cpu"): ["--variant 'graph'", "only a GPU"],
     ("--device=tpu",): ['device "tpu"', "allowed: auto, cpu, cuda, cuda:N, hip, hip:N"],
     ("--device=cuda:99",): ['device "cuda:99": no such device', "allowed: auto, cpu"],
