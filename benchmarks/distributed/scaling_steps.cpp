@@ -304,7 +304,9 @@ void prove_sharded_step(StepSession& session, const ScalingOptions& options, Pro
                         StepProof& proof) {
   std::vector<Values> before;
   const NamedTensors& sharded = session.sharded_parameters();
-  for (const auto& [name, parameter] : sharded) before.push_back(to_values(parameter));
+  for (const auto& [name, parameter] : sharded) {
+    if (group.is_first()) before.push_back(to_values(parameter));
+  }
   session.run_sharded();
   proof.failure = group.differing_ranks("sharded weights proved", sharded);
   if (!proof.failure.empty()) return;
