@@ -85,22 +85,48 @@ struct ShardedTraining {
   TrainStep step;
 };
 
+int64_t live_bytes(const ProcessGroup& group) {
+  return instruments::MemoryMeter(group.device()).read().live_bytes;
+}
+
 // A model with its optimizer and this rank's samples.
 class StepSession {
  public:
   // Every rank has the same weights, and its own rows of one batch for all.
   StepSession(const ScalingOptions& options, ProcessGroup& group)
       : group_(group),
+        at_start_(live_bytes(group)),
         initializer_(options.seed, options.dtype, group.device().torch()),
         model_(ModelConfig(options.dimensions), options.variant, options.seq, initializer_),
         optimizer_(model_.parameters(), options.variant, {.learning_rate = kLearningRate}),
         step_(model_, optimizer_),
+        with_plain_(live_bytes(group)),
         global_batch_(random_token_batch(model_.config(), options.batch * group.size(), options.seq,
                                          initializer_)),
         batch_(rows_of(global_batch_, options.batch * group.rank(), options.batch)),
-        reducer_(group, optimizer_.parameters(), options.bucket_options()) {
+        with_batches_(live_bytes(group)),
+        reducer_(group, optimizer_.parameters(), options.bucket_options()),
+        with_messages_(live_bytes(group)) {
     leave_first_step(optimizer_);
     if (options.shard_optimizer) sharded_ = std::make_unique<ShardedTraining>(options, group);
+    with_sharded_ = live_bytes(group);
+  }
+
+  // Before the first steps of a mode, whose peak is looked at: leaves nothing behind of the modes
+  // before it, but the gradients that the sums alone are of. All ranks have to call it.
+  void begin(StepMode mode) {
+    if (mode == StepMode::communication) return compute_gradients(StepMode::no_overlap);
+    clear_gradients();
+    if (sharded_) sharded_->optimizer.clear_gradients();
+  }
+
+  // What lives meanwhile, and is not the mode's.
+  int64_t unused_bytes(StepMode mode) const {
+    const int64_t plain = with_plain_ - at_start_;
+    const int64_t messages = with_messages_ - with_batches_;
+    const int64_t sharded = with_sharded_ - with_messages_;
+    if (mode == StepMode::sharded) return at_start_ + plain + messages;
+    return at_start_ + sharded + (is_data_parallel(mode) ? 0 : messages);
   }
 
   // All ranks have to call it, with the same arguments.
@@ -204,14 +230,19 @@ class StepSession {
   }
 
   ProcessGroup& group_;
+  int64_t at_start_;  // live bytes, as those below where they stand
   TensorInitializer initializer_;
   TinyLlama model_;
   AdamW optimizer_;
   TrainStep step_;
+  int64_t with_plain_;
   TokenBatch global_batch_;
   TokenBatch batch_;  // this rank's rows of it
+  int64_t with_batches_;
   GradientReducer reducer_;
+  int64_t with_messages_;
   std::unique_ptr<ShardedTraining> sharded_;
+  int64_t with_sharded_ = 0;
 };
 
 struct Precision {
@@ -380,11 +411,13 @@ class StepRounds {
 
   void warm_up(ModeRecord& record) {
     group_.enter(fmt::format("warm-up of {}", to_string(record.mode)));
+    session_.begin(record.mode);
     instruments::MemoryMeter meter(group_.device());
     meter.start();
     const RoundSamples samples =
         gather_samples(group_, session_.time_steps(record.mode, kWarmUpSteps).seconds);
-    record.peak_bytes = group_.largest_number(static_cast<double>(meter.read().peak_bytes));
+    const int64_t peak = meter.read().peak_bytes - session_.unused_bytes(record.mode);
+    record.peak_bytes = group_.largest_number(static_cast<double>(peak));
     // The last one: the first pay for what later ones find in caches.
     double last = 0;
     for (const auto& rank : samples) {

@@ -78,6 +78,32 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
     assert sum(found["bucket_bytes"]) == found["gradient_bytes"]
 
 
+def test_the_peak_of_a_step_is_of_what_that_step_needs(
+    scaling_program: Path, tmp_path: Path
+) -> None:
+    """Of many parameters and few tokens. Of their size are, beside the weights: two moments,
+    messages and AdamW's denominators; or flat weights, flat gradients and a fourth of those four,
+    and none of them because another step needs it."""
+    sizes = "hidden-dim=256 n-layers=2 n-heads=4 n-kv-heads=2 intermediate-dim=512 vocab-size=64"
+    options = [f"--{size}" for size in f"{sizes} seq=4 batch=1 device=cpu threads=1".split()]
+    options += ["--components=full_step", "--variant=foreach_adamw", "--min-time=0.01"]
+    peaks: list[dict[str, float]] = []
+    for more in ((), ("--shard-optimizer",)):
+        file = tmp_path / "result.json"
+        given = (*options, "--rounds=2", *more, f"--benchmark_out={file}")
+        assert_all_well(run_ranks(scaling_program, 4, *given))
+        result = json.loads(file.read_text(encoding="utf-8"))
+        first = {
+            name.rpartition("/")[2]: repetitions(result, name)[0] for name in row_names(result)
+        }
+        assert "peak_memory_MiB" not in first.pop("communication")
+        peaks.append({mode: row["peak_memory_MiB"] for mode, row in first.items()})
+    plain, both = peaks
+    assert both["sharded"] < 0.9 * both["overlap"]
+    assert plain == pytest.approx({mode: both[mode] for mode in plain}, rel=0.01)
+    assert both["local"] < 1.05 * both["overlap"]
+
+
 def test_strong_scaling_and_a_world_of_one(
     scaling_program: Path, train_program: Path, tmp_path: Path
 ) -> None:
