@@ -1,18 +1,16 @@
-// Helpers of the tests in this folder: small shapes, plain loops, finite differences.
+// Helpers of the tests in this folder: small shapes, plain loops.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <cctype>
-#include <functional>
 #include <ostream>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "model/config.hpp"
-#include "model/parameters.hpp"
 
 namespace tinyllama {
 
@@ -82,30 +80,6 @@ inline void expect_near(const std::vector<double>& actual, const std::vector<dou
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i)
     EXPECT_NEAR(actual[i], expected[i], tolerance) << "at index " << i;
-}
-
-/// Checks the gradient of `f` (a float64 scalar) for every element of every leaf against central
-/// differences.
-inline void expect_gradients_by_differences(const std::function<at::Tensor()>& f,
-                                            const NamedTensors& leaves) {
-  for (const auto& [name, leaf] : leaves) leaf.mutable_grad().reset();
-  f().backward();
-  constexpr double step = 1e-5;
-  for (const auto& [name, leaf] : leaves) {
-    ASSERT_TRUE(leaf.grad().defined()) << name;
-    const std::vector<double> gradient = values(leaf.grad());
-    double* data = leaf.detach().data_ptr<double>();
-    for (int64_t i = 0; i < leaf.numel(); ++i) {
-      const double value = data[i];
-      data[i] = value + step;
-      const double above = f().item<double>();
-      data[i] = value - step;
-      const double below = f().item<double>();
-      data[i] = value;
-      EXPECT_NEAR(gradient[static_cast<size_t>(i)], (above - below) / (2 * step), 1e-7)
-          << name << ", element " << i;
-    }
-  }
 }
 
 }  // namespace tinyllama::testing

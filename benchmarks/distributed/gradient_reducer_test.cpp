@@ -185,42 +185,6 @@ TEST(GradientReducerTest, GradientsAreThoseOfOneProcessWithAllSamples) {
   }
 }
 
-TEST(GradientReducerTest, WeightsStayTheSameToTheBitOnAllRanks) {
-  run_ranks(3, [&](ProcessGroup& group) {
-    SmallTraining training(group.size());
-    GradientReducer reducer(group, training.parameters, {.bucket_bytes = 600});
-    reducer.attach();
-    for (int step = 0; step < 5; ++step) {
-      training.optimizer.clear_gradients();
-      reduce(training, group, reducer);
-      training.step.update();
-    }
-    EXPECT_EQ(group.differing_ranks("weights", training.parameters), "");
-  });
-}
-
-TEST(GradientReducerTest, GradientsOfEarlierMicroBatchesAreInTheSum) {
-  const auto expected = gradients_of_one_process(2);
-  run_ranks(2, [&](ProcessGroup& group) {
-    SmallTraining training(group.size());
-    GradientReducer reducer(group, training.parameters, {});
-    const TokenBatch mine = training.samples_of(group.rank());
-    // Samples one by one, each with its share of the mean; only the last backward is watched.
-    for (int64_t sample = 0; sample < testing::kSamplesOfARank; ++sample) {
-      const TokenBatch micro = {mine.tokens.narrow(0, sample, 1),
-                                mine.targets.narrow(0, sample, 1)};
-      const bool last = sample + 1 == testing::kSamplesOfARank;
-      if (last) {
-        reducer.attach();
-        reducer.begin();
-      }
-      training.step.backward(training.step.forward(micro, testing::kSamplesOfARank * group.size()));
-    }
-    reducer.finish();
-    EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected), kAllowed);
-  });
-}
-
 constexpr int kSteps = 3;
 constexpr AdamWOptions kOptions = {.learning_rate = 1e-2};
 

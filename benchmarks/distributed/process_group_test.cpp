@@ -221,39 +221,6 @@ TEST(ProcessGroupFaultTest, APlaceWhereRanksCannotMeetIsNamed) {
   EXPECT_CONTAINS(refusal(0, silent.port(), milliseconds(1500)), "the port free");
 }
 
-TEST(ProcessGroupFaultTest, ARankThatLeavesIsNamedWithTheStage) {
-  using Clock = std::chrono::steady_clock;
-  std::array<std::string, 3> first_words;
-  std::array<Clock::time_point, 3> first_told;
-  std::array<Clock::time_point, 3> ended;
-  const auto thrown = try_ranks(3, [&](const LaunchEnvironment& where) {
-    ProcessGroup group(where, cpu(), milliseconds(8000), {});
-    group.barrier();
-    if (where.rank == 1) return;
-    const auto rank = static_cast<size_t>(where.rank);
-    group.on_loss([&, rank](const std::string& what) {
-      first_words.at(rank) = what;
-      first_told.at(rank) = Clock::now();
-    });
-    group.enter("step 17");
-    const at::Tensor values = at::zeros({1000});
-    try {
-      group.all_reduce(values).wait();
-    } catch (...) {
-      ended.at(rank) = Clock::now();
-      throw;
-    }
-  });
-  for (const size_t rank : {0, 2}) {
-    const std::string said = thrown[rank];
-    EXPECT_CONTAINS(said, "step 17");
-    EXPECT_CONTAINS(said, "rank 1 does not answer");
-    EXPECT_CONTAINS(first_words.at(rank), "step 17: all_reduce failed, asking who is lost");
-    // At once, and not after the seconds in which rank 1 could have answered.
-    EXPECT_GT(ended.at(rank) - first_told.at(rank), milliseconds(4000));
-  }
-}
-
 TEST(RankWordsTest, RanksAreListedAsPeopleDo) {
   EXPECT_EQ(rank_words({2}), "rank 2");
   EXPECT_EQ(rank_words({1, 2}), "ranks 1 and 2");

@@ -78,20 +78,6 @@ FlopsMeasurement half_a_second() {
        {0.05, 0.07}}};
 }
 
-TEST(FlopsAnalysisTest, RatesAreFlopsOverTimeOverPeak) {
-  const auto analysis = analyze_flops(kTiny, half_a_second(), made_up());
-  const Json& profile = analysis.at("flops_profile");
-  const auto flops = static_cast<double>(model_cost(kTiny, Pass::forward_backward).model_flops);
-  EXPECT_DOUBLE_EQ(profile.at("performance_metrics").at("flops_per_sec"), flops / 0.5);
-  EXPECT_DOUBLE_EQ(profile.at("performance_metrics").at("throughput_samples_per_sec"), 16);
-  const Json& efficiency = profile.at("efficiency_metrics");
-  EXPECT_DOUBLE_EQ(efficiency.at("mfu_percent"), 100 * flops / 0.5 / 100e9);
-  EXPECT_NEAR(efficiency.at("efficiency_ratio").get<double>(), flops / 0.5 / 100e9, 1e-12);
-  EXPECT_NEAR(profile.at("flops_analysis").at("flops_per_parameter").get<double>(), flops / 2873600,
-              1e-6);
-  EXPECT_EQ(efficiency.at("device_peak_source"), "measured: made up");
-}
-
 TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
   Denominators d = made_up();
   d.datasheet = {{"a device", {{"f32", 400e9}}, 40e9, 0, "its page"}};
@@ -101,6 +87,11 @@ TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
   EXPECT_DOUBLE_EQ(efficiency.at("measured_peak_flops"), 100e9);
   EXPECT_DOUBLE_EQ(analysis.at("computational_intensity").at("device_memory_bandwidth_gb_per_sec"),
                    40);
+  EXPECT_EQ(analyze_flops(kTiny, half_a_second(), made_up())
+                .at("flops_profile")
+                .at("efficiency_metrics")
+                .at("device_peak_source"),
+            "measured: made up");
   // The roofline stays that of what can be reached.
   EXPECT_DOUBLE_EQ(analysis.at("roofline_data").at("peak_flops"), 100e9);
 }
@@ -147,24 +138,6 @@ TEST(FlopsAnalysisTest, AStepAboveItsPeakIsAnError) {
   d = made_up();
   d.datasheet = {{"a device", {{"f32", flops / 2}}, 40e9, 0, "its page"}};
   EXPECT_THROW(analyze_flops(kTiny, half_a_second(), d), std::runtime_error);
-}
-
-TEST(FlopsAnalysisTest, ComponentsHaveTheTimeOfTheirParts) {
-  const auto analysis = analyze_flops(kTiny, half_a_second(), made_up());
-  std::set<std::string> names;
-  for (const Json& component : analysis.at("flops_profile").at("components")) {
-    const std::string name = component.at("name");
-    EXPECT_TRUE(names.insert(name).second) << name << " is there twice";
-    if (name == "attention") {
-      EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.1);
-      EXPECT_NEAR(component.at("percent").get<double>(), 100 * 0.3 / 0.41, 1e-9);
-    }
-    if (name == "attention/softmax") {
-      EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.05);
-      EXPECT_DOUBLE_EQ(component.at("backward_seconds"), 0.07);
-    }
-  }
-  EXPECT_TRUE(names.contains("residual"));
 }
 
 TEST(FlopsAnalysisTest, WordsFollowTheNumbers) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "model/testing.hpp"
@@ -28,17 +27,6 @@ class ValidateSetupTest : public ::testing::Test {
   const fs::path& folder() const { return folder_.path(); }
   TemporaryFolder folder_;
 };
-
-TEST_F(ValidateSetupTest, ADeviceThatCouldNotBeSelectedFailsWithItsReason) {
-  const auto lines = validate_setup("device \"cuda:9\": no such device", tiny_workload(), folder());
-  ASSERT_EQ(lines.size(), 6u);
-  EXPECT_FALSE(usable(lines));
-  EXPECT_EQ(to_text(lines[0]), "failed   device: device \"cuda:9\": no such device");
-  EXPECT_EQ(lines[1].status, SetupStatus::ok) << "libtorch itself computes on the CPU";
-  EXPECT_EQ(lines[2].status, SetupStatus::warning);
-  EXPECT_EQ(lines[5].status, SetupStatus::ok);
-  EXPECT_TRUE(usable(validate_setup(Device::select("cpu"), tiny_workload(), folder())));
-}
 
 TEST_F(ValidateSetupTest, MemoryIsHeldAgainstWhatTheRunNeeds) {
   DeviceDescription device;
@@ -77,28 +65,6 @@ TEST_F(ValidateSetupTest, ThreadsAreHeldAgainstTheProcessors) {
   EXPECT_EQ(check_threads(true, 9, 8).status, SetupStatus::warning);
   EXPECT_EQ(check_threads(false, 8, 8).status, SetupStatus::warning);
   EXPECT_EQ(check_threads(true, 1, 1).detail, "1 OpenMP thread for 1 usable processor");
-}
-
-TEST_F(ValidateSetupTest, TheOutputFolderIsLeftAsItWas) {
-  std::ofstream(folder() / "kept.txt") << "kept";
-  EXPECT_EQ(check_output_folder(folder()).status, SetupStatus::ok);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 1);
-  // Folders that the run would have to make are made for the trial only.
-  const SetupLine line = check_output_folder(folder() / "new" / "newer");
-  EXPECT_EQ(line.status, SetupStatus::ok) << line.detail;
-  EXPECT_FALSE(fs::exists(folder() / "new"));
-  EXPECT_EQ(check_output_folder("").detail, "no files will be written");
-}
-
-TEST_F(ValidateSetupTest, AnOutputFolderThatCannotBeFails) {
-  std::ofstream(folder() / "file") << "not a folder";
-  for (const fs::path& path : {folder() / "file", folder() / "file" / "below"}) {
-    const SetupLine line = check_output_folder(path);
-    EXPECT_EQ(line.status, SetupStatus::failed);
-    EXPECT_TRUE(contains(line.detail, (folder() / "file").string())) << line.detail;
-    EXPECT_TRUE(contains(line.detail, "--output-dir")) << line.detail;
-  }
-  EXPECT_TRUE(fs::is_regular_file(folder() / "file"));
 }
 
 TEST_F(ValidateSetupTest, AnOutputFolderThatIsNotOursFails) {

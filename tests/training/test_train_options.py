@@ -84,6 +84,7 @@ def test_where_files_go(program: Program, tmp_path: Path) -> None:
         options = (flag, "--flops-profile-step=3", f"--profile-dir={tmp_path}")
         completed = program.run(*small(), *options, "--validate-setup")
         assert f"output: {tmp_path}: can be written to" in completed.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["profiles"]
 
 
 # option -> words of the message; more in train_options_test.cpp
@@ -202,6 +203,7 @@ FAILING = [
     ("--device=cpu --hidden-dim=65536", "memory", "needs about 791."),
     ("--device=cpu --variant=graph", "variant", "only a GPU"),
     ("--device=cpu --output-dir=file/b", "output", "file/b"),
+    ("--device=cpu --output-dir=file", "output", "name another folder with --output-dir"),
 ]
 
 
