@@ -109,6 +109,8 @@ ExitCode run(int argc, const char* const* argv, const LaunchEnvironment& where) 
   auto options = parse_scaling_options(argc, argv, where.world_size,
                                        TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
   if (!options) return ExitCode::ok;
+  // before the device is asked: few threads do not reach all caches
+  if (options->threads) at::set_num_threads(*options->threads);
   const auto device = select_device(options->device, where);
   const c10::DeviceGuard current(device.torch());
   instruments::choose_libraries(device, {});

@@ -418,7 +418,6 @@ ExitCode report_setup(TrainOptions options) {
       return std::string(error.what());
     }
   }();
-  if (options.threads) at::set_num_threads(*options.threads);
   const auto* found = std::get_if<instruments::Device>(&device);
   const DeviceTraits traits = found ? device_traits(found->torch()) : DeviceTraits{};
   const std::string refusal =
@@ -485,6 +484,8 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
 ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnvironment& where) {
   auto options = parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
   if (!options) return ExitCode::ok;
+  // before the device is asked: few threads do not reach all caches
+  if (options->threads) at::set_num_threads(*options->threads);
   if (options->validate_setup) return report_setup(*options);
   const auto device = distributed::select_device(options->device, where);
   const c10::DeviceGuard current(device.torch());

@@ -87,6 +87,8 @@ def rates(factor: float, products: Sequence[Product]) -> list[ProductRate]:
 
 def test_traffic_within_twice_the_cache_sees_its_bandwidth() -> None:
     assert Machine.from_context(result_set([]).context) == MACHINE
+    cold = Machine.from_context(result_set([]).context | {"cold_cache": True})
+    assert cold == replace(MACHINE, cache_bytes=0)
     assert MACHINE.traffic_seconds(2 * CACHE_BYTES) == pytest.approx(2 * CACHE_BYTES / CACHE)
     # half of it from the cache, half from memory
     seconds = 2 * CACHE_BYTES / CACHE + 2 * CACHE_BYTES / MEMORY

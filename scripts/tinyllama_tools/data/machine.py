@@ -74,7 +74,7 @@ def product_type(dtype: str) -> str:
 class Machine:
     """`peak_flops`: FLOP/s of GEMMs by type; bandwidths in bytes/s, memory's None where it was not
     measured, as where all cases fit into the cache, or is no rate; `cache_bytes`: of the last-level
-    cache, 0 where the device does not tell."""
+    cache, 0 where the device does not tell or caches were made cold."""
 
     peak_flops: Mapping[str, float]
     memory_bandwidth: float | None
@@ -112,7 +112,9 @@ class Machine:
                 f"number of bytes; {MEASURE_AGAIN}"
             )
         memory, cache = rates.pop(MEMORY_BANDWIDTH, None), rates.pop(CACHE_BANDWIDTH)
-        return cls(rates, memory, cache, int(cache_bytes))
+        # --cold-cache: nothing stays from one iteration to the next
+        reached = 0 if context.get("cold_cache") is True else int(cache_bytes)
+        return cls(rates, memory, cache, reached)
 
 
 # what Google Benchmark appends where the number of iterations is fixed
