@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import seconds_text
-from tinyllama_tools.data.machine import Machine, ProductRate, product_type
+from tinyllama_tools.data.machine import LARGEST_SHARE, Machine, ProductRate, product_type
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -74,7 +74,7 @@ class RooflinePoint:
     @property
     def error(self) -> str:
         """Why there is no share of the attainable; empty where there is."""
-        if self.above_peak or self.least.seconds <= self.seconds:
+        if self.above_peak or self.least.seconds <= LARGEST_SHARE * self.seconds:
             return self.above_peak
         percent = f"{100 * self.least.seconds / self.seconds:.1f} % of what the roofline allows"
         why = "the peak was measured too low, or the time or the count is wrong"

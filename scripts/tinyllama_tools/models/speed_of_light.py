@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.core.text import seconds_text
-from tinyllama_tools.data.machine import Machine, product_type
+from tinyllama_tools.data.machine import LARGEST_SHARE, Machine, product_type
 from tinyllama_tools.data.names import (
     BASELINE,
     OPTIMIZED,
@@ -209,10 +209,10 @@ class TimedPart:
 
     @property
     def error(self) -> str:
-        """That it was faster than its light, which cannot be."""
-        if self.light is None or self.seconds is None or self.light.seconds <= self.seconds:
+        """That it was faster than its light by more than the scatter of a rate."""
+        if self.light is None or self.seconds is None or self.name == REST:
             return ""
-        if self.name == REST:
+        if self.light.seconds <= LARGEST_SHARE * self.seconds:
             return ""
         return (
             f"{self.name}: {seconds_text(self.seconds)} is faster than its speed of light, "
@@ -229,8 +229,8 @@ class TimedPart:
 
     @property
     def share_percent(self) -> float | None:
-        """Light over measured, or None as above."""
-        if self.lost_seconds is None or not self.seconds or self.lost_seconds < 0:
+        """Light over measured, or None as above and of a rest below 0."""
+        if self.lost_seconds is None or self.seconds is None or self.seconds <= 0:
             return None
         return 100.0 * (1.0 - self.lost_seconds / self.seconds)
 

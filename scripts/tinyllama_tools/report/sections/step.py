@@ -174,7 +174,7 @@ PARTS_NOTE = (
     "as gradients of inputs. The speed of light of a part is the longer of its GEMMs, each at the "
     "best rate measured at its own shape in any form (one by one, fused, in chunks), and its bytes "
     "at the bandwidth that they can see. Attention's scores and values count at the peak, without "
-    "what the mask hides. Lost is what was measured above it. Something that is faster shows that "
+    "what the mask hides. Lost is what was measured above it. What is over 5 % faster shows that "
     "it is no bound: then there is no share, and Left out names it."
 )
 STEPS_NOTE = (
