@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,15 @@ def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[
 def test_the_worksheet_is_written_and_complete(
     number: int, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = PlayedProgram()
+    program = PlayedProgram(arguments=("--threads=2",))
     status, page = run(number, tmp_path / "new folder", program, *more)
     assert (status, unanswered(page)) == (0, [])
+    # commands are those that ran
+    commands = re.findall(
+        r"\| ((?:build/benchmarks/tiny_llama_train|scripts/profile) .*?) \|", page
+    )
+    assert len(commands) >= 3 and all(" --threads=2 " in command for command in commands)
+    assert ("scripts/profile --threads=2 " in page) == (number == 3)
     said = capsys.readouterr()
     assert said.out.strip().endswith(f"exercise_{number}.md") and "run 1 of" in said.err
     beside = tmp_path / "new folder" / f"exercise_{number}"

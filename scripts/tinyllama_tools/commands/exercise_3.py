@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
+import shlex
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from tinyllama_tools.commands.peers import read_peers
 from tinyllama_tools.commands.profile import run_profilers
 from tinyllama_tools.commands.profile_report import (
     OPERATORS,
@@ -48,7 +52,15 @@ from tinyllama_tools.commands.worksheet import (
     shown,
     was_interrupted,
 )
-from tinyllama_tools.core.app import Json, problem_sizes, shown_path, write_whole
+from tinyllama_tools.core.app import (
+    RESULTS,
+    BadInputError,
+    Json,
+    problem_sizes,
+    shown_path,
+    write_whole,
+)
+from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.profiles import component_percent, group_shares
 from tinyllama_tools.data.programs import (
     CaseCost,
@@ -57,7 +69,13 @@ from tinyllama_tools.data.programs import (
     TrainingProgram,
     ask_costs,
 )
-from tinyllama_tools.models.ablations import Evidence, find_evidence, ratio_text, shows_difference
+from tinyllama_tools.models.ablations import (
+    Evidence,
+    Point,
+    find_evidence,
+    ratio_text,
+    shows_difference,
+)
 from tinyllama_tools.models.bottlenecks import (
     COPIES,
     PRODUCTS,
@@ -71,6 +89,7 @@ from tinyllama_tools.models.bottlenecks import (
 )
 from tinyllama_tools.models.roofline import POSITIONS, roofline_point, roofline_position
 from tinyllama_tools.models.size_predictions import Predictor, step_options
+from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"
 TOP, STEPS, SHORT_STEPS = 10, 30, 6
@@ -94,12 +113,14 @@ TARGETS = (
 @dataclass
 class Findings:
     """All that the worksheet is made of, as far as it came. `log`: profile_runs.json of the
-    analysis. `results`: of scripts/study, smallest first. `forecasts`: by the names in FORECASTS.
-    `gap`: what ended the measuring early, empty where nothing did."""
+    analysis. `compiled`: torch.compile's speedup. `results`: of scripts/study, smallest first.
+    `forecasts`: by the names in FORECASTS. `gap`: what ended the measuring early, empty where
+    nothing did."""
 
     analysis: MeasuredRun
     log: Json
     evidence: Evidence | None
+    compiled: Ratio | None
     forecasts: Mapping[str, Sequence[CaseCost]]
     runs: dict[str, MeasuredRun] = field(default_factory=dict)
     results: Sequence[SizeRun] = ()
@@ -187,7 +208,8 @@ def analyse(options: Namespace, program: TrainingProgram) -> Findings:
     shape = (f"--batch-size={options.batch_size}", f"--seq-len={options.seq_len}")
     given = (*shape, f"--num-steps={STEPS}", *options.model)
     folder, detailed = options.profile_dir / ANALYSIS, options.profile_dir / DETAILED
-    command = " ".join(["scripts/profile", *given, f"--profile-dir={shown_path(folder)}"])
+    place = f"--profile-dir={shown_path(folder)}"
+    command = shlex.join(["scripts/profile", *program.arguments, *given, place])
     runs: list[Json] = []
     gap = ""
     try:
@@ -208,7 +230,7 @@ def analyse(options: Namespace, program: TrainingProgram) -> Findings:
         operators = read_profile_set(folder / "pytorch_profiling")
         write_whole(detailed / REPORT, report_text(operators, TOP, evidence))
     analysis = MeasuredRun(ANALYSIS, command, summary, link=shown_path(folder))
-    return Findings(analysis, found.runs or {}, evidence, {}, gap=gap)
+    return Findings(analysis, found.runs or {}, evidence, compile_speedup(summary), {}, gap=gap)
 
 
 def study_sizes(
@@ -252,6 +274,7 @@ ONE_PASS = ("fused_norm", "fused_adamw", "fused_rotary")
 HALF_THE_TRAFFIC = 2.0
 # What an optimization has to bring to be in the plan where it brings no WORTHWHILE_SPEEDUP.
 WORTHWHILE_MEMORY, NOT_SLOWER = 0.95, 0.98
+NO_GAIN = 1.0
 
 
 def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float:
@@ -299,7 +322,7 @@ def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None,
         text = ", ".join(f"{ratio_text(value)} with {name}" for name, value in measured.items())
         # what may be chance is left out of a plan
         shown_gains = [value.median for value in measured.values() if shows_difference(value)]
-        return together([1.0, *shown_gains]), f"measured: {text}"
+        return together([NO_GAIN, *shown_gains]), f"measured: {text}"
     share, part = memory_bound_percent(summary, FLOP_GROUPS), recorded_part(summary)
     if part is None:
         return None, ""
@@ -307,11 +330,29 @@ def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None,
     return speedup, f"assumed: half the traffic, of {part * share:.1f} % of the step"
 
 
-def compile_speedup(evidence: Evidence | None) -> float | None:
-    """The best of torch.compile's over the eager baseline, from the ablation's file."""
-    peers = evidence.study.peers if evidence else []
-    here = [row for row in peers if evidence and row.get("point") == evidence.point.title]
-    return max((row["speedup"]["median"] for row in here if row.get("speedup")), default=None)
+COMPILED = "peer:compile"
+
+
+def compile_speedup(summary: Json, results: Path = RESULTS) -> Ratio | None:
+    """torch.compile's best over the profiled step, of the newest result of scripts/peers that timed
+    both on this device, else of a reference result; None where there is none."""
+    of = summary["configuration"]
+    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
+    case = str(point.case(of["variant"]))
+    # names of runs begin with the time
+    runs = sorted(results.glob("*_peers/peers.json"), reverse=True)
+    for path in (*runs, *sorted(results.glob("reference/peers_*.json"))):
+        # another device's, or damaged: nobody asked for this file
+        with contextlib.suppress(BadInputError):
+            context = read_peers(path)["context"]
+            found = [
+                ratio_of_turns([1.0] * row["turns"], row["of_each_turn"])
+                for row in context["peers"]["ratios"]
+                if row["case"] == case and row["peer"].startswith(COMPILED)
+            ]
+            if found and first_difference(context, summary["context"], SAME_DEVICE) is None:
+                return max(found, key=lambda ratio: ratio.median)
+    return None
 
 
 def plan_box(
@@ -368,7 +409,8 @@ def plan_values(findings: Findings) -> Json:
     summary = findings.analysis.summary or {}
     operators, ranking = summary["operators"], rank_bottlenecks(summary, evidence)
     by_name = {b.name: b for b in ranking}
-    best = {name: b.best_known_speedup for name, b in by_name.items()}
+    # what may be chance is not planned
+    best = {name: b.best_known_speedup if b.is_shown else NO_GAIN for name, b in by_name.items()}
 
     def faster(name: str, other: str = "baseline") -> float | None:
         return ratio(runs[other].step_seconds, runs[name].step_seconds)
@@ -378,7 +420,7 @@ def plan_values(findings: Findings) -> Json:
         return together([by_name[name].expected_speedup for name in names])
 
     overall, gain = expected(QKV, ATTENTION, SWIGLU), faster("version_2")
-    compiled, precision = compile_speedup(evidence), faster("mixed_precision")
+    compiled, precision = findings.compiled, faster("mixed_precision")
     memory, ground = memory_gain(summary, evidence)
     components = operators["components"]
     suspects = {
@@ -402,6 +444,7 @@ def plan_values(findings: Findings) -> Json:
         "layout": evidence and evidence.speedups.get("layout"),
         "precision": precision,
         "plan_box": plan_box,
+        "shows_difference": shows_difference,
         "targets": target_rows(findings, overall, gain),
         "equal_losses": equal_losses(runs),
         "shares": group_shares(components),
@@ -420,7 +463,8 @@ def plan_values(findings: Findings) -> Json:
             "QKV fusion (immediate benefit)": best[QKV],
             "Flash Attention (biggest impact)": best[ATTENTION],
             "SwiGLU fusion (easy implementation)": best[SWIGLU],
-            "Torch compile (automatic optimization)": compiled,
+            "Torch compile (automatic optimization)": compiled
+            and (compiled.median if shows_difference(compiled) else NO_GAIN),
         },
         "realistic": overall if gain is None else gain,
         "version_2_name": VERSION_2,

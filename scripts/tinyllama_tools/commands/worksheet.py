@@ -95,7 +95,7 @@ def measure_all(
     folder.mkdir(parents=True, exist_ok=True)
     runs: dict[str, MeasuredRun] = {}
     for number, (name, given) in enumerate(planned.items(), start=1):
-        command, target = command_line(given), folder / name
+        command, target = command_line([*program.arguments, *given]), folder / name
         if was_interrupted(runs):
             runs[name] = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
             continue
