@@ -37,7 +37,7 @@ from fake_training import GIB, PlayedPredictor, made_up_summary, step_cost
 from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
 from tinyllama_tools.commands.exercise_2 import component_growth, increment_ratio
 from tinyllama_tools.commands.exercise_3 import forecasts, memory_gain
-from tinyllama_tools.commands.worksheet import MeasuredRun, disagreement, growth_exponent
+from tinyllama_tools.commands.worksheet import MeasuredRun, growth_exponent
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.models.ablations import Evidence
 from tinyllama_tools.models.size_predictions import Target
@@ -87,23 +87,6 @@ def test_a_run_that_failed_is_named_and_answers_nothing(name: str) -> None:
     assert made.exit_status == 1
     assert f"- {name}: out of memory" in made.page
     assert "Analysis questions" not in made.page and unanswered(made.page) == []
-
-
-def test_the_same_work_in_other_times_is_said() -> None:
-    def run(name: str, seconds: float, batch: int = 8, steps: int = 5) -> MeasuredRun:
-        """Plain steps after a first slow one, and slow profiled ones."""
-        times = [9.0, *[seconds] * steps, 9.0]
-        made = [
-            {"step": n, "time_seconds": t, "profiled": n > steps + 1}
-            for n, t in enumerate(times, start=1)
-        ]
-        configuration = {"batch_size": batch, "num_steps": len(times)}
-        return MeasuredRun(name, "", {"configuration": configuration, "steps": made})
-
-    found = disagreement([run("a", 0.1), run("b", 0.121, steps=9), run("c", 0.11)])
-    assert "100 ms in a and 121 ms in b (medians), 21 % more" in found
-    for other in (run("b", 0.119), run("b", 0.3, batch=16), run("b", 0.3, steps=2)):
-        assert disagreement([run("a", 0.1), other, MeasuredRun("c", "")]) == ""
 
 
 # Exercise 2.

@@ -63,14 +63,11 @@ class MeasuredRun:
         return self.exit_status == 0 and done is not None and done == wanted
 
     @property
-    def plain_times(self) -> list[float]:
-        """Seconds of the steps that no profiler touched, without the first."""
-        return step_times(self.summary, profiled=False)
-
-    @property
     def step_seconds(self) -> float | None:
-        """Median of the plain steps; of all where none is plain."""
-        return median(self.plain_times) or self("summary.median_step_seconds")
+        """Median of the steps that no profiler touched, without the first; of all where there is
+        none."""
+        plain = step_times(self.summary, profiled=False)
+        return median(plain) or self("summary.median_step_seconds")
 
     @property
     def speed(self) -> float | None:
@@ -232,31 +229,6 @@ def ranges(rows: Iterable[tuple[str, float, float, str, float | None]]) -> str:
     return listing(cells, [(name, index, "") for index, name in enumerate(header)])
 
 
-# What changes no work of a step; a median of fewer than FEWEST_STEPS says little.
-OF_THE_RUN, FEWEST_STEPS = frozenset({"num_steps", "seed", "learning_rate"}), 3
-MOST_DIFFERENCE_PERCENT = 20.0
-
-
-def disagreement(runs: Iterable[MeasuredRun]) -> str:
-    """A sentence about the worst of runs of the same work that differ too much; or empty."""
-    groups: dict[str, list[tuple[float, str]]] = {}
-    for run in runs:
-        if run("configuration") and len(run.plain_times) >= FEWEST_STEPS:
-            work = {k: repr(v) for k, v in run("configuration").items() if k not in OF_THE_RUN}
-            found = (statistics.median(run.plain_times), run.name)
-            groups.setdefault(repr(sorted(work.items())), []).append(found)
-    pairs = [(min(group), max(group)) for group in groups.values() if min(group)[0] > 0]
-    fast, slow = max(pairs, key=lambda p: p[1][0] / p[0][0], default=((1.0, ""), (1.0, "")))
-    more = 100 * (slow[0] / fast[0] - 1)
-    if more <= MOST_DIFFERENCE_PERCENT:
-        return ""
-    return (
-        f"the machine was not quiet: the same plain step took {shown(fast[0], 'ms')} in {fast[1]} "
-        f"and {shown(slow[0], 'ms')} in {slow[1]} (medians), {more:.0f} % more (rule: above "
-        f"{MOST_DIFFERENCE_PERCENT:.0f} %); times that differ by less than that decide nothing"
-    )
-
-
 @dataclass(frozen=True)
 class Sheet:
     """A worksheet in Markdown and the exit status of the command that made it.
@@ -301,7 +273,6 @@ def make_sheet(
         every=every,
         missing=missing,
         measured=stands_for_all.summary if stands_for_all else None,
-        warning=disagreement(every),
     )
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1
     if interrupted or was_interrupted(runs):
