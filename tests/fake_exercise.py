@@ -15,11 +15,11 @@ from typing import Any
 from fake_training import GIB, PlayedPredictor, PlayedProgram, set_key, summary_of
 from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
 from tinyllama_tools.commands.exercise import parse_options
+from tinyllama_tools.commands.exercise_2 import Longest
 from tinyllama_tools.commands.exercise_3 import Findings
 from tinyllama_tools.commands.worksheet import MeasuredRun
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.models.ablations import Evidence, Point, Study, read_study
-from tinyllama_tools.models.size_predictions import Target
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 Changes = Mapping[str, object]
@@ -104,7 +104,7 @@ def sheet(number: int, changes: OfRuns | None = None, *, gpu: bool = False) -> s
         return exercise_1.sheet_of(measured(1, changes, gpu=gpu)).page
     if number == 2:
         runs = measured(2, changes, gpu=gpu)
-        return exercise_2.sheet_of(runs, options(2), Target("not asked")).page
+        return exercise_2.sheet_of(runs, options(2), Longest(reason="not asked")).page
     return exercise_3.sheet_of(changed(findings(gpu), changes)).page
 
 

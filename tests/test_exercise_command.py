@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import tools
 from fake_exercise import answer, unanswered
-from fake_training import GIB, PlayedPredictor, PlayedProgram, step_cost
+from fake_training import PlayedPredictor, PlayedProgram, summary_of
 from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3, worksheet
 from tinyllama_tools.commands.exercise import parse_options, program_arguments
+from tinyllama_tools.commands.worksheet import MeasuredRun
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
 
@@ -22,8 +25,8 @@ REPORT = "performance_summary_report.md"
 def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     # a page of plotly's for each run takes its time
     monkeypatch.setattr(worksheet, "draw_timelines", lambda _: [])
-    for module in (exercise_2, exercise_3):
-        monkeypatch.setattr(module, "ask_costs", lambda _, options: PlayedPredictor()(options))
+    monkeypatch.setattr(exercise_2, "ask_json", played_limits([]))
+    monkeypatch.setattr(exercise_3, "ask_costs", lambda _, options: PlayedPredictor()(options))
     for module in (exercise_1, exercise_2, exercise_3):
         monkeypatch.setattr(module, "find_evidence", lambda *_: None)
 
@@ -74,41 +77,79 @@ def test_exercises_run_what_their_sheets_say(tmp_path: Path) -> None:
     assert plain == ["--batch-size=8", "--seq-len=128", "--num-steps=20", "--size=tiny"]
     assert profiled == [*plain, "--enable-pytorch-profiler", "--profile-steps=5"]
     assert memory == [*plain, "--profile-memory", "--enable-deepspeed-flops"]
-    _, page = run(2, tmp_path, second)
+    run(2, tmp_path, second)
     shapes = [tuple(int(o.partition("=")[2]) for o in call[:3]) for call in second.calls]
     by_batch, by_seq = [(b, 128, 15) for b in (4, 8, 16)], [(8, s, 10) for s in (64, 128, 256)]
-    assert shapes[:9] == [*by_batch, *by_seq, (4, 512, 5), (8, 128, 10), (8, 128, 10)]
+    assert shapes == [*by_batch, *by_seq, (4, 512, 5), (8, 128, 10), (8, 128, 10)]
     assert "--profile-operators" in second.calls[7]
-    # one step confirms the longest sequence
-    batch, seq, steps = shapes[9]
-    assert (batch, steps) == (8, 1)
-    assert 0.89 * 8 * GIB < step_cost("tiny", 8, seq).predicted_memory_bytes <= 0.9 * 8 * GIB
-    assert f"{seq:,}" in answer(page, "At what sequence length")
 
 
-def test_a_short_time_limit_confirms_a_shorter_sequence(tmp_path: Path) -> None:
-    long, short = PlayedProgram(), PlayedProgram()
-    run(2, tmp_path / "a", long)
-    _, page = run(2, tmp_path / "b", short, "--max-minutes=0.05")
-    seqs = [int(program.calls[-1][1].partition("=")[2]) for program in (long, short)]
-    assert seqs[1] < seqs[0]
-    assert "which time holds back" in page
+def played_limits(
+    asked: list[list[str]], error: BaseException | None = None, number: int = 2
+) -> Callable:
+    """In place of ask_json(); the question of this number ends in an error."""
+
+    def answer_of(_: Path, options: list[str], ok: Sequence[int] = (0,)) -> Json:
+        asked.append(list(options))
+        if error and len(asked) == number:
+            raise error
+        assert ok == ((0, 1) if "--confirm" in options else (0,))
+        tried = {"peak_bytes": 2**32, "failure": "", "fits": True}
+        row = {"largest": 2048, "predicted_memory_bytes": 2**33, "skip_reason": ""}
+        row |= {"tried": tried, "tried_beyond": {"fits": False}}
+        return {"memory_limit_bytes": 1000, "limits": [row]}
+
+    return answer_of
 
 
-def test_without_predictions_the_page_says_why(
+def test_the_longest_sequence_is_asked_of_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(program: Path, options: list[str]) -> None:
-        raise SuiteError(f"{program.name}: no {options[3]} here")
+    asked: list[list[str]] = []
+    monkeypatch.setattr(exercise_2, "ask_json", played_limits(asked))
+    program = PlayedProgram(arguments=("--device=cpu",))
+    status, page = run(2, tmp_path, program)
+    first, second = asked
+    wanted = "--find-limit=seq --device=cpu --components=full_step --sizes=custom --vocab-size=1000"
+    assert first[:5] == wanted.split() and "--batch=8" in first and "--variants=baseline" in first
+    assert second == [*first, "--confirm", "--memory-limit=900"]
+    assert status == 0 and "50.0 % of the predicted" in answer(page, "At what sequence length")
+    # 4 steps, by the memory of the longest run or, where that is more, by its tokens
+    longest = MeasuredRun("", "", summary_of(program.calls[6]))
+    growth = 2**33 / longest("model.predicted_peak_memory_bytes")
+    assert growth > 2 * 4
+    seconds = 4 * growth * longest.step_seconds
+    for minutes, questions in ((seconds / 60 * 0.9, 1), (seconds / 60 * 1.1, 2)):
+        asked.clear()
+        _, page = run(2, tmp_path, PlayedProgram(), f"--max-minutes={minutes}")
+        assert len(asked) == questions
+        assert ("Not tried: it may take" in page) == (questions == 1)
 
-    monkeypatch.setattr(exercise_2, "ask_costs", refuse)
-    status, page = run(2, tmp_path, PlayedProgram())
-    assert status == 0
-    assert "not predicted: tiny_llama_bench: no --dtypes=f32 here" in page
+
+@pytest.mark.parametrize(
+    ("number", "error", "status", "words"),
+    [
+        (1, SuiteError("no such device"), 0, "Answer: not predicted: no such device"),
+        (2, SuiteError("no room"), 0, "tokens, with a predicted peak of 8,192.0 MB"),
+        (2, SuiteError("no room"), 0, "Not tried: no room"),
+        (2, KeyboardInterrupt(), 130, "Not tried: interrupted"),
+    ],
+)
+def test_a_question_that_fails_leaves_what_is_known(
+    number: int,
+    error: BaseException,
+    status: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exercise_2, "ask_json", played_limits([], error, number))
+    found, page = run(2, tmp_path, PlayedProgram())
+    assert found == status and words in page
 
 
 # of exercise 3: during the analysis, the runs beside it, the samples of the sizes, and the sizes
-INTERRUPTED = [(1, 1), (2, 1), (2, 9), *((3, n) for n in (1, 3, 16, 18))]
+INTERRUPTED = [(1, 1), (2, 1), (2, 8), *((3, n) for n in (1, 3, 16, 18))]
 
 
 @pytest.mark.parametrize(("number", "after"), INTERRUPTED)

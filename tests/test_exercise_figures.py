@@ -33,14 +33,13 @@ from fake_exercise import (
     sheet,
     unanswered,
 )
-from fake_training import GIB, PlayedPredictor, made_up_summary, step_cost
+from fake_training import GIB, PlayedPredictor, made_up_summary
 from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
-from tinyllama_tools.commands.exercise_2 import component_growth, increment_ratio
+from tinyllama_tools.commands.exercise_2 import Longest, component_growth, increment_ratio
 from tinyllama_tools.commands.exercise_3 import forecasts, memory_gain
 from tinyllama_tools.commands.worksheet import MeasuredRun, growth_exponent
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.models.ablations import Evidence
-from tinyllama_tools.models.size_predictions import Target
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 ABLATION = PROJECT / "results/reference/ablation_2core_xeon_avx512.json"
@@ -141,7 +140,7 @@ def test_components_too_small_to_matter_and_missing_peaks() -> None:
 def test_a_size_that_did_not_fit_is_a_row_and_no_answer() -> None:
     runs = measured(2, {})
     runs[LENGTHS[2]] = dataclasses.replace(runs[LENGTHS[2]], summary=None, reason="out of memory")
-    made = exercise_2.sheet_of(runs, options(2), Target(""))
+    made = exercise_2.sheet_of(runs, options(2), Longest())
     assert unanswered(made.page) == []
     assert made.exit_status == 1
     assert "out of memory" in answer(made.page, "256 ")
@@ -149,33 +148,27 @@ def test_a_size_that_did_not_fit_is_a_row_and_no_answer() -> None:
         assert box(made.page, label) is False
     for name in (BATCHES[1], "memory_hotspots", "bandwidth"):
         without = {**runs, name: dataclasses.replace(runs[name], summary=None, reason="refused")}
-        made = exercise_2.sheet_of(without, options(2), Target(""))
+        made = exercise_2.sheet_of(without, options(2), Longest())
         assert f"- {name}: refused" in made.page and made.exit_status == 1
 
 
-def test_the_limit_is_predicted_and_confirmed() -> None:
-    def limit_text(target: Target, **longest: object) -> str:
-        run = MeasuredRun("longest_sequence", "", **longest)  # type: ignore[arg-type]
-        runs = measured(2, {}) | ({"longest_sequence": run} if longest else {})
-        page = exercise_2.sheet_of(runs, options(2), target).page
+def test_the_longest_sequence_is_predicted_and_tried() -> None:
+    def text(**found: object) -> str:
+        page = exercise_2.sheet_of(measured(2, {}), options(2), Longest(**found)).page
         assert unanswered(page) == []
         return answer(page, "At what sequence length")
 
-    summary = {
-        "summary": {"peak_memory_bytes": 90 * MB, "first_step_seconds": 12.0},
-        "model": {"predicted_peak_memory_bytes": 100 * MB},
-    }
-    longest, safe = (
-        dataclasses.replace(step_cost("tiny", 8, seq), predicted_memory_bytes=peak * MB)
-        for seq, peak in ((3560, 99), (3369, 90))
-    )
-    target = Target("memory", longest, safe, 34.0)
-    text = limit_text(target, summary=summary)
-    words = ("is 3560 tokens", "3,369", "90.0 MB", "100.0 MB", "90.0 %", "12 s", "34 s", "99.0 MB")
-    assert [word for word in words if word not in text] == []
-    failed = limit_text(target, reason="killed")
-    assert "not measured" in failed and "90.0 %" not in failed
-    assert "not predicted: no bench" in limit_text(Target("no bench"))
+    fitting = {"largest": 3560, "predicted_memory_bytes": 99 * MB}
+    tried = {"largest": 3369, "predicted_memory_bytes": 90 * MB}
+    tried |= {"tried": {"peak_bytes": 45 * MB, "failure": ""}, "tried_beyond": {"fits": False}}
+    found = text(fitting=fitting, tried=tried)
+    words = ("is 3560 tokens", "peak of 99.0 MB", "it is 3369 tokens", "peak is 45.0 MB, 50.0 % of")
+    assert [word for word in words if word not in found] == []
+    assert found.endswith("the predicted; a token more does not fit.")
+    assert text(fitting=fitting, reason="killed").endswith("Not tried: killed.")
+    none = text(fitting=fitting, tried=tried | {"tried": None})
+    assert none.endswith("Not tried: none fits into 90 % of that memory.")
+    assert text(reason="no bench") == "Answer: not predicted: no bench."
 
 
 # Exercise 3: what an ablation measured, and predictions.

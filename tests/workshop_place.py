@@ -77,6 +77,9 @@ def small_bench_options(arguments: Sequence[str]) -> list[str]:
     """Options of tiny_llama_bench for predictions of small sizes, or cases of a millisecond."""
     if "--describe-device" in arguments:
         return list(arguments)
+    if "--find-limit=seq" in arguments:
+        # the second question names its own
+        return [*arguments, *([] if "--confirm" in arguments else ["--memory-limit=64MiB"])]
     if "--dry-run" in arguments:
         return [*arguments, f"--problem-sizes={SIZES}"]
     model = [f"{name}={value}" for name, value in SMALL_MODEL.items()]

@@ -53,7 +53,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         add(f"--{name}", type=positive, help="instead of the size's own")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     add("--threads", type=positive, help="CPU threads (default: libtorch's own choice)")
-    longest = "longest step of exercise 2's last run, longest run of exercise 3 (default: 2)"
+    longest = "longest try of exercise 2's longest sequence and run of exercise 3 (default: 2)"
     add("--max-minutes", type=minutes, default=2.0, help=longest)
     add("--quick", action="store_true", help="smoke test: a model that steps in a millisecond")
     build = PROJECT / "build"

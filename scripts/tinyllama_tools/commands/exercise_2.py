@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 from tinyllama_tools.commands.profile_report import operator_shares
 from tinyllama_tools.commands.worksheet import (
+    INTERRUPTED_REASON,
     MeasuredRun,
     Plan,
     Runs,
@@ -22,13 +23,17 @@ from tinyllama_tools.commands.worksheet import (
     was_interrupted,
 )
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.programs import CaseCost, SuiteError, TrainingProgram, ask_costs
+from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.programs import SuiteError, TrainingProgram, ask_json
 from tinyllama_tools.models.ablations import Evidence, find_evidence
 from tinyllama_tools.models.bottlenecks import known_effects, small_calls_percent
-from tinyllama_tools.models.size_predictions import Predictor, Target, find_target, step_options
 from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, Fit, GridPoint, LawRefusedError
 
-HOTSPOTS, BANDWIDTH, LONGEST_RUN = "memory_hotspots", "bandwidth", "longest_sequence"
+HOTSPOTS, BANDWIDTH = "memory_hotspots", "bandwidth"
+# An allocator's rounding, a BLAS's scratch memory and the program itself need room of their own.
+TRIED_SHARE = 0.9
+# of --confirm: two at the longest, two with a token more
+STEPS_OF_A_TRY = 4
 SMALLEST_SHARE_PERCENT = 1.0
 DIMENSIONS = ("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim")
 
@@ -59,29 +64,57 @@ def planned_runs(options: Namespace) -> Plan:
     return {**planned, BANDWIDTH: (*base, "--enable-deepspeed-flops")}
 
 
-def predict_target(runs: Runs, options: Namespace, predictor: Predictor) -> Target:
-    """The longest sequence at the worksheet's batch, from the longest one that was measured."""
+@dataclass
+class Longest:
+    """The longest sequence at the worksheet's batch, as rows of the suite's --find-limit.
+
+    `fitting`: predicted, of the memory that is free; `tried`: what --confirm found in TRIED_SHARE
+    of that; None for the `reason`.
+    """
+
+    fitting: Json | None = None
+    tried: Json | None = None
+    reason: str = ""
+
+
+def find_longest(runs: Runs, options: Namespace, arguments: Sequence[str], found: Longest) -> None:
+    """Fills `found`. `arguments`: options of every run. SuiteError where the suite cannot answer.
+
+    The longest is tried where --max-minutes allow it, by the time of the longest that was measured:
+    a step's time grows as its tokens or, since long ones are spent in the scores, as its memory.
+    """
     measured = [
         (runs[name], batch, seq)
         for name, (batch, seq, _) in shapes(options).items()
         if name.startswith("memory_seq") and runs[name].summary
     ]
     if not measured:
-        return Target("no sequence length was measured")
+        found.reason = "no sequence length was measured"
+        return
     run, batch, seq = measured[-1]
     of = run("configuration")
-    model = [f"--{name.replace('_', '-')}={of[name]}" for name in DIMENSIONS]
-
-    def ask(batch: int, lengths: Sequence[int]) -> list[CaseCost]:
-        axes = {"dtypes": of["dtype"], "variants": of["variant"], "batch": str(batch)}
-        axes["seq"] = ",".join(map(str, lengths))
-        return predictor([*step_options(options.device, sizes="custom", **axes), *model])
-
-    try:
-        (known,), longest = ask(batch, [seq]), 60 * options.max_minutes
-        return find_target(partial(ask, options.batch_size), known, run.step_seconds or 0, longest)
-    except SuiteError as error:
-        return Target(str(error))
+    asked = [
+        *("--find-limit=seq", *arguments, f"--components={STEP}", "--sizes=custom"),
+        *(f"--{name.replace('_', '-')}={of[name]}" for name in DIMENSIONS),
+        *(f"--dtypes={of['dtype']}", f"--variants={of['variant']}"),
+        *(f"--batch={options.batch_size}", "--benchmark_format=json"),
+    ]
+    answer = ask_json(options.suite_program, asked)
+    (row,) = answer["limits"]
+    if not row["largest"]:
+        found.reason = row["skip_reason"] or "not even two tokens fit"
+        return
+    found.fitting = row
+    tokens = options.batch_size * row["largest"] / (batch * seq)
+    memory = row["predicted_memory_bytes"] / run("model.predicted_peak_memory_bytes")
+    minutes = STEPS_OF_A_TRY * max(tokens, memory) * (run.step_seconds or 0) / 60
+    if minutes > options.max_minutes:
+        found.reason = f"it may take {minutes:.1f} minutes (--max-minutes {options.max_minutes:g})"
+        return
+    limit = int(TRIED_SHARE * answer["memory_limit_bytes"])
+    # status 1: it does not fit, or a token more does
+    asked += ["--confirm", f"--memory-limit={limit}"]
+    (found.tried,) = ask_json(options.suite_program, asked, ok=(0, 1))["limits"]
 
 
 def increment_ratio(peaks: Sequence[float | None]) -> float | None:
@@ -237,24 +270,32 @@ def missing_parts(runs: Runs, options: Namespace) -> list[str]:
 
 
 def sheet_of(
-    runs: Runs, options: Namespace, target: Target, evidence: Evidence | None = None
+    runs: Runs, options: Namespace, longest: Longest, evidence: Evidence | None = None
 ) -> Sheet:
     """The page of whatever was measured."""
     missing = missing_parts(runs, options)
     values = {} if missing else worksheet_values(runs, options, evidence)
-    return make_sheet("exercise_2.md.j2", runs, missing, target=target, **values)
+    return make_sheet(
+        "exercise_2.md.j2",
+        runs,
+        missing,
+        interrupted=longest.reason == INTERRUPTED_REASON,
+        longest=longest,
+        **values,
+    )
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
-    runs = measure_all(planned_runs(options), program, options)
+    runs, longest = measure_all(planned_runs(options), program, options), Longest()
     if was_interrupted(runs) or missing_parts(runs, options):
-        return sheet_of(runs, options, Target("interrupted before"))
-    say("longest sequence: asking tiny_llama_bench --dry-run")
-    target = predict_target(runs, options, partial(ask_costs, options.suite_program))
-    if target.confirmable:
-        # one step at the longest sequence that is safe to run
-        shape = given_shape(options, options.batch_size, target.confirmable.name.seq, 1)
-        runs |= measure_all({LONGEST_RUN: shape}, program, options, has_measured=True)
+        return sheet_of(runs, options, longest)
+    say("longest sequence: asking tiny_llama_bench --find-limit=seq")
+    try:
+        find_longest(runs, options, program.arguments, longest)
+    except SuiteError as error:
+        longest.reason = str(error)
+    except KeyboardInterrupt:
+        longest.reason = INTERRUPTED_REASON
     base = runs[f"memory_analysis_bs{options.batch_size}"]
-    return sheet_of(runs, options, target, find_evidence(base.summary))
+    return sheet_of(runs, options, longest, find_evidence(base.summary))

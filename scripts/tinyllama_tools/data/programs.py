@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -357,12 +357,13 @@ def read_costs(path: Path) -> list[CaseCost]:
         raise BadInputError(f"{path}: {error}") from error
 
 
-def ask_json(program: Path, options: Sequence[str]) -> Json:
-    """What the program answers as JSON; it only computes, and allocates nothing.
+def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) -> Json:
+    """What the program answers as JSON.
 
-    SuiteError where it refuses the options, cannot be started, or says nonsense.
+    SuiteError where it refuses the options, cannot be started, ends with another status than those
+    in `ok`, or says nonsense.
     """
-    done = run_program([str(program), *options], SuiteError)
+    done = run_program([str(program), *options], SuiteError, ok=ok)
     try:
         return json.loads(done.output)
     except ValueError as error:
