@@ -74,11 +74,9 @@ class PlayedPredictor:
 
     def __call__(self, options: Sequence[str]) -> list[CaseCost]:
         given = dict(option.removeprefix("--").split("=") for option in options)
-        names = (name.replace("_", "-") for name in DIMENSIONS)
-        own = {n.replace("-", "_"): int(given[n]) for n in names if n in given}
         axes = [given.get(name, "0").split(",") for name in ("sizes", "batch", "seq", "variants")]
         return [
-            step_cost(size, int(b), int(s), variant, given["dtypes"], self.free_bytes, **own)
+            step_cost(size, int(b), int(s), variant, given["dtypes"], self.free_bytes)
             for size, b, s, variant in itertools.product(*axes)
         ]
 

@@ -110,7 +110,7 @@ def test_the_longest_sequence_is_asked_of_the_suite(
     program = PlayedProgram(arguments=("--device=cpu",))
     status, page = run(2, tmp_path, program)
     first, second = asked
-    wanted = "--find-limit=seq --device=cpu --components=full_step --sizes=custom --vocab-size=1000"
+    wanted = "--find-limit=seq --device=cpu --components=full_step --sizes=custom --hidden-dim=256"
     assert first[:5] == wanted.split() and "--batch=8" in first and "--variants=baseline" in first
     assert second == [*first, "--confirm", "--memory-limit=900"]
     assert status == 0 and "50.0 % of the predicted" in answer(page, "At what sequence length")

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tinyllama_tools.commands.exercise import DIMENSIONS
 from tinyllama_tools.commands.profile_report import operator_shares
 from tinyllama_tools.commands.worksheet import (
     INTERRUPTED_REASON,
@@ -35,7 +36,6 @@ TRIED_SHARE = 0.9
 # of --confirm: two at the longest, two with a token more
 STEPS_OF_A_TRY = 4
 SMALLEST_SHARE_PERCENT = 1.0
-DIMENSIONS = ("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim")
 
 
 def shapes(options: Namespace) -> dict[str, tuple[int, int, int]]:
@@ -83,19 +83,12 @@ def find_longest(runs: Runs, options: Namespace, arguments: Sequence[str], found
     The longest is tried where --max-minutes allow it, by the time of the longest that was measured:
     a step's time grows as its tokens or, since long ones are spent in the scores, as its memory.
     """
-    measured = [
-        (runs[name], batch, seq)
-        for name, (batch, seq, _) in shapes(options).items()
-        if name.startswith("memory_seq") and runs[name].summary
-    ]
-    if not measured:
-        found.reason = "no sequence length was measured"
-        return
-    run, batch, seq = measured[-1]
+    measured = [run for run in runs.values() if run.summary]
+    run = max(measured, key=lambda run: run("configuration.seq_len"))
     of = run("configuration")
     asked = [
         *("--find-limit=seq", *arguments, f"--components={STEP}", "--sizes=custom"),
-        *(f"--{name.replace('_', '-')}={of[name]}" for name in DIMENSIONS),
+        *(f"--{name}={of[name.replace('-', '_')]}" for name in DIMENSIONS),
         *(f"--dtypes={of['dtype']}", f"--variants={of['variant']}"),
         *(f"--batch={options.batch_size}", "--benchmark_format=json"),
     ]
@@ -105,7 +98,7 @@ def find_longest(runs: Runs, options: Namespace, arguments: Sequence[str], found
         found.reason = row["skip_reason"] or "not even two tokens fit"
         return
     found.fitting = row
-    tokens = options.batch_size * row["largest"] / (batch * seq)
+    tokens = options.batch_size * row["largest"] / (of["batch_size"] * of["seq_len"])
     memory = row["predicted_memory_bytes"] / run("model.predicted_peak_memory_bytes")
     minutes = STEPS_OF_A_TRY * max(tokens, memory) * (run.step_seconds or 0) / 60
     if minutes > options.max_minutes:
