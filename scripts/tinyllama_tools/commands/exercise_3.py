@@ -64,10 +64,12 @@ from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.profiles import component_percent, group_shares
 from tinyllama_tools.data.programs import (
     CaseCost,
+    Predictor,
     SuiteError,
     TrainingError,
     TrainingProgram,
     ask_costs,
+    step_options,
 )
 from tinyllama_tools.models.ablations import (
     Evidence,
@@ -88,7 +90,6 @@ from tinyllama_tools.models.bottlenecks import (
     recorded_part,
 )
 from tinyllama_tools.models.roofline import POSITIONS, roofline_point, roofline_position
-from tinyllama_tools.models.size_predictions import Predictor, step_options
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"

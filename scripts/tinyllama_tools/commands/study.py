@@ -42,12 +42,13 @@ from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table,
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 from tinyllama_tools.data.programs import (
     CaseCost,
+    Predictor,
     TrainingError,
     TrainingProgram,
     ask_costs,
     command_line,
+    step_options,
 )
-from tinyllama_tools.models.size_predictions import Predictor, step_options
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,

@@ -20,7 +20,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.core.process import ProgramError, run_program
-from tinyllama_tools.data.names import OWN_KEYS, TIMED_BY, UNITS, CaseName, parse_case_name
+from tinyllama_tools.data.names import OWN_KEYS, STEP, TIMED_BY, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
@@ -381,6 +381,17 @@ def ask_dry_run(program: Path, options: Sequence[str]) -> tuple[Json, list[CaseC
     if not costs:
         raise SuiteError(f"{program.name} --dry-run: no case in its answer")
     return document, costs
+
+
+# The costs of the cases that these options name: ask_costs() of a program.
+Predictor = Callable[[Sequence[str]], list[CaseCost]]
+
+
+def step_options(device: str, **axes: str) -> list[str]:
+    """Options that name training steps: sizes, dtypes, variants, batch, seq, as text. Of an axis
+    that is left out or empty each size's own is meant."""
+    given = [f"--{name}={values}" for name, values in axes.items() if values]
+    return [f"--device={device}", f"--components={STEP}", *given]
 
 
 def ask_costs(program: Path, options: Sequence[str]) -> list[CaseCost]:
