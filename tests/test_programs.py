@@ -32,7 +32,7 @@ TINY = full_step("tiny", "f32", 8, 128)
 OTHER = full_step("tiny", "bf16", 4, 64, variant="qkv+gate_up")
 # Writes what it is told to into --benchmark_out, and its own arguments beside it.
 FAKE = """#!{python}
-import json, pathlib, sys, time
+import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 with (here / "calls").open("a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + "\\n")
@@ -43,7 +43,6 @@ if journals and told.get("refuse_journal"):
     sys.exit(2)
 for line in told.get("says", []):
     print(line, file=sys.stderr)
-time.sleep(told.get("sleeps", 0))
 out = [a[16:] for a in sys.argv if a.startswith("--benchmark_out=")]
 if "document" in told:
     pathlib.Path(out[0]).write_text(json.dumps(told["document"]))
@@ -118,14 +117,12 @@ def test_what_is_read_of_cases(fake: FakeProgram) -> None:
             "tiny_llama_bench ended with 3: line 4\nline 5\nline 6\nline 7\nline 8",
         ),
         (0, {}, "tiny_llama_bench ended with 0"),
-        (0, {"sleeps": 60}, "tiny_llama_bench was killed: it took more than 3 s"),
     ],
 )
 def test_a_suite_that_fails_is_named_with_its_last_words(
     fake: FakeProgram, status: int, told: Json, message: str
 ) -> None:
     fake.tell(status, **told)
-    fake.program.time_limit = 3 if "sleeps" in told else None
     with pytest.raises(SuiteError) as caught:
         fake.program.run([TINY, OTHER], 1)
     assert str(caught.value).startswith(message)
@@ -142,6 +139,13 @@ def test_peaks_of_the_first_process_serve_the_next_unless_refused(fake: FakeProg
     first, second = fake.calls()[:2]
     assert {"--threads=2", "--verify=off"} <= set(first)
     assert {"--resume", "--verify=before", "--cold-cache"} <= set(second)
+
+
+def test_a_list_is_asked_for_with_the_options_of_all_processes(fake: FakeProgram) -> None:
+    refusal = 'tiny_llama_bench: device "cuda:9": no such device'
+    fake.tell(2, says=["noise", refusal])
+    assert fake.program.list_cases(["--variants=fused"]) == ([], refusal)
+    assert fake.calls() == [["--variants=fused", "--threads=2", "--list"]]
 
 
 # ---- the training program

@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -113,12 +112,6 @@ def _listen(
     return is_interrupted
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    """The whole session: children would keep processors busy."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def run_program(
     command: Sequence[str],
     error: type[ProgramError],
@@ -127,11 +120,9 @@ def run_program(
     hear: Callable[[str], object] = lambda _: None,
     log: Path | None = None,
     as_one: bool = False,
-    environment: Mapping[str, str] | None = None,
-    time_limit: float | None = None,
 ) -> Ended:
     """Runs it to its end. `hear` gets each line of standard error as it comes, `as_one` those of
-    standard output too, and then `log` keeps them all. `time_limit`: seconds before it is killed.
+    standard output too, and then `log` keeps them all.
 
     `error` where it cannot be started, refuses its options (status 2) or ends with another status
     than those in `ok`; KeyboardInterrupt where that is because we, or it, were interrupted.
@@ -161,20 +152,17 @@ def run_program(
                 start_new_session=True,
                 encoding="utf-8",
                 errors="replace",
-                env=None if environment is None else dict(environment),
             )
         except OSError as failure:
             message = f"{name} cannot be started: {failure}; build it: scripts/bench --setup-only"
             raise error(message, REFUSED_OPTIONS) from failure
-        limit = threading.Timer(time_limit or 0, _kill, [process])
-        if time_limit:
-            limit.start()
         try:
             is_interrupted = _listen(process, heard, hear_and_keep)
         finally:
-            limit.cancel()
             if process.poll() is None:
-                _kill(process)
+                # the whole session: children would keep processors busy
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             (process.stderr or process.stdout).close()
         written.seek(0)
@@ -185,8 +173,6 @@ def run_program(
         return Ended(status, output, words, seconds, is_interrupted)
     if is_interrupted or status == INTERRUPTED:
         raise KeyboardInterrupt
-    if time_limit and seconds >= time_limit:
-        raise error(f"{name} was killed: it took more than {time_limit:g} s")
     if status == REFUSED_OPTIONS:
         # the program's own line names the option, its value and what is allowed
         line = (words or SAID_NOTHING).splitlines()[-1]

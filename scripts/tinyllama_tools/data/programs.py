@@ -102,15 +102,10 @@ def axis_options(cases: Sequence[CaseName]) -> list[str]:
 
 @dataclass
 class SuiteProgram:
-    """tiny_llama_bench with the options that all its processes share, e.g. `--threads=2`.
-
-    `time_limit`: seconds after which a process is killed, which is a SuiteError.
-    """
+    """tiny_llama_bench with the options that all its processes share, e.g. `--threads=2`."""
 
     arguments: tuple[str, ...] = ()
     program: Path = PROGRAM
-    environment: Mapping[str, str] | None = None
-    time_limit: float | None = None
     _peaks: dict[tuple[str, ...], Json] = field(default_factory=dict)
 
     def run(
@@ -151,7 +146,7 @@ class SuiteProgram:
 
         Raises SuiteError where it does neither.
         """
-        command = [str(self.program), *options, "--list"]
+        command = [str(self.program), *options, *self.arguments, "--list"]
         done = run_program(command, SuiteError, ok=(0, REFUSED_OPTIONS))
         if done.status == REFUSED_OPTIONS:
             return [], (done.words or "refused without a word").splitlines()[-1]
@@ -180,9 +175,8 @@ class SuiteProgram:
     def _result(self, options: Sequence[str], folder: Path) -> Json:
         out = folder / "result.json"
         command = [str(self.program), *options, f"--benchmark_out={out}"]
-        how = {"environment": self.environment, "time_limit": self.time_limit}
         # 1: some case failed
-        done = run_program(command, SuiteError, ok=(0, 1), **how)
+        done = run_program(command, SuiteError, ok=(0, 1))
         if done.is_interrupted:
             raise KeyboardInterrupt
         if not out.is_file():
