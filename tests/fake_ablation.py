@@ -24,17 +24,21 @@ PEAKS = {"baseline": 100.0, "fused": 80.0, "optimized": 50.0, "checkpoint": 40.0
 
 
 class FakeProgram:
-    """Skips `graph`, refuses sdpa+fused_attention, and dies of what `crashes` names."""
+    """Skips `graph`, refuses sdpa+fused_attention and whatever is asked where there is a `refusal`,
+    and dies of what `crashes` names."""
 
     def __init__(self, times: dict[str, float] | None = None) -> None:
         self.times = TIMES | (times or {})
         self.crashes: set[str] = set()
         self.wrong: set[str] = set()
+        self.refusal = ""
         self.interrupt_after = 10**9
         self.calls: list[tuple[list[str], bool]] = []
         self.steps: list[tuple[str, int]] = []
 
     def list_cases(self, options: Sequence[str]) -> tuple[list[str], str]:
+        if self.refusal:
+            return [], self.refusal
         variant = options[1].partition("=")[2]
         if variant == "sdpa+fused_attention":
             return [], "sdpa and fused_attention exclude each other"
@@ -55,7 +59,7 @@ class FakeProgram:
         if not verify:
             self.steps += [(str(case), repetitions) for case in cases]
         if any(case.variant in self.crashes for case in cases):
-            raise SuiteError("tiny_llama_bench ended with -11: AMD EPYC\n0 cases are in /tmp/x")
+            raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC\n0 cases")
         runs = tuple(self.case_run(case, repetitions, verify) for case in cases)
         return SuiteResult(CONTEXT, runs)
 

@@ -186,7 +186,7 @@ def ablation(peaks: dict[str, float] | None = None, qkv: float = 0.08, **context
         where = amp if name == "mixed" else POINT
         row = "baseline" if name == "mixed" else name
         cell = Cell(row, where, variant=row, turns=turns, counters={"peak_memory_MiB": peak})
-        (study.types if name == "mixed" else study.main).add(cell)
+        study.main.add(cell)
     return study
 
 
@@ -201,13 +201,13 @@ def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
     summary = made_up_summary({"context": CONTEXT})
     assert find_evidence(summary, tmp_path) is None
     study = ablation()
-    # what failed after some turns is no evidence; a type may have a table of its own
+    # what failed after some turns is no evidence
     study.rows.append(RowName("gate_up", Kind.single))
     cells = {name: study.main.get(name, POINT) for name in ("baseline", "qkv")}
     study.main.add(dataclasses.replace(cells["qkv"], row="gate_up", failure="wrong"))
     of_type = dataclasses.replace(POINT, dtype="bf16")
     for cell in cells.values():
-        study.types.add(dataclasses.replace(cell, point=of_type))
+        study.main.add(dataclasses.replace(cell, point=of_type))
     path = write_ablation(tmp_path, study)
     other = CONTEXT["device"] | {"name": "another"}
     write_ablation(tmp_path, ablation(device=other, qkv=0.01), "other")

@@ -16,8 +16,8 @@ from typing import Any
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.calibrate.record import kept_runs, read_recordings
-from tinyllama_tools.commands.ablation import read_peers
 from tinyllama_tools.commands.grid import GridStudy, journal_options
+from tinyllama_tools.commands.peers import read_peers
 from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.compare.history import add_file, read_series

@@ -1,6 +1,6 @@
 """What an ablation measured: cells of rows (variants) and points (cases), and what follows.
 
-What the workshop's text says about each optimisation (the columns that are not measured) is from
+What the workshop's text expects of each optimisation (the column that is not measured) is from
 reference/exercise_3_bottlenecks.md (bottleneck assessment, roadmap of version 2, priority order),
 reference/workshop_walkthrough.md 5.5 (memory) and the quick wins of
 reference/profiling_summary_component_benchmark.md.
@@ -17,50 +17,35 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json, read_json, schema_problem
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
-from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-
-class Roadmap(NamedTuple):
-    """A switch in the workshop's words. `effort` and `expected` are empty where it says nothing."""
-
-    switch: str
-    category: str = ""
-    effort: str = ""
-    expected: str = ""
-
-
-KERNEL_FUSION = "Kernel Fusion (phase 1)"
-LIBRARY = "Library (not in the workshop)"
-# The order is that of a variant's name.
-ROADMAP = (
-    Roadmap("qkv", "QKV Projections", "Low-Medium", "1.2-1.5x"),
-    Roadmap("gate_up", "SwiGLU Gate/Up", "Low", "1.1-1.3x"),
-    Roadmap("fused_swiglu", "SwiGLU Gate/Up", "Low", "1.1-1.3x"),
-    Roadmap("sdpa", "Attention Computation", "Medium", "1.3-2.0x"),
-    Roadmap("fused_attention", "Softmax Operations", "Medium-High", "1.2-1.8x"),
-    Roadmap("fused_norm", KERNEL_FUSION, "", "1.4-1.8x"),
-    Roadmap("fused_rotary", KERNEL_FUSION, "", "1.4-1.8x"),
-    Roadmap("fused_loss", "Memory Fragmentation", "Medium", "1.1-1.4x"),
-    Roadmap("foreach_adamw", "Fused optimizer", "Low", "1.1-1.2x"),
-    Roadmap("fused_adamw", "Fused optimizer", "Low", "1.1-1.2x"),
-    Roadmap("library_adamw", "Fused optimizer", "Low", "1.1-1.2x"),
-    Roadmap("checkpoint", "Gradient Checkpointing", "", "20-30 % slower, activations / 2-4"),
-    Roadmap("onednn", LIBRARY),
-    Roadmap("wide_gemm", LIBRARY),
-    Roadmap("graph", "Kernel Launch Overhead", "Medium-High", "1.5-3.0x"),
-    Roadmap("layout", "Memory Layout (phase 3)", "", "1.1-1.3x"),
-)
-BY_SWITCH = {entry.switch: entry for entry in ROADMAP}
-SWITCHES = tuple(BY_SWITCH)
+# In the order of a variant's name; what the workshop expects, empty where it says nothing.
+ROADMAP = {
+    "qkv": "1.2-1.5x",
+    "gate_up": "1.1-1.3x",
+    "fused_swiglu": "1.1-1.3x",
+    "sdpa": "1.3-2.0x",
+    "fused_attention": "1.2-1.8x",
+    "fused_norm": "1.4-1.8x",
+    "fused_rotary": "1.4-1.8x",
+    "fused_loss": "1.1-1.4x",
+    "foreach_adamw": "1.1-1.2x",
+    "fused_adamw": "1.1-1.2x",
+    "library_adamw": "1.1-1.2x",
+    "checkpoint": "20-30 % slower, activations / 2-4",
+    "onednn": "",
+    "wide_gemm": "",
+    "graph": "1.5-3.0x",
+    "layout": "1.1-1.3x",
+}
+SWITCHES = tuple(ROADMAP)
 
 BASELINE, FUSED, OPTIMIZED = "baseline", "fused", "optimized"
 # The workshop's version 2 and what its roadmap promises in all.
-EXPECTED = {entry.switch: entry.expected for entry in ROADMAP} | {
+EXPECTED = ROADMAP | {
     FUSED: "1.5-2.0x (version 2)",
     OPTIMIZED: "2.0-3.0x (optimistic target)",
 }
@@ -95,31 +80,21 @@ VERSIONS = (
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A case without its variant."""
+    """A full step without its variant."""
 
     size: str
     dtype: str
     batch: int
     seq: int
-    component: str = "full_step"
-    pass_name: str = "train"
 
     def case(self, variant: str) -> CaseName:
         """The case that the program runs for a variant here."""
-        axes = (variant, self.size, self.dtype, self.batch, self.seq)
-        return CaseName(self.component, self.pass_name, *axes)
-
-    @property
-    def shape(self) -> str:
-        """`8 x 128`: batch x sequence."""
-        return f"{self.batch} x {self.seq}"
+        return full_step(self.size, self.dtype, self.batch, self.seq, variant)
 
     @property
     def title(self) -> str:
-        """For headings; the component where it is not the full step."""
-        text = f"{self.size} {self.dtype}, batch {self.batch} x sequence {self.seq}"
-        is_step = self.component == "full_step"
-        return text if is_step else f"{self.component} {self.pass_name} {text}"
+        """For headings."""
+        return f"{self.size} {self.dtype}, batch {self.batch} x sequence {self.seq}"
 
 
 @dataclass
@@ -193,7 +168,8 @@ class Table:
 
 
 FORMAT_VERSION = 1
-TABLES = ("main", "batches", "types", "memory")
+# of a file; the latter two are of files of before the points were all in one
+MAIN, FURTHER = "main", ("types", "batches")
 
 
 @dataclass
@@ -205,17 +181,13 @@ class Study:
     meta: Json = field(default_factory=dict)
     context: Json = field(default_factory=dict)
     main: Table = field(default_factory=Table)
-    batches: Table = field(default_factory=Table)
-    types: Table = field(default_factory=Table)
-    memory: Table = field(default_factory=Table)
     peers: list[Json] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def failures(self) -> list[Cell]:
-        """Wrong results of any table."""
-        tables = (getattr(self, name) for name in TABLES)
-        return [cell for table in tables for cell in table.cells.values() if cell.failure]
+        """Wrong results."""
+        return [cell for cell in self.main.cells.values() if cell.failure]
 
     def rows_of(self, *kinds: Kind) -> list[RowName]:
         """The rows of these kinds, in order."""
@@ -227,23 +199,19 @@ RESULT = "ablation.json"
 
 def result_text(study: Study) -> str:
     """The result file, a line a cell; JSON knows only texts as keys."""
-    tables = {
-        name: [
-            asdict(cell) | {"turns": [list(turn) for turn in sorted(cell.turns.items())]}
-            for cell in getattr(study, name).cells.values()
-        ]
-        for name in TABLES
-    }
+    cells = [
+        asdict(cell) | {"turns": [list(turn) for turn in sorted(cell.turns.items())]}
+        for cell in study.main.cells.values()
+    ]
     document = {
         "format_version": FORMAT_VERSION,
         "meta": study.meta,
         "context": study.context,
         "rows": [[row.name, row.kind.value] for row in study.rows],
-        **tables,
-        "peers": study.peers,
+        MAIN: cells,
         "notes": study.notes,
     }
-    return compact_json(document, (*TABLES, "rows", "peers"))
+    return compact_json(document, (MAIN, "rows"))
 
 
 _OBJECT, _TEXT, _COUNT = {"type": "object"}, {"type": "string"}, {"type": "integer", "minimum": 1}
@@ -256,7 +224,7 @@ _CELL = {
         "point": {
             **_OBJECT,
             "properties": {
-                **dict.fromkeys(("size", "dtype", "component", "pass_name"), _TEXT),
+                **dict.fromkeys(("size", "dtype"), _TEXT),
                 **dict.fromkeys(("batch", "seq"), _COUNT),
             },
         },
@@ -273,14 +241,14 @@ _CELL = {
 }
 _CELLS = {"type": "array", "items": _CELL}
 _STUDY = {
-    "required": ["format_version", "meta", "context", "rows", *TABLES, "peers", "notes"],
+    "required": ["format_version", "meta", "context", "rows", MAIN, "notes"],
     "properties": {
         "format_version": {"const": FORMAT_VERSION},
         "meta": _OBJECT,
         "context": {**_OBJECT, "properties": {"device": _OBJECT}},
         # name and kind
         "rows": {"type": "array", "items": {"type": "array", "items": _TEXT}},
-        **dict.fromkeys(TABLES, _CELLS),
+        **dict.fromkeys((MAIN, *FURTHER), _CELLS),
         "peers": {"type": "array", "items": _OBJECT},
         "notes": {"type": "array", "items": _TEXT},
     },
@@ -294,13 +262,12 @@ def read_study(path: Path) -> Study:
         raise BadInputError(f"{path}: no result of scripts/ablation: {problem}")
     try:
         study = Study([RowName(name, Kind(kind)) for name, kind in found["rows"]])
-        for name in TABLES:
-            for entry in found[name]:
-                turns = {int(turn): float(seconds) for turn, seconds in entry["turns"]}
-                cell = Cell(**(entry | {"point": Point(**entry["point"]), "turns": turns}))
-                getattr(study, name).add(cell)
+        for entry in (entry for name in (MAIN, *FURTHER) for entry in found.get(name, ())):
+            point = Point(*(entry["point"][axis] for axis in ("size", "dtype", "batch", "seq")))
+            turns = {int(turn): float(seconds) for turn, seconds in entry["turns"]}
+            study.main.add(Cell(**(entry | {"point": point, "turns": turns})))
         study.meta, study.context = found["meta"], found["context"]
-        study.peers, study.notes = found["peers"], found["notes"]
+        study.peers, study.notes = found.get("peers", []), found["notes"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInputError(f"{path}: no result of scripts/ablation: {error}") from error
     return study
@@ -492,43 +459,6 @@ def check_rule(table: Table, rows: Iterable[RowName]) -> Rule:
     return rule
 
 
-# Below this length weights and optimizer states, which do not grow, hide what does.
-FIT_FROM = 1024
-FEWEST_FITTED = 3
-LINEAR_BELOW, QUADRATIC_ABOVE = 1.25, 1.75
-
-
-class Growth(NamedTuple):
-    """memory ~ sequence ** exponent, over the lengths from `first` to `last`."""
-
-    exponent: float
-    first: int
-    last: int
-
-    @property
-    def verdict(self) -> str:
-        """In a word."""
-        if self.exponent < LINEAR_BELOW:
-            return "linear"
-        return "quadratic" if self.exponent > QUADRATIC_ABOVE else "between"
-
-
-def fit_exponent(memory: Mapping[int, float]) -> Growth | None:
-    """Least squares slope of log(memory) over log(sequence).
-
-    Over the lengths from FIT_FROM on where those are three or more, else over the last three; None
-    where fewer were measured.
-    """
-    lengths = sorted(memory)
-    if len(lengths) < FEWEST_FITTED:
-        return None
-    long = [length for length in lengths if length >= FIT_FROM]
-    fitted = long if len(long) >= FEWEST_FITTED else lengths[-FEWEST_FITTED:]
-    logs = np.log([(length, memory[length]) for length in fitted])
-    slope, _ = np.polyfit(logs[:, 0], logs[:, 1], 1)
-    return Growth(float(slope), fitted[0], fitted[-1])
-
-
 # What an ablation says of a profile: it was made on the same device, at the same shape.
 
 
@@ -567,11 +497,9 @@ def read_evidence(file: Path, summary: Json) -> Evidence:
             f"profile {ours}; leave --ablation out, or run scripts/ablation here"
         )
     rows = study.rows_of(Kind.single, Kind.named_set, Kind.combination)
-    # a data type other than the main table's has a table of its own
     speedups = {
         row.row.name: row.ratio
-        for table in (study.types, study.main)
-        for row in rows_at(table, rows, point)
+        for row in rows_at(study.main, rows, point)
         if row.ratio is not None and row.cell.can_run
     }
     if not speedups:

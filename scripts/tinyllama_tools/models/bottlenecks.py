@@ -409,9 +409,7 @@ def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
         for name, rows in ABLATION_ROWS.items()
     }
     cells = [
-        (dtype, table.get(BASELINE, replace(point, dtype=dtype)))
-        for dtype in MIXED_DTYPES
-        for table in (study.main, study.types)
+        (dtype, study.main.get(BASELINE, replace(point, dtype=dtype))) for dtype in MIXED_DTYPES
     ]
     found[MIXED] = list(filter(None, [effect(MIXED, *cell) for cell in cells]))
     return [found[name][0] for name in OPTIMIZATIONS if found[name]]
