@@ -174,14 +174,12 @@ MAIN, FURTHER = "main", ("types", "batches")
 
 @dataclass
 class Study:
-    """A whole run. `meta`: date, command, turns, steps and so on; `context`: of the program;
-    `peers`: torch.compile's rows of a result of scripts/peers."""
+    """A whole run. `meta`: date, command, turns, steps and so on; `context`: of the program."""
 
     rows: list[RowName]
     meta: Json = field(default_factory=dict)
     context: Json = field(default_factory=dict)
     main: Table = field(default_factory=Table)
-    peers: list[Json] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -249,7 +247,6 @@ _STUDY = {
         # name and kind
         "rows": {"type": "array", "items": {"type": "array", "items": _TEXT}},
         **dict.fromkeys((MAIN, *FURTHER), _CELLS),
-        "peers": {"type": "array", "items": _OBJECT},
         "notes": {"type": "array", "items": _TEXT},
     },
 }
@@ -267,7 +264,7 @@ def read_study(path: Path) -> Study:
             turns = {int(turn): float(seconds) for turn, seconds in entry["turns"]}
             study.main.add(Cell(**(entry | {"point": point, "turns": turns})))
         study.meta, study.context = found["meta"], found["context"]
-        study.peers, study.notes = found.get("peers", []), found["notes"]
+        study.notes = found["notes"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInputError(f"{path}: no result of scripts/ablation: {error}") from error
     return study
