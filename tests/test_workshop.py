@@ -236,7 +236,7 @@ def test_what_the_page_names_is_what_the_tests_type() -> None:
     assert len(scripts) > 6
     assert [text for text in scripts - {"scripts/peers"} if text not in typed] == []
     options = {word for text in named for word in text.split() if word.startswith("--")}
-    assert [word for word in options - {"--grid", "--num-heads"} if word not in typed] == []
+    assert [word for word in options - {"--num-heads"} if word not in typed] == []
     assert len(commands()) > 80 and len(snippets()) == 3
 
 

@@ -113,7 +113,7 @@ def furnish(folder: Path) -> None:
     module = f"#!/bin/bash\nexec {sys.executable} -m tinyllama_tools"
     place = f'--build-folder "{folder}/build"'
     _script(folder / "scripts/profile", f'{module} profile "$@" {place}\n')
-    study = f"--results results --grid off {NO_LIMIT}"
+    study = f"--results results {NO_LIMIT}"
     _script(folder / "scripts/study", f'{module} study "$@" {place} {study}\n')
     page = f'-o "results/exercise_$1.md" {NO_LIMIT}'
     _script(folder / "scripts/exercise", f'{module} exercise "$@" {place} {page}\n')

@@ -167,13 +167,13 @@ def tool(*arguments: str | Path) -> list[str]:
 
 
 def study_command(folder: Path) -> list[str]:
-    options = ("--num-steps", "3", "--grid", "off", "--device", "cpu")
+    options = ("--num-steps", "3", "--device", "cpu")
     return tool("study", "tiny", *options, "--results", folder / "study")
 
 
 def grid_command(folder: Path) -> list[str]:
     axes = ("--grid-batch", "1", "--grid-seq", "16", "--grid-components", "rms_norm,loss")
-    options = ("--grid", "only", "--grid-sizes", "tiny", *axes, "--rounds", "2")
+    options = ("--grid", "tiny", *axes, "--rounds", "2")
     more = ("--check-size", "off", "--device", "cpu", "--results", folder / "grid")
     return tool("study", *options, *more)
 

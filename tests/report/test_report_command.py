@@ -93,7 +93,7 @@ def test_what_cannot_be_read_or_written_ends_with_2(
     assert run(bad) == run("--results-folder", tmp_path / "empty") == NOTHING_USABLE
     said = capsys.readouterr().err
     assert "its keys are none" in said
-    assert "nothing to report on; measure something: scripts/study tiny small" in said
+    assert "nothing to report on; measure something: scripts/study --grid tiny small" in said
     for place, why in ((tmp_path, "is a folder"), (bad / "x.md", "cannot be written")):
         assert run(result, "--format=md", "-o", place) == NOTHING_USABLE
         assert why in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -22,7 +21,7 @@ from tinyllama_tools.commands.grid_plan import CHECK_SECONDS, CHECK_STEPS, COMPO
 from tinyllama_tools.commands.study import parse_options
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.names import full_step
-from tinyllama_tools.data.programs import CaseCost, TrainingError
+from tinyllama_tools.data.programs import CaseCost
 from tools import run_tool
 
 # 2 x 2 x 1 cells of two components with one pass each
@@ -50,8 +49,8 @@ def run_grid(tmp_path: Path, *arguments: str) -> int:
 
 
 def small_grid(tmp_path: Path, *arguments: str) -> int:
-    """The grid of CASES cases a round at tiny, without training."""
-    return run_grid(tmp_path, "tiny", "--grid=only", *SMALL_GRID, *arguments)
+    """The grid of CASES cases a round at tiny."""
+    return run_grid(tmp_path, "--grid", "tiny", *SMALL_GRID, *arguments)
 
 
 def grid_folder(tmp_path: Path) -> Path:
@@ -100,7 +99,7 @@ def test_a_study_leaves_its_files(
         **{"left_out": "", "check_size": "medium", "device": "cpu", "minutes": 20, "seed": 1},
     }
     assert {key: record[key] for key in wanted} == wanted
-    assert record["command"].startswith("scripts/study tiny --grid=only") and record["finished"]
+    assert record["command"].startswith("scripts/study --grid tiny") and record["finished"]
     for number in (1, 2):
         assert set(names_in(tmp_path, f"round_{number}.json")) == CASE_NAMES
         assert len(journaled(tmp_path, number)) == CASES
@@ -213,40 +212,13 @@ def test_no_check_where_none_is_wanted_or_can_be(tmp_path: Path, option: str) ->
     assert not (grid_folder(tmp_path) / "check.json").exists()
 
 
-# ---- with the training before it
-
-
-@pytest.mark.parametrize(
-    ("trained", "failing", "status"),
-    [
-        *((0, [], 0), (1, [], 1), (0, ["ffn"], 1), (0, ["/medium/"], 1)),
-        # these end the study before the grid; an interruption leaves it to resume
-        *((2, [], 2), (130, [], 130), (TrainingError("no memory"), [], 1)),
-    ],
-)
-def test_sizes_are_trained_and_then_measured(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    trained: int | Exception,
-    failing: list[str],
-    status: int,
+def test_without_grid_sizes_are_trained_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(options: argparse.Namespace, _: str) -> int:
-        assert options.sizes == ("tiny", "medium")
-        if isinstance(trained, Exception):
-            raise trained
-        return trained
-
-    monkeypatch.setattr(study, "train", train)
-    make_program(tmp_path, fail=failing)
-    assert run_grid(tmp_path, "tiny", "medium", *SMALL_GRID, "--rounds=1") == status
-    goes_on = trained in (0, 1)
-    assert bool(measuring_calls(tmp_path)) == goes_on
-    assert (tmp_path / "results").exists() == (goes_on or trained == 130)
-    if trained == 130:
-        assert run_grid(tmp_path, "--resume") == 0
-    if (tmp_path / "results").exists():
-        assert document(tmp_path)["sizes"] == ["tiny"]
+    monkeypatch.setattr(study, "train", lambda options, _: 5 * len(options.sizes))
+    make_program(tmp_path)
+    assert run_grid(tmp_path, "tiny", "medium") == 10
+    assert not (tmp_path / "results").exists()
 
 
 # ---- faults
@@ -258,7 +230,7 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
     assert small_grid(tmp_path) == 2
     assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
     make_program(tmp_path, refuse="tiny_llama_bench: --variants 'foo': must be one of baseline")
-    assert run_grid(tmp_path, "tiny", "--grid-variants=foo") == 2
+    assert run_grid(tmp_path, "--grid", "tiny", "--grid-variants=foo") == 2
     assert "--variants 'foo': must be one of baseline" in capsys.readouterr().err
     make_program(tmp_path)
     assert small_grid(tmp_path, "--dry-run") == 0
@@ -368,7 +340,7 @@ def started(tmp_path: Path, number: int, rounds: int, **told: object) -> subproc
     on it listens; that the case is in the journal says no more than that the program runs, which
     the study may still be starting, in the midst of Popen."""
     make_program(tmp_path, hold_in=f"round_{number}", **told)
-    options = ["tiny", "--grid=only", *SMALL_GRID, f"--rounds={rounds}"]
+    options = ["--grid", "tiny", *SMALL_GRID, f"--rounds={rounds}"]
     options += [f"--results={tmp_path / 'results'}", f"--build-folder={tmp_path / 'build'}"]
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
@@ -459,16 +431,15 @@ TINY = GridPlan(("tiny",))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "plan", "trains"),
+    ("arguments", "plan"),
     [
-        ("tiny small", GridPlan(("tiny", "small")), True),
-        ("medium,tiny", TINY, True),
-        ("medium large", None, True),
-        ("tiny --grid off", None, True),
-        ("--grid=only --grid-sizes=medium", GridPlan(("medium",)), False),
-        ("tiny --variant=optimized", GridPlan(("tiny",), variants=("optimized",)), True),
+        ("--grid tiny small", GridPlan(("tiny", "small"))),
+        ("medium,tiny --grid", GridPlan(("medium", "tiny"))),
+        ("tiny small", None),
+        ("--resume", None),
+        ("--grid tiny --variant=optimized", GridPlan(("tiny",), variants=("optimized",))),
         (
-            "medium --grid-sizes=medium,tiny --grid-batch=2:8:*2 --grid-seq=32,16,1:3:+1 "
+            "--grid medium,tiny --grid-batch=2:8:*2 --grid-seq=32,16,1:3:+1 "
             "--grid-components=ffn,full_step --grid-variants=baseline,sdpa+qkv --grid-minutes=1.5 "
             "--rounds=5 --dtype=bf16 --device=cpu --check-size=off",
             GridPlan(
@@ -476,13 +447,11 @@ TINY = GridPlan(("tiny",))
                 *(("baseline", "sdpa+qkv"), "bf16", "cpu", 5, 1.5),
                 check_size="off",
             ),
-            True,
         ),
     ],
 )
-def test_options_make_the_plan(arguments: str, plan: GridPlan | None, trains: bool) -> None:
-    options = parse_options(arguments.split())
-    assert (options.grid_plan, options.trains) == (plan, trains)
+def test_options_make_the_plan(arguments: str, plan: GridPlan | None) -> None:
+    assert parse_options(arguments.split()).grid_plan == plan
     assert (TINY.batch, TINY.seq, TINY.components, TINY.rounds) == (
         *((1, 2, 4, 8), (64, 128, 256, 512), COMPONENTS, 3),
     )
@@ -499,15 +468,16 @@ LIST = "must be a whole number of 1 or more"
         ("tiny --num-steps=0", "'0': must be a whole number"),
         ("tiny --max-minutes=x", "'x': must be a positive number of minutes"),
         *(
-            (f"tiny --grid-batch={text}", f"--grid-batch: '{text}': {LIST}")
+            (f"--grid tiny --grid-batch={text}", f"--grid-batch: '{text}': {LIST}")
             for text in ("0", "4,", "²", "1" * 30, "1:8", "8:4:*2", "1:8:+0", "1:8:*1", "1:1001:+1")
         ),
-        ("tiny --grid-components=fnn", "component 'fnn': must be one of embedding"),
-        ("tiny --grid-variants=Q?K", "'Q?K': must be a name"),
-        ("tiny --grid=off --check-size=off", "--check-size: there is no grid"),
-        ("--grid=only", "--grid: there is no grid: name tiny and small"),
-        ("medium --grid-batch=4", "--grid-batch: there is no grid"),
+        ("--grid tiny --grid-components=fnn", "component 'fnn': must be one of embedding"),
+        ("--grid tiny --grid-variants=Q?K", "'Q?K': must be a name"),
+        ("tiny --check-size=off", "--check-size: is of the grid; add --grid"),
+        ("--grid", "required: SIZE"),
+        ("--grid tiny --num-steps=3", "--num-steps: not with --grid"),
         ("tiny --resume", "SIZE: not with --resume"),
+        ("--resume --grid", "--grid: not with --resume"),
         ("--resume --dry-run", "--dry-run: not with --resume"),
     ],
 )

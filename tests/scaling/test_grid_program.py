@@ -78,7 +78,7 @@ def test_the_frontier_has_every_size_and_the_memory_of_each_limit(
 @pytest.mark.long
 def test_laws_and_predictions_meet_what_was_not_fitted(bench_program: Path, tmp_path: Path) -> None:
     places = (f"--results={tmp_path}", f"--build-folder={bench_program.parents[1]}")
-    assert run_tool(["study", "tiny", "small", "--grid=only", *places]) == 0
+    assert run_tool(["study", "--grid", "tiny", "small", *places]) == 0
     (folder,) = tmp_path.glob("*_grid")
     measured = read_inputs([source_of(folder)])
     for size in ("tiny", "small"):

@@ -1,4 +1,4 @@
-"""The grid of scripts/study: rounds over batch x sequence x size, GEMMs, check and frontier.
+"""The grid of scripts/study --grid: rounds over batch x sequence x size, GEMMs, check and frontier.
 
 Whatever ends it early keeps what was measured, in journals; --resume goes on from there.
 """
@@ -149,7 +149,8 @@ def unfinished_study(results: Path, build_folder: Path) -> GridStudy:
                 study.build_folder = os.path.relpath(build_folder.resolve(), PROJECT)
             return study
     raise BadInputError(
-        f"--resume: {results} holds no grid that did not end; begin one: scripts/study tiny small"
+        f"--resume: {results} holds no grid that did not end; begin one: "
+        "scripts/study --grid tiny small"
     )
 
 

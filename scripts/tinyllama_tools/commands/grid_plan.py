@@ -22,8 +22,6 @@ COMPONENTS = (
 # each component has one or two of them; forward_loss is the model's
 PASSES = ("forward_backward", "update", TRAIN, "forward_loss")
 BATCH, SEQ = (1, 2, 4, 8), (64, 128, 256, 512)
-# the sizes that a grid is measured at without being asked for
-DEFAULT_SIZES = ("tiny", "small")
 # peaks are measured at the start of every round; as rows they would be measured twice
 NO_PEAKS = "--benchmark_filter=-^peak/"
 PRODUCTS_ONLY = "--benchmark_filter=^peak/gemm/[^/]+/[0-9]"
@@ -138,23 +136,19 @@ class GridPlan:
         )
 
 
-ON, ONLY, OFF = "on", "only", "off"
 GRID_OPTIONS = (
-    *("grid_sizes", "grid_batch", "grid_seq", "grid_components", "grid_variants"),
-    *("rounds", "grid_minutes", "check_size"),
+    *("grid_batch", "grid_seq", "grid_components", "grid_variants", "rounds", "grid_minutes"),
+    "check_size",
 )
+TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
 RESUMED_WITH = ("resume", "results", "build_folder")
 
 
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
     """To the parser of scripts/study."""
-    sizes, usual = tuple(problem_sizes()), " and ".join(DEFAULT_SIZES)
     what = "every component and the full step over batch x sequence x size"
     add = parser.add_argument_group("grid", what).add_argument
-    where = f"only: without training; default: on where {usual} or one of them is among the SIZEs"
-    add("--grid", choices=(ON, ONLY, OFF), help=where)
-    which = f"default: {usual}, where they are among the SIZEs"
-    add("--grid-sizes", type=list_of(sizes, "size"), metavar="LIST", help=which)
+    add("--grid", action="store_true", help="measure it at the SIZEs, and train nothing")
     for name, default in (("batch", BATCH), ("seq", SEQ)):
         text = f"default: {','.join(map(str, default))}"
         add(f"--grid-{name}", type=positive_list, metavar="LIST", help=text)
@@ -168,32 +162,31 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
         "whose steps are timed at the end, at the largest batch that a minute is enough for, to "
         f"check predictions by (default: {CHECK_SIZE})"
     )
-    add("--check-size", choices=(*sizes, NO_CHECK), help=check)
+    add("--check-size", choices=(*problem_sizes(), NO_CHECK), help=check)
     add("--resume", action="store_true", help="continue the newest grid that did not end")
 
 
 def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Sets `grid_plan` (None: no grid) and `trains`. What contradicts itself ends the program with
-    status 2. `sizes` must be names already."""
-    sizes = options.grid_sizes or tuple(s for s in options.sizes if s in DEFAULT_SIZES)
-    has_grid = bool(sizes) and options.grid != OFF
-    resumed = "not with --resume, which continues a grid with the options it was begun with"
-    no_grid = (
-        f"there is no grid: name {' and '.join(DEFAULT_SIZES)}, which have one, or others with "
-        "--grid-sizes, and leave out --grid off"
-    )
+    """Sets `grid_plan`, None where nothing but training is wanted or a grid is resumed. What
+    contradicts itself ends the program with status 2. `sizes` must be names already."""
     others = [name for name in vars(options) if name not in RESUMED_WITH]
-    of_grid = [*GRID_OPTIONS, *(["grid"] if options.grid != OFF else [])]
-    rules = ((options.resume, others, resumed), (not has_grid, of_grid, no_grid))
+    resumed = "not with --resume, which continues a grid with the options it was begun with"
+    rules = (
+        (options.resume, others, resumed),
+        (not options.grid, GRID_OPTIONS, "is of the grid; add --grid"),
+        (options.grid, TRAINING_OPTIONS, "not with --grid, which trains nothing"),
+    )
     for applies, names, why in rules:
         for name in names if applies else ():
             if getattr(options, name) != (() if name == "sizes" else parser.get_default(name)):
                 spelled = "SIZE" if name == "sizes" else "--" + name.replace("_", "-")
                 parser.error(f"{spelled}: {why}")
-    options.grid_plan, options.trains = None, not options.resume and options.grid != ONLY
-    if options.trains and not options.sizes:
+    options.grid_plan = None
+    if options.resume:
+        return
+    if not options.sizes:
         parser.error("the following arguments are required: SIZE")
-    if has_grid and not options.resume:
+    if options.grid:
         axes = {
             "batch": options.grid_batch,
             "seq": options.grid_seq,
@@ -204,4 +197,5 @@ def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Names
             "check_size": options.check_size,
         }
         chosen = {name: value for name, value in axes.items() if value is not None}
-        options.grid_plan = GridPlan(sizes, dtype=options.dtype, device=options.device, **chosen)
+        of = {"dtype": options.dtype, "device": options.device}
+        options.grid_plan = GridPlan(options.sizes, **of, **chosen)

@@ -1,4 +1,4 @@
-"""scripts/study: trains each problem size that fits, compares them, and measures the grid."""
+"""scripts/study: trains each problem size that fits and compares them, or measures the grid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tinyllama_tools.commands.grid import (
     begin_study,
     complain,
     planned_names,
-    resuming,
     run_study,
     unfinished_study,
 )
@@ -30,7 +29,6 @@ from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
     Json,
-    ToolError,
     parse_json,
     problem_sizes,
     write_whole,
@@ -57,29 +55,29 @@ results/performance_study_TIME.md. A size that does not fit in memory or would t
 --max-minutes, as a sample of three steps predicts, is said beforehand and not attempted. Ctrl-C
 keeps the sizes that are done and writes the tables from them.
 
-Then the grid: every component and the full step over batch x sequence x size, in rounds, each of
-which goes through sizes, batches and sequences in an order of its own (components keep theirs), so
-that drift of the machine does not fall on the same cases each time; the first round proves every
-case before it times it. It goes to results/TIME_grid/: study.json, round_1.json, ..., products.json
+--grid: every component and the full step over batch x sequence x size, in rounds, each of which
+goes through sizes, batches and sequences in an order of its own (components keep theirs), so that
+drift of the machine does not fall on the same cases each time; the first round proves every case
+before it times it. It goes to results/TIME_grid/: study.json, round_1.json, ..., products.json
 (the model's GEMMs at their own shapes), check.json (some steps of a bigger size, by which
 predictions are checked), costs.json (FLOPs, bytes, memory) and frontier.json (what fits into
 memory). Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed terminal
 keep every case that was measured; scripts/study --resume [--results FOLDER] [--build-folder DIR]
-continues the newest grid that did not end, with the options it was begun with; it trains nothing.
-scripts/report makes a page of it.
+continues the newest grid that did not end, with the options it was begun with. scripts/report makes
+a page of it.
 
 Exit status: 0 all measured, or left out with a reason; 1 some run or case failed; 2 bad option, the
 set-up failed, or files that cannot be written; 130 interrupted."""
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """`sizes` is a tuple without repetition; `grid_plan` and `trains` say what is to be done. A bad
-    value ends the program with status 2."""
+    """`sizes` is a tuple without repetition; `grid_plan` is what --grid asks for. A bad value ends
+    the program with status 2."""
     names = tuple(problem_sizes())
     parser = script_parser(
         "study",
-        "The performance study: trains each problem size and compares them, and\n"
-        "measures every component over batch x sequence x size.",
+        "The performance study: trains each problem size and compares them, or with\n"
+        "--grid measures every component over batch x sequence x size.",
         EPILOG,
     )
     add = parser.add_argument
@@ -89,7 +87,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--max-minutes", type=minutes, default=15.0, help="of each size (default: 15)")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     add("--dtype", type=str, choices=DTYPES, default="f32", help="default: f32")
-    variants = "baseline (default), fused, optimized or switches joined by +; the grid is of it too"
+    variants = "baseline (default), fused, optimized or switches joined by +"
     add("--variant", default="baseline", help=variants)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     add("--results", type=Path, default=RESULTS, help="folder of the folders (default: results)")
@@ -553,25 +551,18 @@ def train(options: argparse.Namespace, command: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The problem sizes, then the grid, as far as either is wanted; the exit status. Raises what
-    the programs' runs raise."""
+    """The problem sizes, or the grid; the exit status. Raises what the programs' runs raise."""
     options = parse_options(arguments)
     command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
     if options.resume:
         grid = unfinished_study(options.results, options.build_folder)
         say_line(f"Resuming {shown(grid.folder)}, begun as: {grid.command}")
         return run_study(grid, say_line)
-    # before anything is measured: only the program knows every variant
-    bench = options.build_folder / "benchmarks/tiny_llama_bench"
-    cases = planned_names(bench, plan.grid()) if plan else []
-    status = train(options, command) if options.trains else 0
-    if options.dry_run and plan and status == 0:
+    if plan is None:
+        return train(options, command)
+    # before anything is made: only the program knows every variant
+    cases = planned_names(options.build_folder / "benchmarks/tiny_llama_bench", plan.grid())
+    if options.dry_run:
         say_line(plan.in_words(len(cases)))
-    if options.dry_run or not plan or status == ToolError.exit_status:
-        return status
-    grid = begin_study(plan, options.build_folder, options.results, command)
-    if status == INTERRUPTED:
-        # --resume begins it
-        complain(f"the grid was not begun; {resuming(grid)} it alone")
-        return status
-    return max(status, run_study(grid, say_line))
+        return 0
+    return run_study(begin_study(plan, options.build_folder, options.results, command), say_line)

@@ -25,10 +25,10 @@ BANDWIDTHS = {
 class Kind(Enum):
     """`words`: what it is; `command`: what makes one."""
 
-    STUDY = ("a grid study", "scripts/study tiny small")
+    STUDY = ("a grid study", "scripts/study --grid tiny small")
     SUITE = ("a run of the suite", "scripts/bench")
-    TRAINING = ("a training study", "scripts/study tiny small --grid off")
-    FRONTIER = ("a frontier", "scripts/study")
+    TRAINING = ("a training study", "scripts/study tiny small")
+    FRONTIER = ("a frontier", "scripts/study --grid tiny small")
     ABLATION = ("an ablation", "scripts/ablation")
     SCALING = ("a data-parallel run", "scripts/scaling --processes 1,2")
 

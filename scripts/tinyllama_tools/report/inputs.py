@@ -386,7 +386,7 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
 
 
 def read_frontier(path: Path) -> Json:
-    return _checked(path, "frontier", "scripts/study")
+    return _checked(path, "frontier", Kind.FRONTIER.command)
 
 
 AGAIN = "scripts/scaling --from FOLDER"
@@ -408,7 +408,9 @@ def read_scaling_run(path: Path) -> ScalingRun:
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy | None:
     """What the folder holds; files that are not there are missing parts, not errors."""
     description = _attempt(
-        omissions, folder / STUDY, lambda path: _checked(path, "study", "scripts/study tiny small")
+        omissions,
+        folder / STUDY,
+        lambda path: _checked(path, "study", Kind.STUDY.command),
     )
     if description is None:
         return None
