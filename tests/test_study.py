@@ -1,14 +1,8 @@
-"""scripts/study on a made-up machine: its plan, files and tables, earlier studies, and signals."""
+"""scripts/study on a made-up machine: its plan, files, tables, earlier studies and interruption."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +11,6 @@ import pytest
 
 from fake_training import GIB, PlayedPredictor, PlayedProgram, set_key, step_cost
 from tinyllama_tools.commands.study import Settings, parse_options, plan_sizes, study
-from tinyllama_tools.core.app import PROJECT
 
 
 def run_study(
@@ -240,74 +233,27 @@ def test_nothing_is_run_where_nothing_is_wanted_or_fits(tmp_path: Path, options:
     assert not results.exists() or "No size was measured." in page(results)
 
 
-# Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
-# training program does: with its summary written and status 130.
-TRAIN = f"""\
-#!{sys.executable}
-import signal, sys, time
-from pathlib import Path
-sys.path[:0] = [{str(PROJECT / "tests")!r}, {str(PROJECT / "scripts")!r}]
-from fake_training import PlayedProgram
-options = sys.argv[1:]
-folder = Path(next(o for o in options if o.startswith("--output-dir=")).partition("=")[2])
-def play(steps=()):
-    print(PlayedProgram().run([*options, *steps], folder).output, end="")
-if "--size=small" in options and "--num-steps=7" in options:
-    def end(*_):
-        play(["--num-steps=4"])
-        sys.exit(130)
-    signal.signal(signal.SIGINT, end)
-    print("Step 1/7: Loss = 6.9", flush=True)
-    time.sleep(60)
-play()
-"""
+class InterruptedSmall(PlayedProgram):
+    """Ends a run of small with all its steps after four, as the training program does."""
+
+    def run(self, options: Sequence[str], folder: Path, log: Path | None = None):  # noqa: ANN201
+        is_ended = "--size=small" in options and "--num-steps=7" in options
+        run = super().run([*options, *["--num-steps=4"] * is_ended], folder, log)
+        if is_ended:
+            raise KeyboardInterrupt
+        return run
 
 
-def heed_signals() -> None:
-    """The tests themselves may run where these are ignored, and so a program of theirs."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Signals) -> None:
-    """By a signal to the study alone, as a batch system sends it."""
-    # what the suite says of a step: its costs, as far as they matter
-    cases = []
-    for cost in map(step_cost, ("tiny", "small", "medium")):
-        costs = dataclasses.asdict(cost) | {"name": str(cost.name), "fits": True}
-        cases.append(costs)
-    answer = json.dumps({"memory_budget_bytes": 2**34, "cases": cases})
-    programs = tmp_path / "build/benchmarks"
-    programs.mkdir(parents=True)
-    for name, text in (("train", TRAIN), ("bench", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")):
-        (programs / f"tiny_llama_{name}").write_text(text)
-        (programs / f"tiny_llama_{name}").chmod(0o755)
-    results, said = tmp_path / "results", tmp_path / "said"
-    command = [sys.executable, "-m", "tinyllama_tools", "study", "tiny", "small", "medium"]
-    options = ("--grid=off", "--num-steps=7", "--max-minutes=1e6")
-    with said.open("w") as stream:
-        process = subprocess.Popen(
-            [*command, *options, f"--results={results}", f"--build-folder={programs.parent}"],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
-            start_new_session=True,
-            preexec_fn=heed_signals,
-        )
-        # the study writes the log: it listens
-        deadline = time.monotonic() + 120
-        logs = "performance_results_small_*/training_output.log"
-        while not any("Step 1/7" in log.read_text() for log in results.glob(logs)):
-            assert process.poll() is None and time.monotonic() < deadline, said.read_text()
-            time.sleep(0.02)
-        process.send_signal(by)
-        status = process.wait(30)
-    text = said.read_text()
-    assert status == 130, text
-    table = page(results)
+def test_being_asked_to_end_keeps_what_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes, options = ("tiny", "small", "medium"), ("--num-steps=7", "--max-minutes=1e6")
+    roomy = PlayedPredictor(64 * GIB)
+    program = InterruptedSmall()
+    assert run_study(tmp_path, *sizes, *options, program=program, predictor=roomy) == 130
+    table = page(tmp_path)
     assert "| tiny " in table and "- small: interrupted after 4 of 7 steps" in table
     assert "- medium: not attempted: interrupted before its turn" in table
-    (log,) = results.glob(logs)
-    assert (log.parent / "performance_summary.json").is_file()
-    assert "Next steps:" in text
+    (small,) = tmp_path.glob("performance_results_small_*")
+    assert json_in(small)["summary"]["steps_completed"] == 4
+    assert "Next steps:" in capsys.readouterr().out
