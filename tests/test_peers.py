@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes.util
 import json
 import os
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from tinyllama_tools.commands.peer_sides import (
     PeerSide,
     Side,
     SideError,
-    SideSkip,
     caching_malloc,
     measure_case,
     start_peer,
@@ -83,16 +82,24 @@ def test_bad_option_is_named_with_what_is_allowed(
     assert f"scripts/peers: error: {message}" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_or_started_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_what_is_refused_or_cannot_be_written_is_said_before_anything_is_measured(
+    played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise SuiteError("tiny_llama_bench cannot be started: absent")
+    assert tools.peers(["--quick", "--out=.", f"--markdown={played}/o.md"]) == 2
+    assert "'.': must be a file" in capsys.readouterr().err
 
-    monkeypatch.setattr(SuiteProgram, "run", refuse)
-    for out, said in ((".", "'.': must be a file"), (str(tmp_path / "o"), "cannot be started")):
-        assert tools.peers(["--quick", f"--out={out}", f"--markdown={tmp_path}/o.md"]) == 2
-        assert said in capsys.readouterr().err
+    def run(*_: object, **__: object) -> None:
+        raise AssertionError("nothing may be measured")
+
+    monkeypatch.setattr(SuiteProgram, "run", run)
+    assert tools.peers(["--variant=baseline,nonsense"]) == 2
+    assert "variant 'nonsense': must be baseline" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(peers, "RESULTS", played)
+    monkeypatch.setattr(peers, "SuiteProgram", partial(SuiteProgram, program=played / "absent"))
+    assert tools.peers(["--quick"]) == 2
+    assert "absent cannot be started" in capsys.readouterr().err
+    assert not list(played.iterdir())
 
 
 ECHO = """
@@ -181,64 +188,40 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
 
 
 CASE = full_step("tiny", "f32", 8, 128)
-Calls = list[tuple[str, str]]
-Trouble = dict[str, BaseException]
 
 
-class PlayedSide(Side):
-    """Takes `seconds` a step; `trouble` is raised by the method of that name, at that call."""
+class CallingSide(Side):
+    """Says in `calls` what it is asked for."""
 
-    def __init__(
-        self, variant: str, calls: Calls, seconds: float = 0.1, trouble: Trouble | None = None
-    ) -> None:
-        self.variant, self._calls, self._seconds = variant, calls, seconds
-        self._trouble = trouble or {}
-
-    def _call(self, what: str) -> None:
-        number = self._calls.count((self.variant, what))
-        self._calls.append((self.variant, what))
-        for key in (what, f"{what} {number}"):
-            if key in self._trouble:
-                raise self._trouble[key]
+    def __init__(self, variant: str, calls: list[str]) -> None:
+        self.variant, self._calls = variant, calls
 
     def start(self, case: CaseName) -> None:
-        assert case == CASE
-        self._call("start")
+        self._calls.append(f"{self.variant} starts {case.seq}")
 
     def wait_until_built(self) -> None:
-        self._call("wait_until_built")
+        self._calls.append(f"{self.variant} is built")
 
     def get_ready(self, case: CaseName) -> float:
-        assert case == CASE
-        self._call("get_ready")
-        return self._seconds
+        self._calls.append(f"{self.variant} gets ready for {case.seq}")
+        return 0.1
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
-        assert case == CASE
-        self._call("time")
-        return [{"real_time": 1e3 * self._seconds, "time_unit": "ms"}] * steps
-
-
-def measure(sides: list[PlayedSide], effort: Effort) -> CaseRun:
-    results: list[CaseRun] = []
-    # an interruption leaves the turns that were finished
-    with contextlib.suppress(KeyboardInterrupt):
-        measure_case(CASE, sides, effort, lambda _: None, results.append)
-    return results[0]
+        self._calls.append(f"{self.variant} times {case.seq}")
+        return [{"real_time": 100.0, "time_unit": "ms"}] * steps
 
 
 def test_all_are_built_before_any_gets_ready_and_turns_rotate() -> None:
-    calls: Calls = []
-    sides = [PlayedSide(name, calls) for name in "abc"]
-    result = measure(sides, Effort(3, 2, 10.0))
-    preparations = ("start", "wait_until_built", "get_ready")
-    assert calls[:9] == [(name, what) for what in preparations for name in "abc"]
-    assert "".join(name for name, _ in calls[9:]) == "abcbcacab"
+    calls: list[str] = []
+    results: list[CaseRun] = []
+    sides = [CallingSide(name, calls) for name in "abc"]
+    measure_case(CASE, sides, Effort(3, 2, 10.0), lambda _: None, results.append)
+    preparations = ("starts 128", "is built", "gets ready for 128")
+    assert calls[:9] == [f"{name} {what}" for what in preparations for name in "abc"]
+    assert calls[9:] == [f"{name} times 128" for name in "abcbcacab"]
+    (result,) = results
     assert [len(turn) for turn in result.sides["a"].turns] == [2] * 3
     assert result.sides["a"].medians == [0.1] * 3
-    trouble = {"time 2": KeyboardInterrupt()}
-    result = measure([PlayedSide("a", []), PlayedSide("b", [], 0.1, trouble)], Effort(5, 1, 10.0))
-    assert [len(result.sides[name].turns) for name in "ab"] == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -249,31 +232,7 @@ def test_all_are_built_before_any_gets_ready_and_turns_rotate() -> None:
 def test_slow_steps_get_fewer_steps_and_then_fewer_turns(
     seconds: float, turns: int, steps: int
 ) -> None:
-    sides = [PlayedSide("slow", [], seconds), PlayedSide("fast", [])]
-    result = measure(sides, Effort(5, 4, 10.0))
-    assert [len(turn) for turn in result.sides["slow"].turns] == [steps] * turns
-    # over the turns that both had
-    ratio = result.ratio("slow", "fast")
-    assert ratio is not None
-    assert (ratio.turns, ratio.median) == (turns, pytest.approx(10 * seconds))
-
-
-@pytest.mark.parametrize("method", ["start", "wait_until_built", "get_ready", "time 1"])
-def test_who_fails_or_is_skipped_is_out_with_the_reason_and_the_others_go_on(method: str) -> None:
-    calls: Calls = []
-    sides = [
-        PlayedSide("fails", calls, 0.1, {method: SideError("broken")}),
-        PlayedSide("skipped", calls, 0.1, {method: SideSkip("too slow")}),
-        PlayedSide("well", calls),
-    ]
-    result = measure(sides, Effort(4, 1, 10.0))
-    fails, skipped, well = result.sides.values()
-    assert (fails.turns, skipped.turns, len(well.turns)) == ([], [], 4)
-    assert fails.stopped == {"error_occurred": True, "error_message": "broken"}
-    assert skipped.stopped == {"skipped": True, "skip_message": "too slow"}
-    assert result.ratio("fails", "well") is None
-    # in turn 1 for the last time
-    assert [name for name, _ in calls[-2:]] == ["well", "well"]
+    assert Effort(5, 4, 10.0).for_step_of(seconds) == Effort(turns, steps, 10.0)
 
 
 SPEEDS = {"peer:eager": 0.2, "peer:sdpa": 0.1}
@@ -330,8 +289,8 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         more: object = (),  # noqa: ARG001
     ) -> SuiteResult:
         (case,) = cases
-        if case.variant == "nonsense":
-            raise SuiteError("tiny_llama_bench: --variants: variant 'nonsense': must be baseline")
+        if case.variant == "qkv":
+            raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: it said nothing")
         name = f"{case!s}/manual_time"
         own = {"name": name, "run_name": name, "time_unit": "ms"}
         own |= {"real_time": 50.0 if case.variant == "optimized" else 100.0}
@@ -339,7 +298,12 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         entries = [{**step, **own, "repetition_index": i} for i in range(repetitions)]
         return SuiteResult(document["context"], (read_case(str(case), entries),))
 
+    def list_cases(_: SuiteProgram, options: list[str]) -> tuple[list[str], str]:
+        refusal = "tiny_llama_bench: --variants: variant 'nonsense': must be baseline"
+        return [], refusal if "nonsense" in options[-1] else ""
+
     monkeypatch.setattr(SuiteProgram, "run", run)
+    monkeypatch.setattr(SuiteProgram, "list_cases", list_cases)
     monkeypatch.setattr(peers, "start_peer", lambda form, **_: PlayedProcess(f"peer:{form.name}"))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     return tmp_path
@@ -352,7 +316,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     played: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
-    assert tools.peers([*AXES, "--variant=baseline,optimized,nonsense"]) == 1
+    assert tools.peers([*AXES, "--variant=baseline,optimized,qkv"]) == 1
     (folder,) = played.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     validator = Draft202012Validator(schema)
@@ -374,7 +338,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     assert "| tiny | f32 | 8 | 128 | 4.00 (4.00 to 4.00) | 2.00 (2.00 to 2.00) |" in optimized
     assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) | 1.00 (1.00 to 1.00) |" in baseline
     assert "| tiny | f32 | 8 | 128 | 100 | 50 | failed [1] | 200 | 100 |" in page
-    assert "must be baseline" in page
+    assert "failed: tiny_llama_bench was ended by signal SIGSEGV" in page
     assert "| tiny | bf16 | 8 | 128 | 100 | 50 | failed [1] | skipped [" in page
     assert "skipped: a step took 60.0 s, more than --max-seconds-per-case 10" in page
     assert "10 was exceeded at batch:8/seq:128, which has fewer FLOPs" in page

@@ -46,7 +46,7 @@ from tinyllama_tools.core.options import (
 )
 from tinyllama_tools.core.text import template
 from tinyllama_tools.data.names import BASELINE, UNITS, CaseName, full_step, parse_case_name
-from tinyllama_tools.data.programs import SuiteProgram
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio
@@ -307,10 +307,21 @@ def write(document: Json, files: tuple[Path, Path]) -> str:
     return page
 
 
-def measure(options: argparse.Namespace, files: tuple[Path, Path]) -> tuple[int, str]:
-    """All cases, written after each; the exit status, and the page if anything was measured."""
+def our_program(options: argparse.Namespace) -> SuiteProgram:
+    """SuiteError where it is not there, or refuses what it is to be given: it alone knows every
+    variant."""
     threads = (f"--threads={options.threads}",) if options.threads else ()
     program = SuiteProgram((f"--device={options.device}", *threads))
+    asked = ["--components=full_step", f"--variants={','.join(options.variants)}"]
+    if refusal := program.list_cases(asked)[1]:
+        raise SuiteError(refusal)
+    return program
+
+
+def measure(
+    options: argparse.Namespace, program: SuiteProgram, files: tuple[Path, Path]
+) -> tuple[int, str]:
+    """All cases, written after each; the exit status, and the page if anything was measured."""
     context = program.run([QUICKEST], 1).context
     malloc, limit = caching_malloc(), options.effort.max_seconds
     ours = [OurSide(variant, program, limit) for variant in options.variants]
@@ -342,9 +353,15 @@ def measure(options: argparse.Namespace, files: tuple[Path, Path]) -> tuple[int,
 def main(arguments: Sequence[str]) -> int:
     """Measures; --from: the tables of an earlier result."""
     options = parse_options(arguments)
-    document = read_peers(options.source) if options.source else None
-    files = output_files(options)
-    status, page = (0, write(document, files)) if document else measure(options, files)
+    if options.source:
+        document = read_peers(options.source)
+        files = output_files(options)
+        status, page = 0, write(document, files)
+    else:
+        # before there is a folder
+        program = our_program(options)
+        files = output_files(options)
+        status, page = measure(options, program, files)
     for path in files:
         say(f"wrote {path}")
     print(page, end="")
