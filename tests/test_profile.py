@@ -12,6 +12,7 @@ import tools
 from fake_training import PlayedProgram, made_up_summary, write_profile
 from tinyllama_tools.commands.profile import parse_options, warnings_in
 from tinyllama_tools.commands.profile_report import profiler_overheads, read_profile_set, shown
+from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.profiles import BadProfileError, read_profile, read_training
 from tinyllama_tools.data.programs import TrainingError
 
@@ -223,6 +224,35 @@ def test_places_and_files_that_will_not_do(
         assert run(tmp_path, *options, program=program) == 2
         assert words in capsys.readouterr().err
     assert not program.calls and (tmp_path / "p").read_text() == "kept"
+
+
+ABLATION = PROJECT / "results/reference/ablation_2core_xeon_avx512.json"
+
+
+def test_an_ablation_of_another_shape_is_refused_before_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = PlayedProgram()
+    for option in ("--batch-size=3", "--size=small", "--dtype=amp_f16", "--variant=fused"):
+        # in amp_f16 the baseline failed its proof there
+        more = ["--seq-len=256", "--batch-size=16"] if "f16" in option else []
+        ablation = ["--ablation", str(ABLATION), *more]
+        assert run(tmp_path, option, *ablation, program=program) == 2
+        assert str(ABLATION) in capsys.readouterr().err
+    assert not program.calls and not (tmp_path / "results").exists()
+
+
+def test_an_ablation_of_another_device_leaves_a_report_that_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, program = tmp_path / "p", PlayedProgram()
+    options = ("--profile-dir", str(folder), "--ablation", str(ABLATION))
+    assert run(tmp_path, *options, program=program) == 2
+    assert len(program.calls) == 4
+    why = "device, threads and micro-batches are ('Intel(R) Xeon(R) Processor'"
+    assert why in capsys.readouterr().err
+    report = (folder / REPORT).read_text()
+    assert f"ablation_2core_xeon_avx512.json: {why}" in report and "(none found)" in report
 
 
 def test_existing_profiles_are_reported_again(

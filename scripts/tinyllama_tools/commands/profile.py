@@ -29,6 +29,7 @@ from tinyllama_tools.core.app import (
     PROJECT,
     REFUSED_OPTIONS,
     RESULTS,
+    BadInputError,
     Json,
     problem_sizes,
     run_folder,
@@ -37,10 +38,12 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import DTYPES, positive, script_parser
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.models.ablations import (
+    BASELINE,
     Evidence,
+    Point,
+    evidence_at,
     find_evidence,
     read_evidence,
-    read_study,
 )
 
 # What the program is given as it stands; batch and sequence left out are the size's own.
@@ -182,24 +185,23 @@ def evidence_for(profiles: ProfileSet, file: Path | None, results: Path) -> Evid
 
 
 def write_report(
-    profiles: ProfileSet, options: argparse.Namespace, folder: Path, results: Path
+    profiles: ProfileSet, top: int, folder: Path, evidence: Evidence | None, remark: str = ""
 ) -> Path:
     """The report of a folder of profiles."""
-    evidence = evidence_for(profiles, options.ablation, results)
     folder.mkdir(parents=True, exist_ok=True)
     draw_timelines(folder)
-    write_whole(folder / REPORT, report_text(profiles, options.top, evidence))
+    write_whole(folder / REPORT, report_text(profiles, top, evidence, remark))
     return folder / REPORT
 
 
 def analyze(options: argparse.Namespace, results: Path) -> int:
     """Of saved profiles: to the terminal, or with --generate-report to a file."""
     profiles = read_profile_set(options.analyze_existing)
+    evidence = evidence_for(profiles, options.ablation, results)
     if options.generate_report:
         folder = options.output_dir or options.analyze_existing
-        print(write_report(profiles, options, folder, results))
+        print(write_report(profiles, options.top, folder, evidence))
     else:
-        evidence = evidence_for(profiles, options.ablation, results)
         print(report_text(profiles, options.top, evidence), end="")
     return 0
 
@@ -221,7 +223,10 @@ def measure(
     """The four runs and their report, which also covers what was done before an error or Ctrl-C."""
     if options.ablation:
         # a wrong file must not be found out minutes later
-        read_study(options.ablation)
+        own = problem_sizes()[options.size or "tiny"]
+        shape = options.batch_size or own["batch"], options.seq_len or own["seq"]
+        point = Point(options.size or "tiny", options.dtype or "f32", *shape)
+        evidence_at(options.ablation, point, options.variant or BASELINE)
     folder = options.profile_dir or run_folder("profile", results)
     runs: list[Json] = []
     status = 0
@@ -235,7 +240,15 @@ def measure(
         status = INTERRUPTED
     if not runs:
         return status
-    print(write_report(read_profile_set(folder), options, folder, results))
+    profiles, evidence, remark = read_profile_set(folder), None, ""
+    try:
+        evidence = evidence_for(profiles, options.ablation, results)
+    except BadInputError as error:
+        # of another device: what was measured is reported all the same
+        remark = str(error)
+        say(f"scripts/profile: {remark}")
+        status = status or REFUSED_OPTIONS
+    print(write_report(profiles, options.top, folder, evidence, remark))
     return status or int(any(run["exit_status"] for run in runs))
 
 

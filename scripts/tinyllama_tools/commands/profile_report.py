@@ -283,13 +283,14 @@ def profiler_overheads(profiles: ProfileSet) -> list[tuple[Any, ...]]:
     return rows
 
 
-def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> str:
-    """What REPORT holds."""
+def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None, remark: str = "") -> str:
+    """What REPORT holds. `remark`: of the report itself."""
     merged, runs = profiles.merged(), profiles.runs
     operators = merged["operators"]
     listed = (runs or {}).get("runs", [])
     ran = {run["name"] for run in listed}
-    notes = [f"{PROFILINGS[run['name']].title}: {note}" for run in listed for note in run["notes"]]
+    notes = [remark] if remark else []
+    notes += [f"{PROFILINGS[run['name']].title}: {note}" for run in listed for note in run["notes"]]
     notes += [
         f"{PROFILINGS[name].title}: {'ended before its steps' if name in ran else 'did not run'}"
         for name in PROFILINGS

@@ -481,18 +481,10 @@ def _machine(context: Json) -> tuple[object, ...]:
     return device.get("name"), device.get("architecture"), device.get("backend"), threads
 
 
-def read_evidence(file: Path, summary: Json) -> Evidence:
-    """The speedups in an ablation's result; BadInputError where it has none for this profile."""
-    study, of = read_study(file), summary["configuration"]
-    # the case of the suite that does what the profiled program did
-    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
-    ours = (*_machine(summary["context"]), of["variant"], of.get("gradient_accumulation_steps", 1))
-    wanted = (*_machine(study.context), BASELINE, 1)
-    if ours != wanted:
-        raise BadInputError(
-            f"{file}: device, threads, variant and micro-batches are {wanted}, those of the "
-            f"profile {ours}; leave --ablation out, or run scripts/ablation here"
-        )
+def evidence_at(file: Path, point: Point, variant: str = BASELINE) -> Evidence:
+    """The speedups of an ablation's result at a point; BadInputError where it has none for a run of
+    that variant there."""
+    study = read_study(file)
     rows = study.rows_of(Kind.single, Kind.named_set, Kind.combination)
     speedups = {
         row.row.name: row.ratio
@@ -502,7 +494,26 @@ def read_evidence(file: Path, summary: Json) -> Evidence:
     if not speedups:
         reason = f"has no turn at {point.title}; profile a shape that it measured"
         raise BadInputError(f"{file}: {reason}")
+    if variant != BASELINE:
+        reason = f"its speedups are over {BASELINE}, not {variant}"
+        raise BadInputError(f"{file}: {reason}; leave --ablation out, or profile {BASELINE}")
     return Evidence(file, study, point, speedups)
+
+
+def read_evidence(file: Path, summary: Json) -> Evidence:
+    """The speedups in an ablation's result; BadInputError where it has none for this profile."""
+    of = summary["configuration"]
+    # the case of the suite that does what the profiled program did
+    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
+    found = evidence_at(file, point, of["variant"])
+    ours = (*_machine(summary["context"]), of.get("gradient_accumulation_steps", 1))
+    wanted = (*_machine(found.study.context), 1)
+    if ours != wanted:
+        raise BadInputError(
+            f"{file}: device, threads and micro-batches are {wanted}, those of the profile "
+            f"{ours}; leave --ablation out, or run scripts/ablation here"
+        )
+    return found
 
 
 def find_evidence(summary: Json, results: Path = RESULTS) -> Evidence | None:
