@@ -87,7 +87,14 @@ def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Pr
 
 
 def test_dry_run_shows_why_a_case_is_impossible(program: Program) -> None:
-    choice = [*DIMENSIONS, BASELINE, "--components=loss", "--passes=forward", "--batch=2", "--seq=1,8"]
+    choice = [
+        *DIMENSIONS,
+        BASELINE,
+        "--components=loss",
+        "--passes=forward",
+        "--batch=2",
+        "--seq=1,8",
+    ]
     lines = shown(program, *choice, "--dry-run", "--device=cpu").splitlines()
     (impossible,) = [line for line in lines if "seq:1 " in line]
     assert "seq = 1" in impossible
