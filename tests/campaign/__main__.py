@@ -61,7 +61,7 @@ def machine() -> str:
 
 
 def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
-    """A part's entry of the file."""
+    """A part's entry of the file, as far as it came."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT)),
@@ -86,6 +86,13 @@ def write_page(figures: dict[str, dict[str, object]]) -> None:
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     page = environment.from_string(template).render(parts=PARTS, figures=figures)
     write_whole(PAGE, page + "\n")
+
+
+def keep(name: str, found: dict[str, object]) -> None:
+    """A part's entry, beside what another campaign may have written meanwhile."""
+    known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    write_whole(FIGURES, json.dumps(known | {name: found}, indent=1) + "\n")
+    write_page(known | {name: found})
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -117,15 +124,14 @@ def main(arguments: list[str]) -> int:
     for name in options.names or PARTS:
         print(f"== {name}: {PARTS[name]}", flush=True)
         begun = time.monotonic()
-        tally = importlib.import_module(f"campaign.{name}").run_part(scope)
-        seconds = time.monotonic() - begun
-        # another campaign may have written meanwhile
-        known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-        known[name] = figures_of(tally, scope, seconds)
-        write_whole(FIGURES, json.dumps(known, indent=1) + "\n")
-        write_page(known)
+        tally = Tally()
+        # what was tried is kept, should the rest be interrupted
+        for found in importlib.import_module(f"campaign.{name}").run_part(scope):
+            tally += found
+            keep(name, figures_of(tally, scope, time.monotonic() - begun))
         count, bad = sum(tally.tried.values()), len(tally.violations)
-        print(f"{name}: {count} faults, {bad} violations, {duration(seconds)}", flush=True)
+        took = duration(time.monotonic() - begun)
+        print(f"{name}: {count} faults, {bad} violations, {took}", flush=True)
         status = max(status, int(bool(tally.violations)))
     return status
 

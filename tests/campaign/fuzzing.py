@@ -13,6 +13,8 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,14 +231,13 @@ def fuzz(
     return Fuzzed(tried, took, telling.group() if telling else f"status {done.returncode}")
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Every reader, or those that the scope names, some at once."""
-    tally = Tally()
     try:
         program = build_fuzzer(BUILT, scope.jobs)
     except NoFuzzerError as error:
-        tally.violations.append(f"readers of the programs were not tried: {error}")
-        return tally
+        yield Tally(violations=[f"readers of the programs were not tried: {error}"])
+        return
     with ThreadPoolExecutor(scope.jobs) as pool:
         count = scope.count(EXECUTIONS)
         tried = {
@@ -249,8 +250,7 @@ def run_part(scope: Scope) -> Tally:
         for name, future in tried.items():
             found = future.result()
             kind = f"input of {name}"
-            tally.tried[kind] += found.executions
-            tally.violations += [f"{kind}: {found.fault}"] * bool(found.fault)
             rate = found.executions / found.seconds
             print(f"{kind}: {found.executions}, {rate:.0f} a second {found.fault}", flush=True)
-    return tally
+            violations = [f"{kind}: {found.fault}"] * bool(found.fault)
+            yield Tally(Counter({kind: found.executions}), violations)

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 
 from campaign.runs import TIME_LIMIT_S, left_of, next_run, ranks_of, start, usual_seconds
 from campaign.tally import Scope, Tally, each, scratch
@@ -51,14 +52,12 @@ def killed_rank(draw: random.Random) -> list[str]:
         return problems + next_run(SCALING, folder, {})
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """All of them, and ranks."""
-    tally = Tally()
     for workload in scope.some(w for w in WORKLOADS if w is not SCALING):
         draws = scope.draws(workload.name, FULL[workload.name])
         one = functools.partial(killed, workload)
-        tally += each(scope, f"kill of {workload.name}", draws, one)
+        yield each(scope, f"kill of {workload.name}", draws, one)
     if scope.has(SCALING.name):
         draws = scope.draws("rank", FULL[SCALING.name])
-        tally += each(scope, "kill of a rank", draws, killed_rank)
-    return tally
+        yield each(scope, "kill of a rank", draws, killed_rank)

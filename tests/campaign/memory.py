@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+from collections.abc import Iterator
 
 from campaign.runs import finish, uncaught
 from campaign.tally import OfLibrary, Scope, Tally, each, scratch
@@ -81,13 +82,11 @@ def device_limit(draw: random.Random) -> list[str]:
         return [f"limit of {limit} bytes: {problem}" for problem in problems]
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """A hundred points, and some more."""
-    tally = Tally()
     for kind, count, one in (
         ("request that fails", 60, one_request),
         ("limited address space", 60, address_space),
         ("limited device memory", 20, device_limit),
     ):
-        tally += each(scope, kind, scope.draws(kind, count), one)
-    return tally
+        yield each(scope, kind, scope.draws(kind, count), one)

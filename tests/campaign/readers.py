@@ -96,14 +96,12 @@ def _tried(scope: Scope, name: str) -> Tally:
     return try_reader(reader, scope.draws(name, COMMANDS if reader.is_slow else READS))
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Every reader, or those that the scope names, some at once."""
     names = [reader.name for reader in all_readers() if scope.has(reader.name)]
-    tally = Tally()
     # what a reader takes for hung is ended by a signal, which only a process of its own gets
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(scope.jobs, mp_context=processes) as pool:
         for name, tried in zip(names, pool.map(_tried, [scope] * len(names), names), strict=True):
-            tally += tried
             print(f"{name}: {tried.violations or 'nothing'}", flush=True)
-    return tally
+            yield tried

@@ -90,9 +90,8 @@ def build(preset: str, names: tuple[str, ...], jobs: int) -> Path:
     return folder
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Both builds, and every test program in each; names in the scope are those of programs."""
-    tally = Tally()
     for preset in OPTIONS:
         folder = build(preset, scope.names, scope.jobs)
         for program in gtest_programs(folder):
@@ -100,9 +99,10 @@ def run_part(scope: Scope) -> Tally:
             if scope.names and name not in scope.names:
                 continue
             problems = run_watched(program, preset)
-            tally.add(f"test program under {preset}", [_named(name, p) for p in problems])
             print(f"{preset}, {name}: {problems or 'nothing'}", flush=True)
-    return tally
+            tally = Tally()
+            tally.add(f"test program under {preset}", [_named(name, p) for p in problems])
+            yield tally
 
 
 def _named(name: str, problem: str) -> str:

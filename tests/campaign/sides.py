@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 
 from campaign.runs import TIME_LIMIT_S, finish, left_of, ranks_of, start, uncaught
 from campaign.tally import Scope, Tally, each, scratch
@@ -51,12 +52,10 @@ def stopped_rank(draw: random.Random) -> list[str]:
         return problems + left_of(process.pid) + SCALING.problems(folder, False, {})
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Twenty of each."""
-    tally = Tally()
     for how in filter(scope.has, HOWS):
         kind = f"served side: {how}"
-        tally += each(scope, kind, scope.draws(kind, FULL), functools.partial(served, how))
+        yield each(scope, kind, scope.draws(kind, FULL), functools.partial(served, how))
     if scope.has(SCALING.name):
-        tally += each(scope, "stopped rank", scope.draws("stopped", FULL), stopped_rank)
-    return tally
+        yield each(scope, "stopped rank", scope.draws("stopped", FULL), stopped_rank)

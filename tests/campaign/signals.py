@@ -7,6 +7,7 @@ import functools
 import random
 import signal
 import time
+from collections.abc import Iterator
 
 from campaign.runs import TIME_LIMIT_S, left_of, next_run, said_in, start, uncaught, usual_seconds
 from campaign.tally import Scope, Tally, each, scratch
@@ -39,11 +40,9 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
         return [f"{sent.name}{' twice' * is_twice}: {problem}" for problem in problems]
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Every workload."""
-    tally = Tally()
     for workload in scope.some(QUICK):
         one = functools.partial(signalled, workload)
         kind = f"signal to {workload.name}"
-        tally += each(scope, kind, scope.draws(kind, FULL), one)
-    return tally
+        yield each(scope, kind, scope.draws(kind, FULL), one)

@@ -225,15 +225,15 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     return watch
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Once each."""
-    tally = Tally()
     for one in (training, served, comparison, ranks):
         if scope.has(one.__name__):
             with scratch() as folder:
                 try:
-                    tally += judged(one.__name__, one(scope, folder), scope.minutes)
+                    tally = judged(one.__name__, one(scope, folder), scope.minutes)
                 except Exception as error:
+                    tally = Tally()
                     tally.add(one.__name__, [f"{type(error).__name__}: {error}"])
-            print(*tally.violations, *tally.notes[-1:], flush=True)
-    return tally
+            print(*tally.violations, *tally.notes, flush=True)
+            yield tally

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from campaign.runs import finish
@@ -49,7 +50,7 @@ def sources() -> list[Path]:
     return sorted(path for kind in kinds for path in PROJECT.glob(kind) if path.is_file())
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Once each, whatever the share."""
     tally = Tally()
     for path in sorted(PROJECT.glob("requirements*.txt")):
@@ -62,8 +63,9 @@ def run_part(scope: Scope) -> Tally:
     if can_be_alone.returncode:
         said = can_be_alone.stderr.decode().strip()
         tally.notes.append(f"no run without a network, which the system refuses: {said}")
-        return tally
+        yield tally
+        return
     for workload in scope.some(WORKLOADS):
         tally.add("run without a network", without_network(workload))
         print(f"without a network: {workload.name}", flush=True)
-    return tally
+    yield tally

@@ -7,6 +7,7 @@ import importlib
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ Rows = workloads.Rows
 @pytest.mark.parametrize("part", [p for p in program.PARTS if p not in {"sanitizers", "fuzzing"}])
 def test_a_little_of_each_part_holds(part: str) -> None:
     run_part = importlib.import_module(f"campaign.{part}").run_part
-    tally = run_part(Scope(share=0.01, minutes=0.05, names=NAMES.get(part, ())))
+    scope = Scope(share=0.01, minutes=0.05, names=NAMES.get(part, ()))
+    tally = sum(run_part(scope), Tally())
     assert tally.tried
     assert tally.violations == []
 
@@ -151,19 +153,27 @@ def test_downloads_without_a_digest_are_found() -> None:
     assert supply.undigested(sources) == ["https://two.org/b.zip has no digest"]
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
 def test_an_exception_of_a_part_is_a_violation_and_the_page_lists_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
     def fails(_: object) -> list[str]:
         raise RuntimeError("out of ideas")
 
-    def run_part(scope: Scope) -> Tally:
-        return each(scope, "idea", scope.draws("idea", 200), fails)
+    def run_part(scope: Scope) -> Iterator[Tally]:
+        yield each(scope, "idea", scope.draws("idea", 200), fails)
+        if is_interrupted:
+            raise KeyboardInterrupt
+        yield Tally(notes=["one more"])
 
     monkeypatch.setattr(program, "FIGURES", tmp_path / "reliability.json")
     monkeypatch.setattr(program, "PAGE", tmp_path / "RELIABILITY.md")
     monkeypatch.setattr(supply, "run_part", run_part)
-    assert program.main(["supply", "--share", "0.01"]) == 1
+    if is_interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            program.main(["supply", "--share", "0.01"])
+    else:
+        assert program.main(["supply", "--share", "0.01"]) == 1
     (figures,) = json.loads((tmp_path / "reliability.json").read_text()).values()
     assert figures["tried"] == {"idea": 2}
     page = (tmp_path / "RELIABILITY.md").read_text()

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from campaign.runs import TIME_LIMIT_S, left_of, said_in, start, uncaught, usual_seconds
@@ -90,12 +91,10 @@ def set_ups(draw: random.Random) -> list[str]:
         return problems
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Twenty pairs of each."""
-    tally = Tally()
     for workload in scope.some(QUICK):
         kind = f"two of {workload.name}"
-        tally += each(scope, kind, scope.draws(kind, FULL), functools.partial(both, workload))
+        yield each(scope, kind, scope.draws(kind, FULL), functools.partial(both, workload))
     for kind, one in (("two of scripts/bench", bench_scripts), ("two set-ups", set_ups)):
-        tally += each(scope, kind, scope.draws(kind, FULL), one)
-    return tally
+        yield each(scope, kind, scope.draws(kind, FULL), one)

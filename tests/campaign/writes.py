@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from campaign.runs import TIME_LIMIT_S, finish, next_run, uncaught
@@ -138,16 +139,15 @@ def closed(workload: Workload, draw: random.Random) -> list[str]:
         return problems + next_run(workload, folder, journal_rows(folder / "journal.jsonl"))
 
 
-def run_part(scope: Scope) -> Tally:
+def run_part(scope: Scope) -> Iterator[Tally]:
     """Every call of every workload; of a smaller share every n-th."""
-    tally, step = Tally(), max(1, round(1 / scope.share))
+    step = max(1, round(1 / scope.share))
     for workload in scope.some(QUICK):
         calls = usual_calls(workload)
         chosen = chosen_faults(calls)[scope.seed % step :: step]
         kind = f"failing write of {workload.name}"
-        tally += each(scope, kind, chosen, functools.partial(failed, workload))
-        tally.notes.append(f"a run of {workload.name} makes {len(calls)} such calls")
+        yield each(scope, kind, chosen, functools.partial(failed, workload))
+        yield Tally(notes=[f"a run of {workload.name} makes {len(calls)} such calls"])
         draws = scope.draws(f"pipe {workload.name}", 10)
         kind = f"closed pipe of {workload.name}"
-        tally += each(scope, kind, draws, functools.partial(closed, workload))
-    return tally
+        yield each(scope, kind, draws, functools.partial(closed, workload))
