@@ -91,6 +91,20 @@ def test_resume_continues_the_run_that_did_not_end(
     assert "did not end" in again.stderr
 
 
+def test_a_resume_that_was_refused_can_be_tried_again(checkout: "ScriptCheckout") -> None:
+    assert run_bench(checkout, "", "exit 130").returncode == 130
+    (folder,) = folders(checkout)
+    refused = run_bench(checkout, "--resume --bogus")
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr.splitlines()[-1]
+    assert (folder / "summary.txt").read_text().count("arguments:") == 1
+    resumed = run_bench(checkout, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert (folder / "journal.jsonl").read_text() == "line\nline\n"
+    assert (folder / "summary.txt").read_text().endswith(resumed.stdout)
+    assert not (folder / ".unfinished").exists()
+
+
 def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
     checkout: "ScriptCheckout",
 ) -> None:

@@ -85,12 +85,12 @@ run_and_keep_results() {
   # Ctrl-C is the program's affair: it finishes the case in hand and writes its results. This script and tee wait for it.
   trap ':' INT
   set +e
-  "$program" "$@" "${options[@]}" | tee -i "$folder/summary.txt"
+  "$program" "$@" "${options[@]}" | tee -ai "$folder/summary.txt"
   status=${PIPESTATUS[0]}
   set -e
   trap - INT
 
-  if [[ $status -le 2 ]]; then rm -f "$folder/.unfinished"; fi
+  if [[ $status -le 1 || ! -s "$folder/journal.jsonl" ]]; then rm -f "$folder/.unfinished"; fi
   for file in "$folder"/*; do
     if [[ ! -s "$file" ]]; then rm -f "$file"; fi
   done
@@ -103,7 +103,7 @@ run_and_keep_results() {
   for file in "$folder"/*; do
     if [[ -f "$file" ]]; then say "  $file"; fi
   done
-  if [[ $status -gt 2 && -s "$folder/journal.jsonl" ]]; then
+  if [[ -f "$folder/.unfinished" ]]; then
     say "The run did not end (exit status $status). To continue it, give the same options and --resume."
   fi
   exit "$status"
