@@ -33,6 +33,10 @@ FLOPS_PER_SECOND, STEP_SECONDS = 80e9, 0.02
 # of a step, against a plain step of the baseline
 FIRST_STEP, OPERATOR_PROFILER, MEMORY_PROFILER, OTHER_VARIANT = 3.0, 1.10, 1.05, 0.7
 OPERATOR_STEPS, MEMORY_STEPS, FLOPS_STEP = range(5, 11), range(2, 5), 10
+FOUR_RANKS = {
+    **{"world_size": 4, "backend": "gloo", "started_by": "torchrun"},
+    **{"bucket_MiB": 25, "overlap": True, "shard_optimizer": False},
+}
 
 
 def score_bytes(batch: int, seq: int, variant: str, of: Mapping[str, int]) -> int:

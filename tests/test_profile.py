@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tools
-from fake_training import PlayedProgram, made_up_summary, write_profile
+from fake_training import FOUR_RANKS, PlayedProgram, made_up_summary, write_profile
 from tinyllama_tools.commands.profile import parse_options, warnings_in
 from tinyllama_tools.commands.profile_report import profiler_overheads, read_profile_set, shown
 from tinyllama_tools.core.app import PROJECT
@@ -355,8 +355,12 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
         f"{steps[0] / steps[1]:.2f}x",
     ]
     other = profiled(tmp_path, "v3", "--seq-len", "64")
+    path = other / "baseline_training/performance_summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"distributed": FOUR_RANKS}))
     assert run(tmp_path, "--compare", str(a), str(other)) == 0
-    assert "- seq_len: 128 against 64" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "- seq_len: 128 against 64\n" in text
+    assert "- ranks: 1 against 4\n" in text
 
 
 # What is read.

@@ -28,6 +28,7 @@ from samples import (
 )
 from scipy import stats
 
+from fake_training import FOUR_RANKS
 from tinyllama_tools.compare import stored as stored_command
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.results import read_stored
@@ -302,6 +303,9 @@ def test_training_runs_are_compared_by_step_and_phase(tmp_path: Path) -> None:
     other = write(tmp_path / "other.json", summary(batch_size=16))
     said = Found(tmp_path / "out", base[0], other).warnings
     assert "not the same work: batch_size: 8 in the base, 16 in the new" in said
+    of_ranks = write(tmp_path / "ranks.json", summary() | {"distributed": FOUR_RANKS})
+    said = Found(tmp_path / "out", base[0], of_ranks).warnings
+    assert "not the same work: ranks: 1 in the base, 4 in the new" in said
 
 
 FAULTS: list[tuple[str, object, str]] = [

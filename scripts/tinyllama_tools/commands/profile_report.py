@@ -28,6 +28,7 @@ from tinyllama_tools.data.profiles import (
     read_profile,
     step_times,
     value_at,
+    work_of,
 )
 from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS, rank_bottlenecks
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
@@ -386,7 +387,10 @@ SAME_DEVICE = ("device.name", "device.backend", "threads")
 def comparison_text(a: ProfileSet, b: ProfileSet) -> str:
     """The page of two profiles."""
     sides = [a.merged(), b.merged()]
-    keys = [f"configuration.{key}" for key in SAME_WORK] + [f"context.{k}" for k in SAME_DEVICE]
+    conditions = [
+        work_of(side) | {key: value_at(side["context"], key) for key in SAME_DEVICE}
+        for side in sides
+    ]
     rows = []
     for label, names, unit in COMPARED:
         found = [next((v for n in names if (v := value_at(s, n))), None) for s in sides]
@@ -399,9 +403,9 @@ def comparison_text(a: ProfileSet, b: ProfileSet) -> str:
         places=[shown_path(profiles.folder) for profiles in (a, b)],
         sides=sides,
         different=[
-            (key.partition(".")[2], *found)
-            for key in keys
-            if (found := [value_at(side, key) for side in sides])[0] != found[1]
+            (key, *found)
+            for key in (*SAME_WORK, *SAME_DEVICE)
+            if (found := [side[key] for side in conditions])[0] != found[1]
         ],
         rows=rows,
         components=paired(*map(component_sides, (first, second))) if has_both else None,

@@ -305,7 +305,7 @@ KEYS = (
     *("device runtime_version", "torch_version", "library_version", "cold_cache", "verify"),
     *("seed", "weights fingerprint", "memory_source", "num_cpus", "cpu_scaling_enabled"),
 )
-# of the configurations of training runs
+# of training runs, as work_of() has it
 WORK = (*SAME_WORK, "seed", "deterministic", "data", "variant", "learning_rate")
 # of a measured peak between two runs of one machine: more than their own scatter explains
 PEAK_CHANGE = 0.10

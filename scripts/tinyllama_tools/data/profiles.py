@@ -29,8 +29,9 @@ from tinyllama_tools.data.names import (
 
 SUMMARY = "performance_summary.json"
 SCHEMA = PROJECT / "results/training_schema.json"
-# Different here, two profiles are not two versions of the same work.
+# Of work_of(): different here, two profiles are not two versions of the same work.
 SAME_WORK = (
+    "ranks",
     "size",
     "batch_size",
     "seq_len",
@@ -65,6 +66,11 @@ def read_profile(folder: Path) -> Json:
     except BadInputError as error:
         raise BadProfileError(f"{error} (tiny_llama_train and scripts/profile write it)") from error
     return check_summary(document, path)
+
+
+def work_of(summary: Json) -> Json:
+    """What the run was asked to do: its configuration, and on how many ranks."""
+    return summary["configuration"] | {"ranks": value_at(summary, "distributed.world_size") or 1}
 
 
 def value_at(document: Any, key: str) -> Any:  # noqa: ANN401
@@ -166,6 +172,6 @@ def read_training(document: Json, path: Path) -> StoredRun:
         path,
         document["context"],
         cases,
-        configuration=document["configuration"],
+        configuration=work_of(document),
         warnings=tuple(warnings),
     )
