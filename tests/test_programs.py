@@ -116,6 +116,7 @@ def test_what_is_read_of_cases(fake: FakeProgram) -> None:
             *(3, {"says": [f"line {i}" for i in range(9)]}),
             "tiny_llama_bench ended with 3: line 4\nline 5\nline 6\nline 7\nline 8",
         ),
+        (3, {"says": ["why", *[""] * 9]}, "tiny_llama_bench ended with 3: why"),
         (0, {}, "tiny_llama_bench ended with 0"),
     ],
 )

@@ -89,6 +89,17 @@ def test_output_that_cannot_be_written(
     assert not re.search("Traceback|Exception ignored", ended.stderr)
 
 
+def test_what_was_said_before_a_file_failed_reaches_its_reader(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    ended = played(tmp_path, "print('figures'); open('/no/such/file')", writer)
+    os.close(writer)
+    assert os.read(reader, 100) == b"figures\n"
+    os.close(reader)
+    assert (ended.returncode, ended.stderr) == (
+        *(2, "scripts/compare run: /no/such/file: No such file or directory\n"),
+    )
+
+
 def test_an_interrupt_within_an_exec_is_one_too(tmp_path: Path) -> None:
     """Modules are imported by it, and dataclasses made."""
     (tmp_path / "interrupted.py").write_text(

@@ -238,6 +238,26 @@ def test_page_shows_what_held_and_what_did_not() -> None:
     assert "- `golden_test: A.B`" in text
 
 
+def test_where_the_page_goes_is_made_before_all_proofs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "new/folder/PROOF.md"
+
+    def no_programs(*_: Path) -> tuple[list[Proof], list[str]]:
+        assert page.parent.is_dir()
+        return [], []
+
+    monkeypatch.setattr(prove, "prove_programs", no_programs)
+    monkeypatch.setattr(prove, "prove_oracle", lambda _: [])
+    monkeypatch.setattr(prove, "environment", lambda _: {})
+    for output, status in ((page, 1), (page / "PROOF.md", 2), (page.parent, 2)):
+        assert prove.main(["--without-faults", "-o", str(output)]) == status
+    assert "0 of 0 proofs held" in page.read_text()
+    assert [line.split("]")[0] for line in capsys.readouterr().err.splitlines()] == [
+        *("error: [Errno 17", "error: [Errno 21"),
+    ]
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_is_found(fault: Fault, bench_program: Path, tmp_path: Path) -> None:
     assert failed_tests(fault, bench_program.parents[1], tmp_path)

@@ -61,8 +61,10 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
 
 
 def _let_go_of_output() -> None:
-    """What is left in its buffer would fail once more when the interpreter ends, with a status of
-    its own."""
+    """What cannot be written from its buffer would fail once more when the interpreter ends, with a
+    status of its own."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -137,5 +137,5 @@ def duration(seconds: float) -> str:
 
 
 def last_words(text: str) -> str:
-    """The last five lines of what a program said, without empty ones."""
-    return "\n".join(line for line in text.splitlines()[-5:] if line.strip())
+    """The last five lines of what a program said, empty ones not counted."""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-5:])

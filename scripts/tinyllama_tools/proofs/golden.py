@@ -1,8 +1,9 @@
 """scripts/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
 
 They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
-same; 1 some file differs by more than rounding; 2 bad option, or another version of transformers
-than the pinned one, whose answers are not written (with --check only a warning).
+same; 1 some file differs by more than rounding; 2 bad option, a file that cannot be read or
+written, or another version of transformers than the pinned one, whose answers are not written (with
+--check only a warning).
 """
 
 from __future__ import annotations
@@ -411,9 +412,13 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)
-    if options.check:
-        return check(names, options.folder)
-    write(names, options.folder)
+    try:
+        if options.check:
+            return check(names, options.folder)
+        write(names, options.folder)
+    except OSError as error:
+        say(f"error: {error}")
+        return 2
     print(f"{', '.join(names)}: written to {options.folder}")
     return 0
 

@@ -4,7 +4,8 @@ And puts faults into the model on purpose, each of which has to make the right t
 one source file is changed, compiled with the build's own command and linked in front of the library
 that holds the right one. Neither the sources nor the build folder change.
 
-Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete.
+Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete, or the
+page cannot be written.
 """
 
 from __future__ import annotations
@@ -248,36 +249,41 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     """Writes the page and says in one line how it went."""
+    # what forbids it is met before the proofs, which take long
+    page.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_prove_") as folder:
+        scratch = Path(folder)
+        proofs, failed = prove_programs(build_folder, scratch)
+        proofs += prove_oracle(build_folder)
+        faults = {} if without_faults else find_faults(build_folder, scratch)
+        ran_on = environment(build_folder)
+    sections = list(dict.fromkeys(proof.section for proof in proofs))
+    failed += [f"nothing was proved about: {name}" for name in SECTIONS if name not in sections]
+    proofs.sort(key=lambda proof: [*SECTIONS, *sections].index(proof.section))
+    page.write_text(proof_page(ran_on, proofs, faults, failed))
+    held = sum(proof.held for proof in proofs)
+    found = sum(map(bool, faults.values()))
+    print(
+        f"{held} of {len(proofs)} proofs held, {found} of {len(faults)} faults found, "
+        f"{len(failed)} tests failed: {page}"
+    )
+    return 1 if held < len(proofs) or found < len(faults) or failed else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
     options = parse_options(arguments)
     if other_version := other_transformers():
         say(f"error: {other_version}")
         return 2
     # sums in one order, as the golden files were made
     torch.set_num_threads(1)
-    build_folder = options.build_folder
-    with tempfile.TemporaryDirectory(prefix="tiny_llama_prove_") as folder:
-        scratch = Path(folder)
-        try:
-            proofs, failed = prove_programs(build_folder, scratch)
-            proofs += prove_oracle(build_folder)
-            faults = {} if options.without_faults else find_faults(build_folder, scratch)
-            ran_on = environment(build_folder)
-        except (RuntimeError, ValueError, OSError, subprocess.SubprocessError) as error:
-            say(f"error: {error}")
-            return 2
-    sections = list(dict.fromkeys(proof.section for proof in proofs))
-    failed += [f"nothing was proved about: {name}" for name in SECTIONS if name not in sections]
-    proofs.sort(key=lambda proof: [*SECTIONS, *sections].index(proof.section))
-    options.output.write_text(proof_page(ran_on, proofs, faults, failed))
-    held = sum(proof.held for proof in proofs)
-    found = sum(map(bool, faults.values()))
-    print(
-        f"{held} of {len(proofs)} proofs held, {found} of {len(faults)} faults found, "
-        f"{len(failed)} tests failed: {options.output}"
-    )
-    return 1 if held < len(proofs) or found < len(faults) or failed else 0
+    try:
+        return prove(options.build_folder, options.output, options.without_faults)
+    except (RuntimeError, ValueError, OSError, subprocess.SubprocessError) as error:
+        say(f"error: {error}")
+        return 2
 
 
 if __name__ == "__main__":
