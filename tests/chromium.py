@@ -3,11 +3,7 @@ time."""
 
 from __future__ import annotations
 
-import functools
-import http.server
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,25 +12,6 @@ import pytest
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report.output import installed_browser
-
-
-class _Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Requests are no test's business."""
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of an HTTP server of this folder, on this machine only."""
-    handler = functools.partial(_Silent, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from train_program import (
     small,
 )
 
+from chromium import PageOpener
+from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.data.profiles import SCHEMA, read_profile
 
 FLOPS_FILES = ["flops_profile", "computational_intensity", "roofline_data"]
@@ -57,6 +61,44 @@ def test_flops_profiler_leaves_its_files(flops_run: FinishedRun) -> None:
         assert in_file == flops_run.summary["flops"][name]
 
 
+def crossing(events: list[Json]) -> list[Json]:
+    """Events of a trace that end before they begin, or outside the one of their thread in which
+    they began: viewers stack them by that."""
+    complete = [event for event in events if event["ph"] == "X"]
+    assert complete
+    found, ends = [], {}
+    for event in sorted(complete, key=lambda e: (e["ts"], -e["dur"])):
+        around = ends.setdefault((event["pid"], event["tid"]), [math.inf])
+        while around[-1] <= event["ts"]:
+            around.pop()
+        around.append(event["ts"] + event["dur"])
+        if not event["ts"] <= around[-1] <= around[-2]:
+            found.append(event)
+    return found
+
+
+def test_a_crossing_event_is_found() -> None:
+    thread = {"ph": "X", "pid": 1, "tid": 1}
+    ranges = [(0, 9), (0, 4), (4, 5), (5, 5), (10, 1), (10, -1)]
+    events = [{**thread, "ts": at, "dur": duration} for at, duration in ranges]
+    assert crossing(events) == [events[3], events[5]]
+
+
+def test_the_memory_timeline_is_drawn_with_its_phases_and_peak(
+    profiled_run: FinishedRun, tmp_path: Path, open_page: PageOpener
+) -> None:
+    shutil.copy(profiled_run.folder / "memory_timeline.json", tmp_path)
+    assert draw_timelines(tmp_path) == [tmp_path / "memory_timeline.html"]
+    memory = profiled_run.summary["memory"]
+    page = open_page(tmp_path / "memory_timeline.html")
+    page.page.wait_for_selector(".trace.scatter", state="attached")
+    assert page.said == []
+    peak = f"peak {memory['peak_bytes'] / 2**20:.2f} MiB: {memory['peak_component']}"
+    for text in (peak, "steps 2 to 4", ">step 3<", ">forward<", ">optimizer<", "time (ms)"):
+        assert text in page.document, text
+    assert page.document.count('class="trace scatter') >= 2
+
+
 def test_what_a_profiled_run_records(profiled_run: FinishedRun, flops_run: FinishedRun) -> None:
     summary = profiled_run.summary
     assert summary["flops"] is flops_run.summary["operators"] is flops_run.summary["memory"] is None
@@ -70,6 +112,7 @@ def test_what_a_profiled_run_records(profiled_run: FinishedRun, flops_run: Finis
     assert re.fullmatch(r"20\d\d(-\d\d){2}T\d\d(:\d\d){2}Z", summary["started"])
     trace = read_json(profiled_run.folder / "trace_step_5_10.json")
     names = [event["name"] for event in trace["traceEvents"]]
+    assert crossing(trace["traceEvents"]) == []
     steps = [name for name in names if name.startswith("ProfilerStep#")]
     assert steps == [f"ProfilerStep#{step}" for step in range(5, 11)]
     assert {"aten::mm", "attention/core", "forward", "backward"} <= set(names)
