@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, built_program
+from built_programs import ON_CPU, PROJECT_ROOT, SMALL_OPTIONS, Program, built_program
 
 PAGE = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
 OPTIONS = (
-    "--device=cpu --threads=1 --hidden-dim=32 --n-layers=1 --n-heads=2 --n-kv-heads=1 "
-    "--intermediate-dim=48 --vocab-size=64 --batch-size=2 --seq-len=8 --num-steps=8 "
-    "--eval-interval=6 --eval-iters=1 --enable-pytorch-profiler --profile-steps=3 --emit-ranges"
+    "--batch-size=2 --seq-len=8 --num-steps=8 --eval-interval=6 --eval-iters=1 "
+    "--enable-pytorch-profiler --profile-steps=3 --emit-ranges"
 )
 
 
 def test_the_ranges_are_those_of_the_program(tmp_path: Path) -> None:
-    program = built_program("benchmarks/tiny_llama_train")
-    command = [str(program), *OPTIONS.split(), f"--profile-dir={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    program = Program(built_program("benchmarks/tiny_llama_train"))
+    options = [*ON_CPU, *SMALL_OPTIONS, *OPTIONS.split(), f"--profile-dir={tmp_path}"]
+    done = program.run(*options)
     if "without roctx, NVTX and ITT" in done.stderr:
         pytest.skip("this libtorch has no ranges to emit")
     assert done.returncode == 0, done.stderr

@@ -11,17 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from built_programs import PROJECT_ROOT
+from built_programs import PROJECT_ROOT, SMALL_MODEL, SMALL_OPTIONS
 from tinyllama_tools.core.app import Json, problem_sizes
 
-SMALL_MODEL = {
-    "--hidden-dim": "32",
-    "--n-layers": "2",
-    "--n-heads": "4",
-    "--n-kv-heads": "2",
-    "--intermediate-dim": "48",
-    "--vocab-size": "300",
-}
 OTHER_NAMES = {"--num-layers": "--n-layers", "--num-heads": "--n-heads"}
 # Smaller by this factor, so that scaling studies still have different points.
 DIVISORS = {"--batch-size": 4, "--seq-len": 8}
@@ -82,8 +74,7 @@ def small_bench_options(arguments: Sequence[str]) -> list[str]:
         return [*arguments, *([] if "--confirm" in arguments else ["--memory-limit=64MiB"])]
     if "--dry-run" in arguments:
         return [*arguments, f"--problem-sizes={SIZES}"]
-    model = [f"{name}={value}" for name, value in SMALL_MODEL.items()]
-    return [*arguments, *model, *BENCH_SMALL]
+    return [*arguments, *SMALL_OPTIONS, *BENCH_SMALL]
 
 
 def _script(path: Path, text: str) -> None:

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from built_programs import ON_CPU, SMALL_OPTIONS
 from campaign.runs import TIME_LIMIT_S, left_of
 from campaign.tally import Scope, Tally, scratch
 from campaign.workloads import (
     AXES,
     BUILD,
     INTERRUPTED,
-    MODEL,
-    ON_CPU,
     PROJECT,
     environment,
     files_problems,
@@ -35,7 +34,8 @@ MOST_GROWTH = 0.01
 # a shorter soak shows only that the programs run and end as they should
 FEWEST_MINUTES = 1.0
 TENTHS = 10
-TRAINING = (str(BUILD / "tiny_llama_train"), *MODEL, *ON_CPU, "--batch-size=2", "--seq-len=8")
+TRAINING = (str(BUILD / "tiny_llama_train"), *SMALL_OPTIONS, *ON_CPU)
+TRAINING += ("--batch-size=2", "--seq-len=8")
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--profile-operators")
 PROFILERS += ("--enable-flops-profiler", "--profile-dir=profiles")
 
@@ -173,7 +173,7 @@ def served(scope: Scope, folder: Path) -> Watch:
     quarter of the time."""
     watch = Watch()
     program = (str(BUILD / "tiny_llama_bench"), "--serve")
-    command = [*program, *MODEL, *AXES, "--components=ffn", *ON_CPU]
+    command = [*program, *SMALL_OPTIONS, *AXES, "--components=ffn", *ON_CPU]
     with running([command], folder) as (process,):
 
         def ask(**request: object) -> dict:

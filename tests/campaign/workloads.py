@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-import os
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[2]
+import built_programs
+from built_programs import ON_CPU, SMALL_OPTIONS, read_json
+from built_programs import PROJECT_ROOT as PROJECT
+
 BUILD = PROJECT / "build/benchmarks"
 REFERENCE = PROJECT / "results/reference"
 RESULT = REFERENCE / "tiny_f32_2core_xeon_avx512.json"
 INTERRUPTED = 130
 
-MODEL = ("--hidden-dim=32", "--n-layers=2", "--n-heads=4", "--n-kv-heads=2")
-MODEL += ("--intermediate-dim=48", "--vocab-size=300")
-ON_CPU = ("--device=cpu", "--threads=1")
 # what follows from the peaks, or from other rows, in the end
 LATE = frozenset(
     {"peak_percent", "roof_percent", "MFU_percent", "MFU_causal_percent", "above_peak", "speedup"}
@@ -28,20 +28,14 @@ LATE = frozenset(
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """One thread in every library; no commit, since one that is made meanwhile refuses a resume."""
-    plain = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT / "scripts")}
-    return {**os.environ, **plain, "GIT_DIR": os.devnull, **more}
+# of our tools too
+environment = functools.partial(built_programs.environment, PYTHONPATH=str(PROJECT / "scripts"))
 
 
 def json_problem(path: Path) -> str:
     """Why a file is no whole JSON; empty where it is."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
     try:
-        json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+        read_json(path)
     except ValueError as error:
         return f"{path.name} is not whole: {error}"
     return ""
@@ -101,7 +95,7 @@ TIMED = ("--benchmark_min_time=0.01s", "--benchmark_repetitions=2")
 
 def bench_command(folder: Path, *more: str) -> list[str]:
     files = [f"--journal={folder}/journal.jsonl", f"--benchmark_out={folder}/out.json"]
-    return [str(BUILD / "tiny_llama_bench"), *MODEL, *CASES, *ON_CPU, *TIMED, *files, *more]
+    return [str(BUILD / "tiny_llama_bench"), *SMALL_OPTIONS, *CASES, *ON_CPU, *TIMED, *files, *more]
 
 
 def bench_again(folder: Path) -> list[str]:
@@ -140,7 +134,7 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
 
 
 def train_command(folder: Path, *more: str) -> list[str]:
-    options = (*MODEL, "--batch-size=2", "--seq-len=8", "--num-steps=8", *ON_CPU)
+    options = (*SMALL_OPTIONS, "--batch-size=2", "--seq-len=8", "--num-steps=8", *ON_CPU)
     traced = ("--enable-pytorch-profiler", "--profile-steps=1", "--profile-operators")
     profilers = (*traced, "--profile-memory", "--enable-flops-profiler", "--flops-profile-step=3")
     program = str(BUILD / "tiny_llama_train")
@@ -201,7 +195,7 @@ def compare_command(folder: Path) -> list[str]:
 def scaling_command(folder: Path, *more: str) -> list[str]:
     step = ("--batch=2", "--seq=8", "--components=full_step", "--rounds=3", "--min-time=0.01")
     options = ("--processes", "2", "--timeout", "6", "--results", folder / "scaling")
-    return tool("scaling", *options, "--", *MODEL, *step, "--device=cpu", *more)
+    return tool("scaling", *options, "--", *SMALL_OPTIONS, *step, "--device=cpu", *more)
 
 
 def report_command(folder: Path) -> list[str]:

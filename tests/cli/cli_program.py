@@ -1,27 +1,18 @@
 """How the tests run tiny_llama_bench, and how they read what it leaves."""
 
 import json
-import os
-import resource
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Json = Any
-Completed = subprocess.CompletedProcess[str]
+import built_programs
+from built_programs import ON_CPU, SMALL_OPTIONS, Completed, Json, read_json, strict_json
+
 WithPeaks = Callable[..., list[str]]
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
-# a model so small that a case takes well under a millisecond
-DIMENSIONS = [
-    *("--hidden-dim=32", "--n-layers=2", "--n-heads=4", "--n-kv-heads=2"),
-    *("--intermediate-dim=48", "--vocab-size=50"),
-]
 BASELINE = "--variants=baseline"
-SMALL_MODEL = [*DIMENSIONS, BASELINE]
+SMALL_MODEL = [*SMALL_OPTIONS, BASELINE]
 POINT = ["--batch=2", "--seq=8"]
 SMALL = [*SMALL_MODEL, *POINT]
 # the contract's, in the order in which they are listed
@@ -29,62 +20,26 @@ COMPONENTS = [
     *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
     *("optimizer", "full_step"),
 ]
-RUN = ["--device=cpu", "--threads=1"]
+RUN = [*ON_CPU]
 QUICK = ["--benchmark_min_time=1x", "--benchmark_repetitions=2"]
 AGGREGATES = ["mean", "median", "stddev", "cv"]
-TIMEOUT_S = 120.0
 MIB = 1 << 20
 
 
-class Program:
-    """The built tiny_llama_bench, run as a user would, with one thread in every library.
-
-    Without a commit, unless asked for: one that is made meanwhile would refuse every --resume.
-    """
-
-    def __init__(self, path: Path, with_commit: bool = False) -> None:
-        self.path = path
-        self.environment = {"OMP_NUM_THREADS": "1"}
-        if not with_commit:
-            self.environment["GIT_DIR"] = os.devnull
-
-    def start(self, *arguments: str | Path, **keywords: Any) -> subprocess.Popen[Any]:  # noqa: ANN401
-        command = [str(self.path), *map(str, arguments)]
-        environment = os.environ | self.environment | keywords.pop("environment", {})
-        return subprocess.Popen(
-            command, env=environment, **{"stdin": subprocess.DEVNULL, **keywords}
-        )
-
-    def run(
-        self,
-        *arguments: str | Path,
-        address_space: int | None = None,
-        timeout: float = TIMEOUT_S,
-    ) -> Completed:
-        """Runs it to its end; with address_space the system refuses memory beyond these bytes."""
-
-        def limit() -> None:
-            resource.setrlimit(resource.RLIMIT_AS, (address_space or 0, address_space or 0))
-
-        pipes: Json = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = self.start(*arguments, **pipes, preexec_fn=limit if address_space else None)
-        try:
-            stdout, stderr = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+class Program(built_programs.Program):
+    """The built tiny_llama_bench."""
 
     def measure(
-        self, out: Path, *arguments: str | Path, status: int = 0, address_space: int | None = None
+        self,
+        out: Path,
+        *arguments: str | Path,
+        status: int = 0,
+        **keywords: Any,  # noqa: ANN401
     ) -> tuple[Completed, Json]:
         """A quick run that ends with this status, and its result file."""
-        completed = self.run(
-            *QUICK, f"--benchmark_out={out}", *arguments, address_space=address_space
-        )
+        completed = self.run(*QUICK, f"--benchmark_out={out}", *arguments, **keywords)
         assert completed.returncode == status, completed.stderr[-2000:]
-        return completed, read_result(out)
+        return completed, read_json(out)
 
     def names(self, *arguments: str | Path) -> list[str]:
         """The cases that --list prints."""
@@ -106,23 +61,10 @@ class FinishedRun:
     result: Json
 
 
-def read_json(text: str) -> Json:
-    """Parses JSON as its standard has it: without NaN and infinity, which Python would take."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def read_result(file: Path) -> Json:
-    return read_json(file.read_text(encoding="utf-8"))
-
-
 def read_journal(file: Path) -> list[Json]:
     """A journal's header, with the peaks that were written last, then one line a case."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    lines = [read_json(line) for line in text.split("\n")[:-1]]
+    lines = [strict_json(line) for line in text.split("\n")[:-1]]
     for line in lines:
         if "peaks" in line:
             lines[0]["header"]["peaks"] = line["peaks"]
@@ -172,26 +114,6 @@ def assert_complete(result: Json, names: list[str], repetitions: int = 2) -> Non
     for name, entries in cases.items():
         found = [entry.get("repetition_index", entry.get("aggregate_name")) for entry in entries]
         assert found == [*range(repetitions), *AGGREGATES], name
-
-
-def message_of(completed: Completed) -> str:
-    """The one line that a refused command says; fails unless it is one, with exit status 2, before
-    anything was measured."""
-    said = f"exit status {completed.returncode}, stderr:\n{completed.stderr}"
-    assert completed.returncode == 2, said
-    lines = [line for line in completed.stderr.splitlines() if line.startswith("tiny_llama_bench:")]
-    assert len(lines) == 1, said
-    assert completed.stderr.splitlines()[-1] == lines[0], said
-    for foreign in ("terminate called", "frame #", "Exception raised from", "measured peak", "[1/"):
-        assert foreign not in completed.stderr, said
-    return lines[0]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def mappings(value: Json) -> Iterator[dict[str, Json]]:

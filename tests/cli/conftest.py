@@ -1,24 +1,22 @@
 """Runs that several tests of the command line look at: measuring peaks takes seconds."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from cli_program import (
-    PROJECT_ROOT,
     QUICK,
     RUN,
     SMALL,
     FinishedRun,
-    Json,
     Program,
     WithPeaks,
     read_journal,
-    read_result,
     write_journal,
 )
 from jsonschema import Draft202012Validator
+
+from built_programs import PROJECT_ROOT, Json, read_json
 
 SMOKE = [*SMALL, *RUN, "--dtypes=f32,bf16,amp_bf16,f16,amp_f16"]
 
@@ -30,7 +28,7 @@ def program(bench_program: Path) -> Program:
 
 @pytest.fixture(scope="session")
 def schema() -> Json:
-    return json.loads((PROJECT_ROOT / "results" / "schema.json").read_text(encoding="utf-8"))
+    return read_json(PROJECT_ROOT / "results" / "schema.json")
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +44,7 @@ def smoke_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Fin
     completed = program.run(*SMOKE, *QUICK, f"--benchmark_out={out}", f"--journal={journal}")
     # whether it went well is for a test to say, and not for all that look at its files
     assert completed.returncode in {0, 1}, completed.stderr
-    return FinishedRun(SMOKE, completed, out, journal, read_result(out))
+    return FinishedRun(SMOKE, completed, out, journal, read_json(out))
 
 
 @pytest.fixture

@@ -6,18 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_program import (
-    BASELINE,
-    PROJECT_ROOT,
-    QUICK,
-    RUN,
-    SMALL,
-    FinishedRun,
-    Json,
-    Program,
-    message_of,
-    write_journal,
-)
+from cli_program import BASELINE, QUICK, RUN, SMALL, FinishedRun, Program, write_journal
+
+from built_programs import PROJECT_ROOT, Json, message_of
 
 FFN = ["--components=ffn"]
 GOLDEN = PROJECT_ROOT / "fixtures/golden/gqa_groups_2"

@@ -5,28 +5,24 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from cli_program import (
     RUN,
     SMALL_MODEL,
-    TIMEOUT_S,
-    Completed,
     FinishedRun,
-    Json,
     Program,
     WithPeaks,
     assert_complete,
     entries_by_case,
     not_measured,
     read_journal,
-    read_result,
-    wait_until,
     write_journal,
 )
 from jsonschema import Draft202012Validator
 
+from built_programs import TIMEOUT_S, Completed, Json, read_json, wait_until
 from tinyllama_tools.data.machine import SHARES
 
 PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]
@@ -35,10 +31,9 @@ PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm
 SLOW = ["--benchmark_min_time=0.25s", "--benchmark_repetitions=2"]
 
 
-def start(program: Program, journal: Path, *options: str, lines: int) -> subprocess.Popen[Any]:
+def start(program: Program, journal: Path, *options: str, lines: int) -> subprocess.Popen[str]:
     """A slow run of whose journal so many lines are written."""
-    pipes: Json = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = program.start(*PARTS, *SLOW, *options, f"--journal={journal}", **pipes)
+    process = program.start(*PARTS, *SLOW, *options, f"--journal={journal}")
     wait_until(lambda: len(read_journal(journal)) >= lines or process.poll() is not None)
     return process
 
@@ -168,7 +163,7 @@ def test_interrupted_run_writes_what_it_has(
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, stderr
-    result = read_result(out)
+    result = read_json(out)
     assert validator.is_valid(result)
     names = program.names(*PARTS)
     done = list(entries_by_case(result))

@@ -1,33 +1,16 @@
 """What the program says without measuring: --help, --list, --dry-run, --describe-device, and the
 variants that are listed, refused, named and proved."""
 
-import os
 import re
-import subprocess
 
-from cli_program import (
-    BASELINE,
-    DIMENSIONS,
-    MIB,
-    POINT,
-    RUN,
-    Program,
-    read_json,
-)
+from cli_program import BASELINE, MIB, POINT, RUN, Program
+
+from built_programs import SMALL_OPTIONS, strict_json
 
 SIZES = ["tiny", "small", "medium", "large", "very_large"]
 ALL_SIZES = f"--sizes={','.join(SIZES)}"
-MODEL = [*DIMENSIONS, *POINT]
+MODEL = [*SMALL_OPTIONS, *POINT]
 STEP = [*MODEL, "--components=full_step"]
-
-
-def peak_memory(program: Program, *arguments: str) -> int:
-    """The largest resident set of a run, in bytes."""
-    process = program.start(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
 
 
 def shown(program: Program, *arguments: str) -> str:
@@ -52,8 +35,8 @@ def test_help_shows_every_option_and_the_exit_status(program: Program) -> None:
 def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Program) -> None:
     choice = ["--components=full_step,ffn", BASELINE, ALL_SIZES, "--memory-limit=8GiB"]
     as_json = [*choice, "--dry-run", "--benchmark_format=json", "--device=cpu"]
-    document = read_json(shown(program, *as_json))
-    device = read_json(shown(program, "--device=cpu", "--describe-device"))["device"]
+    document = strict_json(shown(program, *as_json))
+    device = strict_json(shown(program, "--device=cpu", "--describe-device"))["device"]
     assert document["device"] == device
     assert device["backend"] == "cpu"
     assert device["memory_bytes"] > 0
@@ -101,9 +84,10 @@ def test_dry_run_shows_why_a_case_is_impossible(program: Program) -> None:
 
 
 def test_dry_run_allocates_nothing(program: Program) -> None:
-    listing = peak_memory(program, ALL_SIZES, "--list")
+    listing, _ = program.peak_memory(ALL_SIZES, "--list")
     # the smallest of these steps needs more than the difference that is allowed
-    dry_run = peak_memory(program, ALL_SIZES, "--device=cpu", "--dry-run")
+    dry_run, completed = program.peak_memory(ALL_SIZES, "--device=cpu", "--dry-run")
+    assert completed.returncode == 0, completed.stderr
     assert dry_run < listing + 32 * MIB
 
 

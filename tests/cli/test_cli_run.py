@@ -4,6 +4,7 @@ to run: --verify, JSON on stdout, limits of memory and time, failures, weights, 
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -13,13 +14,10 @@ import pytest
 from cli_program import (
     COMPONENTS,
     MIB,
-    PROJECT_ROOT,
     RUN,
     SMALL,
     SMALL_MODEL,
-    TIMEOUT_S,
     FinishedRun,
-    Json,
     Program,
     WithPeaks,
     assert_complete,
@@ -28,6 +26,8 @@ from cli_program import (
     was_measured,
 )
 from jsonschema import Draft202012Validator
+
+from built_programs import PROJECT_ROOT, TIMEOUT_S, Json
 
 DTYPES = ["f32", "bf16", "amp_bf16", "f16", "amp_f16"]
 OWN_PASSES = {
@@ -167,7 +167,8 @@ def test_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
     assert f"batch:20000/seq:32: {reason}\n" in completed.stdout.split("\nskipped\n")[1]
 
     choice = [*SMALL_MODEL, "--components=ffn,loss", "--passes=forward", "--batch=2,20000"]
-    short = {"status": 1, "address_space": 900 * MIB}
+    limits = (900 * MIB, 900 * MIB)
+    short = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, limits), "status": 1}
     completed, result = program.measure(
         failed, *choice, "--seq=32", *with_peaks("b.jsonl"), **short
     )

@@ -4,9 +4,10 @@ import copy
 from pathlib import Path
 
 import pytest
-from cli_program import FinishedRun, Json, mappings, not_measured, read_json
+from cli_program import FinishedRun, mappings, not_measured
 from jsonschema import Draft202012Validator
 
+from built_programs import Json, read_json
 from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.data.results import checked_result
 
@@ -65,7 +66,7 @@ def test_reference_results_are_of_this_schema(
     project_root: Path, validator: Draft202012Validator
 ) -> None:
     paths = (project_root / "results" / "reference").glob("*.json")
-    documents = {path: read_json(path.read_text(encoding="utf-8")) for path in paths}
+    documents = {path: read_json(path) for path in paths}
     of_the_suite = {path: found for path, found in documents.items() if "benchmarks" in found}
     assert of_the_suite
     for path, document in of_the_suite.items():

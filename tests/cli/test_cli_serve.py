@@ -8,20 +8,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_program import (
-    RUN,
-    SMALL,
-    TIMEOUT_S,
-    FinishedRun,
-    Json,
-    Program,
-    entries_by_case,
-    read_json,
-    wait_until,
-)
+from cli_program import RUN, SMALL, FinishedRun, Program, entries_by_case
+
+from built_programs import TIMEOUT_S, Json, strict_json, wait_until
 
 FFN = "ffn/forward_backward/baseline/custom/f32/batch:2/seq:8"
 FFN_ALONE = [*SMALL, "--components=ffn"]
@@ -39,7 +30,7 @@ class Client:
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line.endswith("\n"), "the program ended"
-        return read_json(line)
+        return strict_json(line)
 
     def send(self, line: str) -> None:
         assert self.process.stdin
@@ -72,9 +63,8 @@ def serve(program: Program) -> Iterator[Serve]:
     """Starts resident programs with these options; what still runs at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **keywords: Any) -> Client:  # noqa: ANN401
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = program.start("--serve", *RUN, *arguments, text=True, **{**pipes, **keywords})
+    def start(*arguments: str) -> Client:
+        process = program.start("--serve", *RUN, *arguments, stdin=subprocess.PIPE)
         started.append(process)
         return Client(process)
 

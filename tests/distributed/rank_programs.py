@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from built_programs import ON_CPU, SMALL_OPTIONS, Completed, Json, environment, read_json
 from tinyllama_tools.commands.ranks import free_port
 
-Json = Any
 # what a rank needs to start and to end; nothing in these tests computes for long
 PATIENCE_S = 60.0
-SMALL = ("--device=cpu", "--threads=1", "--hidden-dim=32", "--n-layers=2", "--n-heads=4")
-SMALL += ("--n-kv-heads=2", "--intermediate-dim=48", "--vocab-size=300")
+SMALL = (*ON_CPU, *SMALL_OPTIONS)
 # of each program, with a batch of 2 x 8
 TRAIN = (*SMALL, "--batch-size=2", "--seq-len=8")
 SCALE = (*SMALL, "--seq=8", "--min-time=0.01")
-# whatever surrounds the tests must not look like a launcher
-LAUNCHERS = ("SLURM_", "OMPI_", "PMIX_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
-
-
-def surroundings(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a program that nobody launched, one thread in every library."""
-    inherited = {name: of for name, of in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return inherited | {"OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull} | dict(more or {})
 
 
 def rank_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -36,11 +25,11 @@ def rank_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {name: str(of) for name, of in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
 
-def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, **variables: str) -> Completed:
     """A program or a launcher, to its end."""
     return subprocess.run(
         list(map(str, command)),
-        env=surroundings(variables),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=100,
@@ -70,7 +59,7 @@ class Ranks:
         self.processes = [
             subprocess.Popen(
                 [str(programs[rank]), *map(str, options[rank])],
-                env=surroundings(rank_variables(rank, ranks, found)),
+                env=environment(**rank_variables(rank, ranks, found)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -120,4 +109,4 @@ def assert_all_well(ends: Sequence[Ended]) -> None:
 
 def summary(folder: Path) -> Json:
     """What a training wrote."""
-    return json.loads((folder / "performance_summary.json").read_text(encoding="utf-8"))
+    return read_json(folder / "performance_summary.json")

@@ -7,12 +7,12 @@ import json
 import shutil
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
 from rank_programs import SCALE, TRAIN, Ranks, run, summary
 
+from built_programs import wait_until
 from tinyllama_tools.commands.ranks import PORT_IN_USE
 
 TIMEOUT_S = 6
@@ -107,10 +107,8 @@ def test_what_was_done_is_written_before_the_lost_rank_is_asked_for(
             assert first.stderr is not None
             assert any("failed, asking who is lost" in line for line in first.stderr)
             # within the next moments, by a process that goes on asking
-            while not written.exists():
-                assert first.poll() is None
-                time.sleep(0.01)
-            assert first.poll() is None
+            wait_until(lambda file=written, rank=first: file.exists() or rank.poll() is not None)
+            assert written.exists() and first.poll() is None
     assert len(summary(tmp_path)["steps"]) >= 3
     assert rounds_in(file.read_text(encoding="utf-8")) >= ROUNDS
 

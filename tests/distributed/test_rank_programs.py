@@ -3,7 +3,6 @@ ranks computes what one process with all samples computes; both under the launch
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from rank_programs import (
     SCALE,
     SMALL,
     TRAIN,
-    Json,
     Ranks,
     assert_all_well,
     free_port,
@@ -26,6 +24,7 @@ from rank_programs import (
 )
 from safetensors.numpy import load_file
 
+from built_programs import Json, read_json
 from tinyllama_tools.data.profiles import SCHEMA
 
 STEP = "full_step/train/baseline/custom/f32"
@@ -36,7 +35,7 @@ def measured(program: Path, ranks: int, folder: Path, *options: str) -> Json:
     file = folder / "result.json"
     given = (*SCALE, "--rounds=2", *options, f"--benchmark_out={file}")
     assert_all_well(run_ranks(program, ranks, *given))
-    return json.loads(file.read_text(encoding="utf-8"))
+    return read_json(file)
 
 
 def row_names(result: Json) -> list[str]:
@@ -165,7 +164,7 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
     in_a_step = of_all["samples_per_second"] * of_all["average_step_seconds"]
     assert in_a_step == pytest.approx(2 * batches, rel=0.01)
     # scripts/profile reads what is like the schema only
-    jsonschema.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    jsonschema.validate(document, read_json(SCHEMA))
 
 
 def test_a_signal_to_one_rank_ends_all_and_keeps_what_was_done(
@@ -183,7 +182,7 @@ def test_a_signal_to_one_rank_ends_all_and_keeps_what_was_done(
             started.processes[1].terminate()
             ends = started.ends()
         assert [end.status for end in ends] == [130, 130], [end.error for end in ends]
-    result = json.loads(file.read_text(encoding="utf-8"))
+    result = read_json(file)
     assert len(repetitions(result, f"{START}/overlap")) >= 2
     found = summary(tmp_path)
     assert found["summary"]["interrupted"] is True
@@ -221,5 +220,5 @@ def test_launchers_start_both_programs(
     scale = (*SMALL, "--batch=2", "--seq=8", "--rounds=1", "--min-time=0.01", "--max-bytes=4KiB")
     finished = run(*launcher(), scaling_program, *scale, f"--benchmark_out={file}")
     assert finished.returncode == 0, finished.stderr
-    result = json.loads(file.read_text(encoding="utf-8"))
+    result = read_json(file)
     assert result["context"]["distributed"]["started_by"] == started_by

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from train_program import PROJECT_ROOT, FinishedRun, Json, Program, read_json, read_summary, small
+from train_program import FinishedRun, Program, read_summary, small
+
+from built_programs import PROJECT_ROOT, Json, read_json
 
 STEPS = 12
 

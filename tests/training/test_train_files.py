@@ -10,19 +10,16 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 from train_program import (
-    PROJECT_ROOT,
     SUMMARY,
     FinishedRun,
-    Json,
     Program,
     assert_whole,
     files_below,
-    finish,
-    read_json,
     read_summary,
     small,
 )
 
+from built_programs import PROJECT_ROOT, Json, finish, read_json
 from chromium import PageOpener
 from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.data.profiles import SCHEMA, read_profile

@@ -9,18 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from train_program import (
-    ON_CPU,
-    PHASES,
-    SMALL_BATCH,
-    FinishedRun,
-    Json,
-    Program,
-    losses,
-    read_json,
-    read_summary,
-    small,
-)
+from train_program import PHASES, SMALL_BATCH, FinishedRun, Program, losses, read_summary, small
+
+from built_programs import ON_CPU, Json, read_json
 
 FAST = {"learning_rate": "0.01"}
 

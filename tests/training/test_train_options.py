@@ -10,17 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from train_program import (
-    ON_CPU,
-    SUMMARY,
-    Completed,
-    Program,
-    assert_whole,
-    files_below,
-    message_of,
-    read_summary,
-    small,
-)
+from train_program import SUMMARY, Program, assert_whole, files_below, read_summary, small
+
+from built_programs import ON_CPU, Completed, message_of
 
 FLAGS = (
     "batch-size seq-len num-steps learning-rate hidden-dim n-layers num-layers n-heads num-heads "
@@ -75,7 +67,7 @@ def test_the_configuration_records_what_was_asked_for(program: Program, tmp_path
 
 def test_where_files_go(program: Program, tmp_path: Path) -> None:
     for option, left in (("--seed=1", []), ("--profile-memory", ["profiles"])):
-        completed = program.run(*small(num_steps=3), option, folder=tmp_path)
+        completed = program.run(*small(num_steps=3), option, cwd=tmp_path)
         assert completed.returncode == 0, completed.stderr
         assert [path.name for path in tmp_path.iterdir()] == left
     assert (tmp_path / "profiles" / "memory_timeline.json").is_file()
@@ -106,7 +98,7 @@ BAD_OPTIONS = {
 def test_bad_options_are_refused(
     program: Program, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    completed = program.run(*options, folder=tmp_path)
+    completed = program.run(*options, cwd=tmp_path)
     message = message_of(completed)
     assert [words for words in BAD_OPTIONS[options] if words not in message] == []
     assert completed.stdout == ""
@@ -211,7 +203,7 @@ def test_what_cannot_run_fails_its_line_of_the_setup(program: Program, tmp_path:
     file = tmp_path / "file"
     file.write_text("mine")
     for options, line, detail in FAILING:
-        completed = program.run("--validate-setup", *options.split(), folder=tmp_path)
+        completed = program.run("--validate-setup", *options.split(), cwd=tmp_path)
         assert completed.returncode == 1
         found = checks(completed)
         assert [name for name, (status, _) in found.items() if status == "failed"] == [line]

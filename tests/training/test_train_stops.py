@@ -11,19 +11,16 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from train_program import (
-    ON_CPU,
-    TIMEOUT_S,
-    Completed,
     FinishedRun,
     Program,
     assert_whole,
     files_below,
-    finish,
-    read_json,
     read_summary,
     small,
     step_lines,
 )
+
+from built_programs import ON_CPU, TIMEOUT_S, Completed, finish, read_json
 
 ENDLESS = 1_000_000
 RULE = "=" * 42
