@@ -235,7 +235,7 @@ def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> N
     part = program.trained(tmp_path, *small(num_steps=6, **FAST), f"--save-weights={weights}")
     assert losses(part) == whole[:6]
     assert {path.name for path in weights.iterdir()} == {"config.json", "model.safetensors"}
-    batch = [f"--{name}={value}" for name, value in SMALL_BATCH.items()]
+    batch = [f"{name}={value}" for name, value in SMALL_BATCH.items()]
     continued = program.trained(tmp_path, *ON_CPU, *batch, "--num-steps=2", f"--weights={weights}")
     assert continued["model"] == part["model"]
     assert losses(continued)[0] == pytest.approx(whole[6], rel=1e-6)
