@@ -71,7 +71,7 @@ def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Pr
 
 def test_dry_run_shows_why_a_case_is_impossible(program: Program) -> None:
     choice = [
-        *DIMENSIONS,
+        *SMALL_OPTIONS,
         BASELINE,
         "--components=loss",
         "--passes=forward",

@@ -91,7 +91,7 @@ def test_the_peak_of_a_step_is_of_what_that_step_needs(
         file = tmp_path / "result.json"
         given = (*options, "--rounds=2", *more, f"--benchmark_out={file}")
         assert_all_well(run_ranks(scaling_program, 4, *given))
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = read_json(file)
         first = {
             name.rpartition("/")[2]: repetitions(result, name)[0] for name in row_names(result)
         }
