@@ -105,7 +105,10 @@ Journal Journal::create(const std::filesystem::path& file, const Json& header) {
 
 Journal Journal::append_to(const std::filesystem::path& file) {
   const int descriptor = ::open(file.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor < 0) fail_system(file, "cannot be appended to");
+  if (descriptor < 0) {
+    read_text(file);  // whose words are for one that is not there
+    fail_system(file, "cannot be appended to");
+  }
   Journal journal(file, descriptor);
   journal.lock();
   const std::string text = read_text(file);

@@ -97,7 +97,7 @@ TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
 }
 
 TEST(FlopsAnalysisTest, PointsOfTheRooflineAreOfTheFlopsThatReallyRan) {
-  const Workload workload{ModelConfig(), Variant({Switch::sdpa}), Dtype::f32, 8, 512};
+  const Workload workload{ModelConfig(), Variant({Switch::sdpa}), Dtype::f32, 2, 512};
   const int64_t flops =
       workload.config.n_layers() * attention_cost(workload, Pass::forward_backward).hardware_flops;
   const auto analysis = analyze_flops(workload, half_a_second(), made_up());
