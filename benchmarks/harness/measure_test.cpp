@@ -183,7 +183,7 @@ TEST_F(MeasureTest, APrecisionIsGivenUpWhenItsTimeIsOver) {
 TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
   ScriptedWork work([](int run) {
     // Times that a clock cannot tell apart would be as precise as anything.
-    const auto wait = std::chrono::nanoseconds(run % 2 == 0 ? 1500 : 500);
+    const auto wait = std::chrono::nanoseconds(run % 2 == 0 ? 15000 : 5000);
     const auto end = std::chrono::steady_clock::now() + wait;
     while (std::chrono::steady_clock::now() < end) continue;
   });
@@ -191,7 +191,7 @@ TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
   const auto seconds = seconds_of(
       work, {.precision = 1e-9, .precision_deadline = start + std::chrono::milliseconds(500)});
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
-  EXPECT_GT(std::accumulate(seconds.begin(), seconds.end(), 0.0), 0.4 * all.count());
+  EXPECT_GT(std::accumulate(seconds.begin(), seconds.end(), 0.0), 0.5 * all.count());
 }
 
 TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
