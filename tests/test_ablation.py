@@ -300,3 +300,6 @@ def test_rule_that_optimized_is_fastest(
     skipped = Cell("optimized", POINT, reason="too long")
     rule = check_rule(table(cell("baseline", DRIFT), skipped), [BASELINE, QKV])
     assert (rule.held, rule.unmeasured) == (False, [f"{POINT.title}: skipped: too long"])
+    # where no row has a number there is nothing to compare
+    failed = [Cell(row, POINT, reason="wrong") for row in ("baseline", "optimized")]
+    assert check_rule(table(*failed), [BASELINE]).unmeasured == []

@@ -446,13 +446,16 @@ def check_rule(table: Table, rows: Iterable[RowName]) -> Rule:
     rule = Rule([], [])
     for point in table.points():
         optimized = table.get(OPTIMIZED, point)
+        cells = [cell for name in others if (cell := table.get(name, point))]
+        if cells and all(cell.note and not cell.turns for cell in cells):
+            continue  # none of them can be compared with, as in pure f16, which fails its proof
         if optimized is None or not optimized.turns:
             reason = (optimized.note if optimized else "") or "no turn"
             rule.unmeasured.append(f"{point.title}: {reason}")
             continue
-        for name in others:
-            if ratio := ratio_of_cells(optimized, table.get(name, point)):
-                rule.comparisons.append(Comparison(name, point, ratio))
+        for cell in cells:
+            if ratio := ratio_of_cells(optimized, cell):
+                rule.comparisons.append(Comparison(cell.row, point, ratio))
     return rule
 
 
