@@ -61,10 +61,12 @@ def built_program(path: str) -> Path:
 
 
 def undo_nohup() -> None:
-    """Programs leave a SIGHUP ignored that nohup ignores; one that is handled here has its default
-    effect in those that are started."""
+    """Programs leave a signal ignored that nohup, or a shell's `&`, ignores; one that is handled
+    here has its default effect in those that are started."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def environment(**more: str) -> dict[str, str]:
