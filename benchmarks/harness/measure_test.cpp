@@ -183,7 +183,7 @@ TEST_F(MeasureTest, APrecisionIsGivenUpWhenItsTimeIsOver) {
 TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
   ScriptedWork work([](int run) {
     // Times that a clock cannot tell apart would be as precise as anything.
-    const auto wait = std::chrono::nanoseconds(run % 2 == 0 ? 15000 : 5000);
+    const auto wait = std::chrono::nanoseconds(run % 2 == 0 ? 6000 : 2000);
     const auto end = std::chrono::steady_clock::now() + wait;
     while (std::chrono::steady_clock::now() < end) continue;
   });
