@@ -244,7 +244,7 @@ def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> N
 
 def test_what_else_a_config_says_is_in_the_weights_saved(program: Program, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    options = [f"--{name}={value}" for name, value in SMALL_BATCH.items()]
+    options = [f"{name}={value}" for name, value in SMALL_BATCH.items()]
     options = [*ON_CPU, *options, "--num-steps=1"]
     program.trained(tmp_path, *small(num_steps=1), f"--save-weights={first}")
     file = first / "config.json"
