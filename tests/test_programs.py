@@ -201,6 +201,12 @@ def test_a_training_that_fails(
     assert "banner" not in str(error.value)
 
 
+def test_a_full_disk_names_the_file_of_the_output(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as error:
+        training(tmp_path, "echo a line").run([], tmp_path / "out", Path("/dev/full"))
+    assert error.value.filename == "/dev/full"
+
+
 @pytest.mark.parametrize("status", [0, 130])
 def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int) -> None:
     """By Ctrl-C at a terminal, which every process of its group gets: a second one would kill."""

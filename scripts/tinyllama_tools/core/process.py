@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -112,6 +112,17 @@ def _listen(
     return is_interrupted
 
 
+@contextlib.contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """What cannot be written is this file, also where only its closing finds that."""
+    try:
+        yield
+    except OSError as failure:
+        if failure.filename is None:
+            failure.filename = str(file)
+        raise
+
+
 def run_program(
     command: Sequence[str],
     error: type[ProgramError],
@@ -129,6 +140,8 @@ def run_program(
     """
     name, heard, started = Path(command[0]).name, [], time.monotonic()
     with contextlib.ExitStack() as open_files:
+        if log:
+            open_files.enter_context(_naming(log))
         try:
             keep = open_files.enter_context(log.open("w", encoding="utf-8")) if log else None
         except OSError as failure:
