@@ -14,17 +14,19 @@ constexpr int64_t kKeyBlock = 256;
 template <class T>
 class ForwardUnit {
   using C = ComputeType<T>;
+  using E = Step<T>;
 
  public:
   ForwardUnit(const AttentionRows<T>& task, C* scratch)
       : t_(task), width_(round_up(task.head_dim, kTileColumns<C>)) {
     Scratch<C> pieces(scratch);
     const int64_t padded_seq = round_up(task.seq, kTileColumns<C>);
-    row_ = pieces.take(padded_seq * width_);
-    keys_ = pieces.take(width_ * padded_seq);
-    values_ = pieces.take(padded_seq * width_);
-    queries_ = pieces.take(kQueryTile * width_);
+    row_ = pieces.template take_as<E>(padded_seq * steps());
+    keys_ = pieces.template take_as<E>(padded_seq * steps());
+    values_ = pieces.template take_as<E>(padded_seq * steps());
+    queries_ = pieces.template take_as<E>(kQueryTile * steps());
     scores_ = pieces.take(kQueryTile * kKeyBlock);
+    probabilities_ = pieces.template take_as<E>(kIsPaired<E> ? kQueryTile * kKeyBlock / 2 : 0);
     context_ = pieces.take(kQueryTile * width_);
     maxima_ = pieces.take(kQueryTile);
     sums_ = pieces.take(kQueryTile);
@@ -49,34 +51,37 @@ class ForwardUnit {
   void load_keys_and_values(int64_t batch, int64_t kv_head, int64_t count) {
     const int64_t padded = round_up(count, kTileColumns<C>);
     const T* k = t_.k.at(batch, 0, kv_head);
-    pack(k, t_.k.position_stride, count, t_.head_dim, row_, padded, width_, C{1});
-    transpose_to_panels(row_, padded, width_, keys_);
+    pack(k, t_.k.position_stride, count, t_.head_dim, row_, padded, width_);
+    transpose_to_panels<C>(row_, padded, steps(), keys_);
     const T* v = t_.v.at(batch, 0, kv_head);
-    pack(v, t_.v.position_stride, count, t_.head_dim, values_, padded, width_, C{1});
+    pack_by_rows(v, t_.v.position_stride, count, t_.head_dim, values_, padded, width_);
   }
 
   void query_tile(int64_t batch, int64_t head, int64_t q, int64_t rows) {
     pack(t_.q.at(batch, q, head), t_.q.position_stride, rows, t_.head_dim, queries_, kQueryTile,
-         width_, static_cast<C>(t_.scale));
+         width_);
     const int64_t end = q + rows;  // keys that the last query sees
     for (int64_t key = 0; key < end; key += kKeyBlock) {
       const int64_t count = end - key < kKeyBlock ? end - key : kKeyBlock;
       const int64_t columns = round_up(count, kTileColumns<C>);
-      tile_gemm<C>(kQueryTile, columns, width_, {queries_, width_, 1},
-                   RightOperand<C>::panels(keys_ + key * width_, width_), scores_, kKeyBlock,
-                   false);
+      tile_gemm<C, E>(kQueryTile, columns, steps(), {queries_, steps(), 1},
+                      RightOperand<E>::panels(keys_ + key * steps(), steps()), scores_, kKeyBlock,
+                      false);
       for (int64_t row = 0; row < kQueryTile; ++row) {
         const int64_t seen = q + row + 1 - key;
         softmax_row(row, row < rows ? (seen < count ? seen : count) : 0, columns, key == 0);
       }
-      tile_gemm<C>(kQueryTile, width_, columns, {scores_, kKeyBlock, 1},
-                   RightOperand<C>::rows(values_ + key * width_, width_), context_, width_,
-                   key > 0);
+      const auto probabilities =
+          left_operand<T>(scores_, kKeyBlock, kQueryTile, columns, probabilities_);
+      tile_gemm<C, E>(kQueryTile, width_, columns / kStepDepth<T>, probabilities,
+                      RightOperand<E>::rows(values_ + key * steps(), width_), context_, width_,
+                      key > 0);
     }
     for (int64_t row = 0; row < rows; ++row) finish_row(batch, head, q + row, row);
   }
 
-  // Scores become exp(score - largest so far); what earlier blocks left is brought to that scale.
+  // Scores become exp(scale (score - largest so far)); what earlier blocks left is brought to that
+  // scale.
   void softmax_row(int64_t row, int64_t seen, int64_t columns, bool is_first) {
     C* scores = scores_ + row * kKeyBlock;
     // Whole vectors throughout: beyond the last visible key stands what becomes 0.
@@ -87,17 +92,18 @@ class ForwardUnit {
       const Vector<C> value = load(scores + i);
       largest = value > largest ? value : largest;
     }
+    const C scale = static_cast<C>(t_.scale);
     const C maximum = max_of_lanes<C>(largest);
     Vector<C> sums{};
     for (int64_t i = 0; i < whole; i += kLanes<C>) {
-      const Vector<C> e = vector_exp(load(scores + i) - broadcast<C>(maximum));
+      const Vector<C> e = score_exp<T>((load(scores + i) - broadcast<C>(maximum)) * scale);
       store(scores + i, e);
       sums += e;
     }
     C sum = sum_of_lanes<C>(sums);
     for (int64_t i = whole; i < columns; ++i) scores[i] = 0;
     if (!is_first) {
-      const C shrink = maximum > maxima_[row] ? exp_of(maxima_[row] - maximum) : C{1};
+      const C shrink = maximum > maxima_[row] ? exp_of((maxima_[row] - maximum) * scale) : C{1};
       sum += sums_[row] * shrink;
       C* context = context_ + row * width_;
       sweep<C>(width_, [&](int64_t i, auto lanes) {
@@ -111,27 +117,28 @@ class ForwardUnit {
   static C exp_of(C value) { return vector_exp(broadcast<C>(value))[0]; }
 
   void finish_row(int64_t batch, int64_t head, int64_t position, int64_t row) {
-    const C factor = C{1} / sums_[row];
-    const C* context = context_ + row * width_;
     T* out = t_.out + ((batch * t_.seq + position) * t_.heads + head) * t_.head_dim;
-    sweep<T>(t_.head_dim, [&](int64_t i, auto lanes) {
-      store(out + i, load(context + i, lanes) * broadcast<T>(factor), lanes);
-    });
+    unpack(context_ + row * width_, width_, 1, t_.head_dim, C{1} / sums_[row], out, t_.head_dim);
     const C log_sum = static_cast<C>(__builtin_log(static_cast<double>(sums_[row])));
-    t_.log_sum_exp[(batch * t_.heads + head) * t_.seq + position] = maxima_[row] + log_sum;
+    t_.log_sum_exp[(batch * t_.heads + head) * t_.seq + position] =
+        maxima_[row] * static_cast<C>(t_.scale) + log_sum;
   }
+
+  // That the width takes.
+  int64_t steps() const { return width_ / kStepDepth<T>; }
 
   const AttentionRows<T>& t_;
   int64_t width_;  // head_dim, padded
   int64_t size_;
-  C* row_;      // [seq, width]: keys before they are transposed
-  C* keys_;     // [width, seq], in panels of columns
-  C* values_;   // [seq, width]
-  C* queries_;  // [query tile, width], scaled
-  C* scores_;   // [query tile, key block]
-  C* context_;  // [query tile, width]
-  C* maxima_;   // [query tile]
-  C* sums_;     // [query tile]
+  E* row_;            // [seq, steps]: keys before they are transposed
+  E* keys_;           // [steps, seq], in panels of columns
+  E* values_;         // [seq / depth of a step, width]
+  E* queries_;        // [query tile, steps]
+  C* scores_;         // [query tile, key block]
+  E* probabilities_;  // the same in pairs
+  C* context_;        // [query tile, width]
+  C* maxima_;         // [query tile], not scaled
+  C* sums_;           // [query tile]
 };
 
 template <class T>

@@ -14,6 +14,7 @@ constexpr int64_t kKeyTile = 64;
 template <class T>
 class BackwardUnit {
   using C = ComputeType<T>;
+  using E = Step<T>;
 
  public:
   BackwardUnit(const AttentionGradientRows<T>& task, C* scratch)
@@ -24,16 +25,20 @@ class BackwardUnit {
     const int64_t padded_seq = round_up(task.seq, kQueryTile);
     q_gradients_ = pieces.take(group_ * padded_seq * width_);
     deltas_ = pieces.take(group_ * padded_seq);
-    keys_ = pieces.take(kKeyTile * width_);
-    keys_t_ = pieces.take(kKeyTile * width_);
-    values_ = pieces.take(kKeyTile * width_);
-    values_t_ = pieces.take(kKeyTile * width_);
+    const auto take = [&](int64_t elements) { return pieces.template take_as<E>(elements); };
+    row_ = take(kKeyTile * steps());
+    keys_ = take(kKeyTile * steps());
+    keys_t_ = take(kKeyTile * steps());
+    values_t_ = take(kKeyTile * steps());
     k_gradient_ = pieces.take(kKeyTile * width_);
     v_gradient_ = pieces.take(kKeyTile * width_);
-    queries_ = pieces.take(kQueryTile * width_);
-    out_gradient_ = pieces.take(kQueryTile * width_);
+    queries_ = take(kQueryTile * steps());
+    queries_by_rows_ = take(kQueryTile * steps());
+    out_gradient_ = take(kQueryTile * steps());
+    out_gradient_by_rows_ = take(kQueryTile * steps());
     p_ = pieces.take(kQueryTile * kKeyTile);
     ds_ = pieces.take(kQueryTile * kKeyTile);
+    pairs_ = take(kIsPaired<E> ? kQueryTile * kKeyTile / 2 : 0);
     q_stride_ = padded_seq * width_;
     delta_stride_ = padded_seq;
     size_ = pieces.taken();
@@ -53,15 +58,14 @@ class BackwardUnit {
         for (int64_t q = key / kQueryTile * kQueryTile; q < t_.seq; q += kQueryTile)
           score_tile(batch, kv_head * group_ + g, g, q, key, count);
       }
-      write(t_.k_gradient.at(batch, key, kv_head), t_.k_gradient.position_stride, k_gradient_,
-            count, C{1});
-      write(t_.v_gradient.at(batch, key, kv_head), t_.v_gradient.position_stride, v_gradient_,
-            count, C{1});
+      unpack(k_gradient_, width_, count, t_.head_dim, scale(),
+             t_.k_gradient.at(batch, key, kv_head), t_.k_gradient.position_stride);
+      unpack(v_gradient_, width_, count, t_.head_dim, C{1}, t_.v_gradient.at(batch, key, kv_head),
+             t_.v_gradient.position_stride);
     }
-    // dK got its scale from the packed queries.
     for (int64_t g = 0; g < group_; ++g) {
-      write(t_.q_gradient.at(batch, 0, kv_head * group_ + g), t_.q_gradient.position_stride,
-            q_gradients_ + g * q_stride_, t_.seq, static_cast<C>(t_.scale));
+      unpack(q_gradients_ + g * q_stride_, width_, t_.seq, t_.head_dim, scale(),
+             t_.q_gradient.at(batch, 0, kv_head * group_ + g), t_.q_gradient.position_stride);
     }
   }
 
@@ -81,12 +85,13 @@ class BackwardUnit {
   }
 
   void load_key_tile(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
-    pack(t_.k.at(batch, key, kv_head), t_.k.position_stride, count, t_.head_dim, keys_, kKeyTile,
-         width_, C{1});
-    transpose_to_panels(keys_, kKeyTile, width_, keys_t_);
-    pack(t_.v.at(batch, key, kv_head), t_.v.position_stride, count, t_.head_dim, values_, kKeyTile,
-         width_, C{1});
-    transpose_to_panels(values_, kKeyTile, width_, values_t_);
+    const T* k = t_.k.at(batch, key, kv_head);
+    pack(k, t_.k.position_stride, count, t_.head_dim, row_, kKeyTile, width_);
+    transpose_to_panels<C>(row_, kKeyTile, steps(), keys_t_);
+    pack_by_rows(k, t_.k.position_stride, count, t_.head_dim, keys_, kKeyTile, width_);
+    pack(t_.v.at(batch, key, kv_head), t_.v.position_stride, count, t_.head_dim, row_, kKeyTile,
+         width_);
+    transpose_to_panels<C>(row_, kKeyTile, steps(), values_t_);
     for (int64_t i = 0; i < kKeyTile * width_; ++i) k_gradient_[i] = v_gradient_[i] = 0;
   }
 
@@ -94,14 +99,11 @@ class BackwardUnit {
     const int64_t rows = t_.seq - q < kQueryTile ? t_.seq - q : kQueryTile;
     const int64_t seen = q + rows - key;  // keys of the tile that the last query sees
     const int64_t columns = round_up(seen < count ? seen : count, kTileColumns<C>);
-    pack(t_.q.at(batch, q, head), t_.q.position_stride, rows, t_.head_dim, queries_, kQueryTile,
-         width_, static_cast<C>(t_.scale));
-    pack(context_row(t_.out_gradient, batch, q, head), t_.heads * t_.head_dim, rows, t_.head_dim,
-         out_gradient_, kQueryTile, width_, C{1});
-    tile_gemm<C>(kQueryTile, columns, width_, {queries_, width_, 1},
-                 RightOperand<C>::panels(keys_t_, width_), p_, kKeyTile, false);
-    tile_gemm<C>(kQueryTile, columns, width_, {out_gradient_, width_, 1},
-                 RightOperand<C>::panels(values_t_, width_), ds_, kKeyTile, false);
+    load_query_tile(batch, head, q, rows);
+    tile_gemm<C, E>(kQueryTile, columns, steps(), {queries_, steps(), 1},
+                    RightOperand<E>::panels(keys_t_, steps()), p_, kKeyTile, false);
+    tile_gemm<C, E>(kQueryTile, columns, steps(), {out_gradient_, steps(), 1},
+                    RightOperand<E>::panels(values_t_, steps()), ds_, kKeyTile, false);
     const C* log_sum_exp = t_.log_sum_exp + (batch * t_.heads + head) * t_.seq;
     for (int64_t row = 0; row < kQueryTile; ++row) {
       const int64_t visible =
@@ -110,14 +112,30 @@ class BackwardUnit {
                 deltas_[g * delta_stride_ + q + (row < rows ? row : 0)], q + row == 0);
     }
     // Rows are padded to the query tile with zeros, columns beyond the last key hold zeros.
-    tile_gemm<C>(columns, width_, kQueryTile, {p_, 1, kKeyTile},
-                 RightOperand<C>::rows(out_gradient_, width_), v_gradient_, width_, true);
-    // The scale is in the packed queries already.
-    tile_gemm<C>(columns, width_, kQueryTile, {ds_, 1, kKeyTile},
-                 RightOperand<C>::rows(queries_, width_), k_gradient_, width_, true);
-    tile_gemm<C>(kQueryTile, width_, columns, {ds_, kKeyTile, 1},
-                 RightOperand<C>::rows(keys_, width_), q_gradients_ + g * q_stride_ + q * width_,
-                 width_, true);
+    constexpr int64_t query_steps = kQueryTile / kStepDepth<T>;
+    tile_gemm<C, E>(columns, width_, query_steps,
+                    transposed_left_operand<T>(p_, kKeyTile, kQueryTile, columns, pairs_),
+                    RightOperand<E>::rows(out_gradient_by_rows_, width_), v_gradient_, width_,
+                    true);
+    tile_gemm<C, E>(columns, width_, query_steps,
+                    transposed_left_operand<T>(ds_, kKeyTile, kQueryTile, columns, pairs_),
+                    RightOperand<E>::rows(queries_by_rows_, width_), k_gradient_, width_, true);
+    tile_gemm<C, E>(kQueryTile, width_, columns / kStepDepth<T>,
+                    left_operand<T>(ds_, kKeyTile, kQueryTile, columns, pairs_),
+                    RightOperand<E>::rows(keys_, width_), q_gradients_ + g * q_stride_ + q * width_,
+                    width_, true);
+  }
+
+  void load_query_tile(int64_t batch, int64_t head, int64_t q, int64_t rows) {
+    const T* queries = t_.q.at(batch, q, head);
+    const T* gradient = context_row(t_.out_gradient, batch, q, head);
+    const int64_t gradient_stride = t_.heads * t_.head_dim;
+    pack(queries, t_.q.position_stride, rows, t_.head_dim, queries_, kQueryTile, width_);
+    pack(gradient, gradient_stride, rows, t_.head_dim, out_gradient_, kQueryTile, width_);
+    pack_by_rows(queries, t_.q.position_stride, rows, t_.head_dim, queries_by_rows_, kQueryTile,
+                 width_);
+    pack_by_rows(gradient, gradient_stride, rows, t_.head_dim, out_gradient_by_rows_, kQueryTile,
+                 width_);
   }
 
   // Scores become probabilities, and their gradients those of the scores; 0 where masked.
@@ -127,7 +145,7 @@ class BackwardUnit {
     C* ds = ds_ + row * kKeyTile;
     const int64_t filled = visible > 0 ? visible : 0;
     for (int64_t i = 0; i < filled; i += kLanes<C>) {
-      const Vector<C> value = vector_exp(load(p + i) - broadcast<C>(log_sum_exp));
+      const Vector<C> value = score_exp<T>(load(p + i) * scale() - broadcast<C>(log_sum_exp));
       store(p + i, value);
       store(ds + i, value * (load(ds + i) - broadcast<C>(delta)));
     }
@@ -137,14 +155,9 @@ class BackwardUnit {
     if (is_first_query) ds[0] = 0;
   }
 
-  void write(T* to, int64_t stride, const C* from, int64_t rows, C factor) {
-    for (int64_t row = 0; row < rows; ++row) {
-      sweep<T>(t_.head_dim, [&](int64_t i, auto lanes) {
-        store(to + row * stride + i, load(from + row * width_ + i, lanes) * broadcast<T>(factor),
-              lanes);
-      });
-    }
-  }
+  C scale() const { return static_cast<C>(t_.scale); }
+  // That the width takes.
+  int64_t steps() const { return width_ / kStepDepth<T>; }
 
   const AttentionGradientRows<T>& t_;
   int64_t width_;  // head_dim, padded
@@ -152,18 +165,21 @@ class BackwardUnit {
   int64_t q_stride_;
   int64_t delta_stride_;
   int64_t size_;
-  C* q_gradients_;   // [group, seq, width], summed over key tiles
-  C* deltas_;        // [group, seq]
-  C* keys_;          // [key tile, width]
-  C* keys_t_;        // [width, key tile]
-  C* values_;        // [key tile, width]
-  C* values_t_;      // [width, key tile]
-  C* k_gradient_;    // [key tile, width]
-  C* v_gradient_;    // [key tile, width]
-  C* queries_;       // [query tile, width], scaled
-  C* out_gradient_;  // [query tile, width]
-  C* p_;             // [query tile, key tile]
-  C* ds_;            // [query tile, key tile]
+  C* q_gradients_;  // [group, seq, width], summed over key tiles
+  C* deltas_;       // [group, seq]
+  E* row_;          // [key tile, steps]: keys or values before they are transposed
+  E* keys_;         // [key tile / depth of a step, width]
+  E* keys_t_;       // [steps, key tile]
+  E* values_t_;     // [steps, key tile]
+  C* k_gradient_;   // [key tile, width]
+  C* v_gradient_;   // [key tile, width]
+  E* queries_;      // [query tile, steps]
+  E* queries_by_rows_;
+  E* out_gradient_;  // [query tile, steps]
+  E* out_gradient_by_rows_;
+  C* p_;      // [query tile, key tile]
+  C* ds_;     // [query tile, key tile]
+  E* pairs_;  // one of these two as an operand
 };
 
 template <class T>

@@ -1,6 +1,7 @@
 // What both directions of attention do with tiles of queries, keys and values.
 #pragma once
 
+#include "model/kernels/cpu/pairs.hpp"
 #include "model/kernels/cpu/range_kernels.hpp"
 #include "model/kernels/cpu/vector.hpp"
 
@@ -18,16 +19,66 @@ inline int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+/// What a tile's operands consist of, a step of its depth each: a number or, where the processor
+/// multiplies bfloat16 in pairs, two numbers that follow each other along the depth, the first in
+/// the lower half.
+template <class T>
+struct StepOf {
+  using Type = ComputeType<T>;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct StepOf<Bfloat16> {
+  using Type = uint32_t;
+};
+#endif
+template <class T>
+using Step = typename StepOf<T>::Type;
+template <class T>
+inline constexpr bool kIsPaired = false;
+template <>
+inline constexpr bool kIsPaired<uint32_t> = true;
+template <class T>
+inline constexpr int64_t kStepDepth = kIsPaired<Step<T>> ? 2 : 1;
+
+inline U32Vector load(const uint32_t* from) {
+  U32Vector value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+inline void store(uint32_t* to, U32Vector value) {
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
+template <class V>
+[[gnu::always_inline]] inline void add_product(V& sum, V a, V b) {
+  sum += a * b;
+}
+#if defined(__AVX512BF16__)
+[[gnu::always_inline]] inline void add_product(F32Vector& sum, U32Vector a, U32Vector b) {
+  sum = (F32Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+#endif
+[[gnu::always_inline]] inline F32Vector every_lane(float value) {
+  return broadcast<float>(value);
+}
+[[gnu::always_inline]] inline F64Vector every_lane(double value) {
+  return broadcast<double>(value);
+}
+[[gnu::always_inline]] inline U32Vector every_lane(uint32_t value) {
+  return value - U32Vector{};
+}
+
 /// A matrix whose element (i, k) is at data[i * row_stride + k * column_stride].
-template <class C>
+template <class E>
 struct Strided {
-  const C* data;
+  const E* data;
   int64_t row_stride;
   int64_t column_stride;
 };
 
-template <class C>
-[[gnu::always_inline]] inline void register_tile(int64_t depth, Strided<C> a, const C* b,
+template <class C, class E>
+[[gnu::always_inline]] inline void register_tile(int64_t steps, Strided<E> a, const E* b,
                                                  int64_t b_stride, C* c, int64_t c_stride,
                                                  bool accumulate) {
   using V = Vector<C>;
@@ -36,13 +87,13 @@ template <class C>
     sums[i][0] = accumulate ? load(c + i * c_stride) : V{};
     sums[i][1] = accumulate ? load(c + i * c_stride + kLanes<C>) : V{};
   }
-  for (int64_t k = 0; k < depth; ++k) {
-    const V b0 = load(b + k * b_stride);
-    const V b1 = load(b + k * b_stride + kLanes<C>);
+  for (int64_t k = 0; k < steps; ++k) {
+    const auto b0 = load(b + k * b_stride);
+    const auto b1 = load(b + k * b_stride + kLanes<C>);
     for (int64_t i = 0; i < kTileRows; ++i) {
-      const V value = broadcast<C>(a.data[i * a.row_stride + k * a.column_stride]);
-      sums[i][0] += value * b0;
-      sums[i][1] += value * b1;
+      const auto value = every_lane(a.data[i * a.row_stride + k * a.column_stride]);
+      add_product(sums[i][0], value, b0);
+      add_product(sums[i][1], value, b1);
     }
   }
   for (int64_t i = 0; i < kTileRows; ++i) {
@@ -51,65 +102,186 @@ template <class C>
   }
 }
 
-/// A matrix [depth, columns] as the right operand: rows, or panels of kTileColumns columns that lie
+/// A matrix [steps, columns] as the right operand: rows, or panels of kTileColumns columns that lie
 /// one behind the other, so that a register tile reads straight on.
-template <class C>
+template <class E>
 struct RightOperand {
-  const C* data;
+  const E* data;
   int64_t row_stride;
   int64_t column_step;  // from the first element of one column to that of the next panel's, / panel
 
-  static RightOperand rows(const C* data, int64_t stride) { return {data, stride, 1}; }
-  static RightOperand panels(const C* data, int64_t depth) {
-    return {data, kTileColumns<C>, depth};
+  static RightOperand rows(const E* data, int64_t stride) { return {data, stride, 1}; }
+  static RightOperand panels(const E* data, int64_t steps) {
+    return {data, 2 * kVectorBytes / int64_t{sizeof(E)}, steps};
   }
 };
 
-/// c [rows, columns] = a [rows, depth] b [depth, columns], or added to c. Rows of c are contiguous;
+/// c [rows, columns] = a [rows, steps] b [steps, columns], or added to c. Rows of c are contiguous;
 /// `rows` and `columns` are multiples of kTileRows and kTileColumns.
-template <class C>
-inline void tile_gemm(int64_t rows, int64_t columns, int64_t depth, Strided<C> a, RightOperand<C> b,
+template <class C, class E>
+inline void tile_gemm(int64_t rows, int64_t columns, int64_t steps, Strided<E> a, RightOperand<E> b,
                       C* c, int64_t c_stride, bool accumulate) {
   for (int64_t j = 0; j < columns; j += kTileColumns<C>) {
     for (int64_t i = 0; i < rows; i += kTileRows) {
-      const Strided<C> a_rows{a.data + i * a.row_stride, a.row_stride, a.column_stride};
-      register_tile(depth, a_rows, b.data + j * b.column_step, b.row_stride, c + i * c_stride + j,
+      const Strided<E> a_rows{a.data + i * a.row_stride, a.row_stride, a.column_stride};
+      register_tile(steps, a_rows, b.data + j * b.column_step, b.row_stride, c + i * c_stride + j,
                     c_stride, accumulate);
     }
   }
 }
 
-// --- tiles of attention ---
+// --- operands ---
 
 /// Queries that a score tile covers. Scores are computed up to the last column that any of them
 /// may see, so that half a tile a row is wasted on masked ones.
 inline constexpr int64_t kQueryTile = kAttentionQueryTile;
 
-/// [rows, width] of type T, rows `stride` apart, as compute type: [padded rows, padded width],
-/// zeros where there is nothing.
+/// A row's next kPairLanes elements as pairs, zeros beyond `count`.
+inline U32Vector load_pairs(const Bfloat16* from, int64_t count) {
+  U32Vector value{};
+  if (count >= kPairLanes) {
+    __builtin_memcpy(&value, from, sizeof value);
+  } else if (count > 0) {
+    __builtin_memcpy(&value, from, static_cast<uint64_t>(count) * sizeof(Bfloat16));
+  }
+  return value;
+}
+
+#if defined(__AVX512BF16__)
+/// Two vectors as pairs: each element with its neighbour.
+inline U32Vector narrowed(F32Vector first, F32Vector second) {
+  return (U32Vector)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+}
+/// Two vectors as pairs: each element of the one with its counterpart in the other.
+inline U32Vector interleaved(F32Vector lower, F32Vector upper) {
+  typedef uint16_t U16Vector __attribute__((vector_size(kVectorBytes)));
+  constexpr int lanes = kVectorBytes / 4;
+  U16Vector order{};
+  for (int i = 0; i < lanes; ++i) {
+    order[2 * i] = static_cast<uint16_t>(i);
+    order[2 * i + 1] = static_cast<uint16_t>(lanes + i);
+  }
+  return (U32Vector)__builtin_shuffle((U16Vector)narrowed(lower, upper), order);
+}
+#endif
+
+/// Of what becomes a probability of type T.
 template <class T>
-inline void pack(const T* from, int64_t stride, int64_t rows, int64_t width, ComputeType<T>* to,
-                 int64_t padded_rows, int64_t padded_width, ComputeType<T> scale) {
+[[gnu::always_inline]] inline Vector<T> score_exp(Vector<T> x) {
+  if constexpr (sizeof(T) == 2) return vector_exp_narrow(x);
+  return vector_exp(x);
+}
+
+/// [rows, width] of type T, rows `stride` apart, as an operand whose depth is the width: [padded
+/// rows, padded width / depth of a step], zeros where there is nothing.
+template <class T>
+inline void pack(const T* from, int64_t stride, int64_t rows, int64_t width, Step<T>* to,
+                 int64_t padded_rows, int64_t padded_width) {
   for (int64_t row = 0; row < padded_rows; ++row) {
-    ComputeType<T>* out = to + row * padded_width;
+    const T* in = from + row * stride;
+    Step<T>* out = to + row * padded_width / kStepDepth<T>;
     const int64_t filled = row < rows ? width : 0;
-    sweep<T>(filled, [&](int64_t i, auto lanes) {
-      store(out + i, load(from + row * stride + i, lanes) * broadcast<T>(scale), lanes);
-    });
-    for (int64_t i = filled; i < padded_width; ++i) out[i] = 0;
+    if constexpr (kIsPaired<Step<T>>) {
+      for (int64_t i = 0; i < padded_width; i += kPairLanes)
+        store(out + i / 2, load_pairs(in + i, filled - i));
+    } else {
+      sweep<T>(filled, [&](int64_t i, auto lanes) { store(out + i, load(in + i, lanes)); });
+      for (int64_t i = filled; i < padded_width; ++i) out[i] = 0;
+    }
   }
 }
 
-/// The transpose of what pack() made, [rows, width], as panels of columns: one panel a kTileColumns
+/// The same as an operand whose depth is the rows: [padded rows / depth of a step, padded width].
+/// Where steps are pairs, each kPairLanes columns have the even ones first, and so have the results
+/// of multiplying by it, for unpack() to undo.
+template <class T>
+inline void pack_by_rows(const T* from, int64_t stride, int64_t rows, int64_t width, Step<T>* to,
+                         int64_t padded_rows, int64_t padded_width) {
+  if constexpr (kIsPaired<Step<T>>) {
+    for (int64_t row = 0; row < padded_rows; row += 2) {
+      const T* in = from + row * stride;
+      uint32_t* out = to + row / 2 * padded_width;
+      for (int64_t i = 0; i < padded_width; i += kPairLanes) {
+        const U32Vector a = load_pairs(in + i, row < rows ? width - i : 0);
+        const U32Vector b = load_pairs(in + stride + i, row + 1 < rows ? width - i : 0);
+        store(out + i, (a & 0xffffU) | (b << 16));
+        store(out + i + kLanes<float>, (a >> 16) | (b & 0xffff0000U));
+      }
+    }
+  } else {
+    pack(from, stride, rows, width, to, padded_rows, padded_width);
+  }
+}
+
+/// The transpose of what pack() made, [rows, steps], as panels of columns: one panel a kTileColumns
 /// rows. `rows` is a multiple of that.
-template <class C>
-inline void transpose_to_panels(const C* from, int64_t rows, int64_t width, C* to) {
+template <class C, class E>
+inline void transpose_to_panels(const E* from, int64_t rows, int64_t steps, E* to) {
   constexpr int64_t panel = kTileColumns<C>;
   for (int64_t first = 0; first < rows; first += panel) {
-    const C* block = from + first * width;
-    C* out = to + first * width;
-    for (int64_t w = 0; w < width; ++w) {
-      for (int64_t row = 0; row < panel; ++row) out[w * panel + row] = block[row * width + w];
+    const E* block = from + first * steps;
+    E* out = to + first * steps;
+    for (int64_t k = 0; k < steps; ++k) {
+      for (int64_t row = 0; row < panel; ++row) out[k * panel + row] = block[row * steps + k];
+    }
+  }
+}
+
+/// [rows, columns] of sums, rows `stride` apart, as a left operand whose depth is the columns; in
+/// `to` where steps are pairs.
+template <class T>
+inline Strided<Step<T>> left_operand(const ComputeType<T>* sums, int64_t stride, int64_t rows,
+                                     int64_t columns, Step<T>* to) {
+  if constexpr (kIsPaired<Step<T>>) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < columns; i += kPairLanes) {
+        const auto* from = sums + row * stride + i;
+        store(to + (row * stride + i) / 2, narrowed(load(from), load(from + kLanes<float>)));
+      }
+    }
+    return {to, stride / 2, 1};
+  } else {
+    return {sums, stride, 1};
+  }
+}
+
+/// Its transpose as a left operand, whose depth is the rows.
+template <class T>
+inline Strided<Step<T>> transposed_left_operand(const ComputeType<T>* sums, int64_t stride,
+                                                int64_t rows, int64_t columns, Step<T>* to) {
+  if constexpr (kIsPaired<Step<T>>) {
+    for (int64_t row = 0; row < rows; row += 2) {
+      for (int64_t i = 0; i < columns; i += kLanes<float>) {
+        const auto* from = sums + row * stride + i;
+        store(to + row / 2 * stride + i, interleaved(load(from), load(from + stride)));
+      }
+    }
+    return {to, 1, stride};
+  } else {
+    return {sums, 1, stride};
+  }
+}
+
+/// Rows of sums times `factor` as type T, their columns as pack_by_rows() orders them.
+template <class T>
+inline void unpack(const ComputeType<T>* from, int64_t from_stride, int64_t rows, int64_t width,
+                   ComputeType<T> factor, T* to, int64_t stride) {
+  for (int64_t row = 0; row < rows; ++row, from += from_stride, to += stride) {
+    if constexpr (kIsPaired<Step<T>>) {
+      for (int64_t i = 0; i < width; i += kPairLanes) {
+        const EvenOdd value = load(from + i, Pairs{}) * factor;
+        if (i + kPairLanes <= width) {
+          store(to + i, value, Pairs{});
+        } else {
+          T padded[kPairLanes];
+          store(padded, value, Pairs{});
+          __builtin_memcpy(to + i, padded, static_cast<uint64_t>(width - i) * sizeof(T));
+        }
+      }
+    } else {
+      sweep<T>(width, [&](int64_t i, auto lanes) {
+        store(to + i, load(from + i, lanes) * broadcast<T>(factor), lanes);
+      });
     }
   }
 }
@@ -123,6 +295,10 @@ class Scratch {
     C* piece = begin_ == nullptr ? nullptr : begin_ + taken_;
     taken_ += round_up(elements, 16);
     return piece;
+  }
+  template <class E>
+  E* take_as(int64_t elements) {
+    return reinterpret_cast<E*>(take(elements));
   }
   int64_t taken() const { return taken_; }
 

@@ -19,6 +19,9 @@ RangeKernels make_table(const char* instruction_set);
 namespace isa_x86_64_v4 {
 RangeKernels make_table(const char* instruction_set);
 }
+namespace isa_x86_64_v4_bf16 {
+RangeKernels make_table(const char* instruction_set);
+}
 
 namespace {
 
@@ -42,6 +45,8 @@ const std::vector<RangeKernels>& available_range_kernels() {
   static const std::vector<RangeKernels> available = [] {
     std::vector<RangeKernels> tables;
 #ifdef __x86_64__
+    if (has_x86_64_v4() && __builtin_cpu_supports("avx512bf16"))
+      tables.push_back(isa_x86_64_v4_bf16::make_table("x86-64-v4+bf16"));
     if (has_x86_64_v4()) tables.push_back(isa_x86_64_v4::make_table("x86-64-v4"));
     if (has_x86_64_v3()) tables.push_back(isa_x86_64_v3::make_table("x86-64-v3"));
 #endif
