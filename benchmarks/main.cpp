@@ -62,7 +62,6 @@ ExitCode run(int argc, const char* const* argv) {
     return ExitCode::ok;
   }
   instruments::start_autograd_threads();
-  if (options->threads) at::set_num_threads(*options->threads);
   if (options->find_limit) return harness::run_find_limit(*options, plan, device);
   if (options->serve) return harness::serve(*options, plan, device, weights ? &*weights : nullptr);
   return harness::run_suite(*options, plan, device, components::parts_of_step(),

@@ -207,6 +207,14 @@ def test_a_full_disk_names_the_file_of_the_output(tmp_path: Path) -> None:
     assert error.value.filename == "/dev/full"
 
 
+def test_a_program_whose_output_cannot_be_kept_may_keep_its_own(tmp_path: Path) -> None:
+    trap = "mkdir -p $folder; trap 'touch $folder/kept; exit' INT"
+    script = f"{trap}; while echo a line; do sleep 0.05; done"
+    with pytest.raises(OSError, match="No space left"):
+        training(tmp_path, script).run([], tmp_path / "out", Path("/dev/full"))
+    assert (tmp_path / "out" / "kept").exists()
+
+
 @pytest.mark.parametrize("status", [0, 130])
 def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int) -> None:
     """By Ctrl-C at a terminal, which every process of its group gets: a second one would kill."""

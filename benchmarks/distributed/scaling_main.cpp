@@ -125,7 +125,6 @@ ExitCode run(int argc, const char* const* argv, const LaunchEnvironment& where) 
   options->variant = variant_of_ranks(resolved(options->variant, options->dtype, traits));
   instruments::host_allocator::install();
   instruments::start_autograd_threads();
-  if (options->threads) at::set_num_threads(*options->threads);
   return run_scaling(*options, where, device);
 }
 

@@ -193,15 +193,16 @@ void Journal::write_line(const Json& line) {
 }
 
 void check_same_circumstances(const std::filesystem::path& file, const Json& header,
-                              const Json& now, const std::vector<std::string>& keys) {
-  for (const auto& key : keys) {
-    const Json then = header.value(key, Json());
-    const Json current = now.value(key, Json());
+                              const Json& now, const std::vector<std::string>& paths) {
+  for (const auto& path : paths) {
+    const Json::json_pointer pointer("/" + path);
+    const Json then = header.contains(pointer) ? header.at(pointer) : Json();
+    const Json current = now.contains(pointer) ? now.at(pointer) : Json();
     if (then != current) {
       throw std::invalid_argument(fmt::format(
           "--resume: journal {} was written with {} = {}, this run has {}; results of both must "
           "not be mixed",
-          file.string(), key, printable_json(then), printable_json(current)));
+          file.string(), path, printable_json(then), printable_json(current)));
     }
   }
 }

@@ -170,20 +170,21 @@ std::string above_peak(const Case& test_case, const MeasuredPeaks& peaks, double
 }
 
 Json describe_weights(const Weights& weights) {
-  const ModelDimensions& d = weights.config().dimensions();
-  return {{"parameters", weights.parameter_count()},
-          {"fingerprint", weights.fingerprint()},
-          {"vocab_size", d.vocab_size},
-          {"hidden_dim", d.hidden_dim},
-          {"n_layers", d.n_layers},
-          {"n_heads", d.n_heads},
-          {"n_kv_heads", d.n_kv_heads},
-          {"intermediate_dim", d.intermediate_dim},
-          {"norm_eps", d.norm_eps},
-          {"rope_theta", d.rope_theta}};
+  Json described = {{"parameters", weights.parameter_count()},
+                    {"fingerprint", weights.fingerprint()}};
+  described.update(dimensions_of(weights.config()));
+  return described;
 }
 
 }  // namespace
+
+Json dimensions_of(const ModelConfig& config) {
+  const ModelDimensions& d = config.dimensions();
+  return {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
+          {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
+          {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
+          {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+}
 
 double seconds_of_unit(const std::string& time_unit) {
   if (time_unit == "ns") return 1e-9;
@@ -383,8 +384,17 @@ Json run_context(const Options& options, const instruments::Device& device,
 }
 
 std::vector<std::string> circumstances_to_keep() {
-  return {"schema_version", "git_commit", "device",     "torch_version", "threads",
-          "seed",           "verify",     "cold_cache", "weights"};
+  return {"schema_version",
+          "git_commit",
+          "device",
+          "torch_version",
+          "threads",
+          "seed",
+          "verify",
+          "cold_cache",
+          "weights",
+          "settings/blas",
+          "settings/sdpa_backends"};
 }
 
 }  // namespace tinyllama::harness

@@ -120,7 +120,10 @@ Json benchmark_context();
 /// null where they are drawn from the seed.
 Json run_context(const Options& options, const instruments::Device& device, const Weights* weights);
 
-/// Keys of the context in which a journal and the run that continues it must agree.
+/// The dimensions behind a size's name.
+Json dimensions_of(const ModelConfig& config);
+
+/// Where in the context a journal and the run that continues it must agree: `key` or `key/key`.
 std::vector<std::string> circumstances_to_keep();
 
 }  // namespace tinyllama::harness

@@ -168,11 +168,6 @@ ServeRequest parse_serve_request(const std::string& line, double most_seconds) {
   return parsed;
 }
 
-struct Server::OpenCase {
-  const Case* test_case = nullptr;
-  CaseWork work;
-};
-
 Server::Server(const instruments::Device& device, const std::vector<Case>& cases,
                const RunSettings& settings, const std::vector<KnownSlowdown>& slow)
     : device_(device), cases_(cases), settings_(settings), no_peaks_(device) {
@@ -210,7 +205,7 @@ const Case& Server::find_case(const std::string& name) const {
   return *found;
 }
 
-Server::OpenCase& Server::find_open(const std::string& name) {
+CaseWork& Server::find_open(const std::string& name) {
   const auto found = open_.find(name);
   if (found != open_.end()) return found->second;
   find_case(name);
@@ -240,13 +235,13 @@ Json Server::open(const ServeRequest& request) {
   }
   Json answer;
   const std::string failure = failure_of(device_, settings_.memory_limit_bytes,
-                                         [&] { answer = prove_and_prepare(request, test_case); });
+                                         [&] { answer = prepare(request, test_case); });
   if (failure.empty()) return answer;
   drop(request.case_name);
   return {{"failed", failure}};
 }
 
-Json Server::prove_and_prepare(const ServeRequest& request, const Case& test_case) {
+Json Server::prepare(const ServeRequest& request, const Case& test_case) {
   // Memory that the allocator keeps for later would not count as free.
   if (!refuse(test_case).empty()) instruments::release_cached_memory(device_);
   const std::string reason = refuse(test_case);
@@ -258,36 +253,29 @@ Json Server::prove_and_prepare(const ServeRequest& request, const Case& test_cas
     if (!verdict.failure.empty()) return {{"failed", verdict.failure}};
     answer["max_rel_error"] = verdict.max_rel_error;
   }
-  OpenCase& opened = open_[request.case_name];
-  opened.test_case = &test_case;
-  prepare(request, opened, answer);
+  CaseWork& opened = open_[request.case_name];
+  opened = build_work(device_, test_case, settings_.seed, settings_.weights);
+  if (const auto slow = slowed_.find(request.case_name); slow != slowed_.end())
+    opened.item = std::make_unique<SlowedWork>(std::move(opened.item), device_, slow->second);
+  answer["seconds"] =
+      warm_up(device_, *opened.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
+  if (!request.meter) return answer;
+  const Metering metering = meter_work(device_, test_case, opened);
+  const std::string wrong = wrong_flops(test_case, metering);
+  if (!wrong.empty()) throw std::runtime_error(wrong);
+  answer["counters"] = fixed_counters(test_case, metering);
   return answer;
 }
 
-void Server::prepare(const ServeRequest& request, OpenCase& opened, Json& answer) {
-  opened.work = build_work(device_, *opened.test_case, settings_.seed, settings_.weights);
-  if (const auto slow = slowed_.find(request.case_name); slow != slowed_.end()) {
-    opened.work.item =
-        std::make_unique<SlowedWork>(std::move(opened.work.item), device_, slow->second);
-  }
-  answer["seconds"] =
-      warm_up(device_, *opened.work.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
-  if (!request.meter) return;
-  const Metering metering = meter_work(device_, *opened.test_case, opened.work);
-  const std::string wrong = wrong_flops(*opened.test_case, metering);
-  if (!wrong.empty()) throw std::runtime_error(wrong);
-  answer["counters"] = fixed_counters(*opened.test_case, metering);
-}
-
 Json Server::time(const ServeRequest& request) {
-  OpenCase& opened = find_open(request.case_name);
+  const CaseWork& opened = find_open(request.case_name);
   std::vector<double> seconds;
   const auto timing = [&] {
     const auto length = std::chrono::duration<double>(request.seconds);
     const TimingGoal goal{
         .min_seconds = std::numeric_limits<double>::infinity(),
         .deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(length)};
-    seconds = time_until(device_, *opened.work.item, flusher_.get(), goal).seconds;
+    seconds = time_until(device_, *opened.item, flusher_.get(), goal).seconds;
   };
   const std::string failure = failure_of(device_, settings_.memory_limit_bytes, timing);
   if (failure.empty()) return {{"seconds", seconds}};

@@ -45,18 +45,16 @@ class Server {
   Json answer(const std::string& line);
 
  private:
-  struct OpenCase;
   Json open(const ServeRequest& request);
   Json time(const ServeRequest& request);
   Json close(const ServeRequest& request);
   const Case& find_case(const std::string& name) const;
-  OpenCase& find_open(const std::string& name);
+  CaseWork& find_open(const std::string& name);
   /// What open cases use: neither free nor left of the user's limit.
   int64_t live_bytes() const;
   std::string refuse(const Case& test_case) const;
   Runner::Verdict verify(const Case& test_case);
-  Json prove_and_prepare(const ServeRequest& request, const Case& test_case);
-  void prepare(const ServeRequest& request, OpenCase& opened, Json& answer);
+  Json prepare(const ServeRequest& request, const Case& test_case);
   void drop(const std::string& name);
 
   instruments::Device device_;
@@ -65,7 +63,7 @@ class Server {
   MeasuredPeaks no_peaks_;
   std::unique_ptr<Runner> prover_;  // made when the first proof is asked for
   std::unique_ptr<CacheFlusher> flusher_;
-  std::map<std::string, OpenCase> open_;
+  std::map<std::string, CaseWork> open_;
   std::map<std::string, double> slowed_;  // fractions, by case
 };
 

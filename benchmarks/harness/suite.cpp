@@ -139,18 +139,9 @@ void Progress::erase_status() {
 Json sizes_of(const std::vector<Case>& cases) {
   Json sizes = Json::object();
   for (const Case& test_case : cases) {
-    const ModelDimensions& d = test_case.workload.config.dimensions();
-    sizes[test_case.size] = {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
-                             {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
-                             {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
-                             {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+    sizes[test_case.size] = dimensions_of(test_case.workload.config);
   }
   return sizes;
-}
-
-Json object_at(const Json& parent, const char* key) {
-  const Json found = parent.value(key, Json());
-  return found.is_object() ? found : Json::object();
 }
 
 // One run of a plan, from the first message to the last.
@@ -218,14 +209,10 @@ class SuiteRun {
 
   void take_over_journal() {
     const JournalContents contents = Journal::read(options_.journal_file);
-    check_same_circumstances(options_.journal_file, contents.header, document_.context,
-                             circumstances_to_keep());
-    check_same_circumstances(options_.journal_file, object_at(contents.header, "settings"),
-                             document_.context.at("settings"), {"blas", "sdpa_backends"});
-    std::vector<std::string> sizes;
-    for (const auto& size : document_.context.at("sizes").items()) sizes.push_back(size.key());
-    check_same_circumstances(options_.journal_file, object_at(contents.header, "sizes"),
-                             document_.context.at("sizes"), sizes);
+    std::vector<std::string> kept = circumstances_to_keep();
+    for (const auto& size : document_.context.at("sizes").items())
+      kept.push_back("sizes/" + size.key());
+    check_same_circumstances(options_.journal_file, contents.header, document_.context, kept);
     // A run that was killed while it measured its peaks has none yet.
     if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));
     for (const auto& result : contents.results) {

@@ -509,7 +509,6 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   }
   instruments::host_allocator::install();
   instruments::start_autograd_threads();
-  if (options->threads) at::set_num_threads(*options->threads);
   if (options->deterministic) make_deterministic();
   std::vector<std::string> command(argv, argv + argc);
   std::ranges::transform(command, command.begin(), instruments::without_folders);

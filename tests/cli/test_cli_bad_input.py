@@ -80,8 +80,8 @@ def test_journal_of_another_run_or_none_is_refused_and_left_alone(
         ([lines[0], "{", lines[-1]], "line 2: is not valid JSON", ""),
         (lines, "was written with seed = ", "--seed=7"),
         # the names of cases are the same
-        ([other_size, *lines[1:]], "was written with custom = ", ""),
-        (lines, "was written with sdpa_backends = ", "--sdpa-backend=math"),
+        ([other_size, *lines[1:]], "was written with sizes/custom = ", ""),
+        (lines, "was written with settings/sdpa_backends = ", "--sdpa-backend=math"),
     ]
     for content, expected, option in bad:
         file = write_journal(tmp_path / "journal.jsonl", *content)

@@ -89,6 +89,7 @@ class Ended:
 
 ENDING = "interrupted: ending after what is in hand; Ctrl-C once more ends at once"
 SAID_NOTHING = "it said nothing"
+ENDING_S = 30.0
 
 
 def _listen(
@@ -110,6 +111,19 @@ def _listen(
                 Progress().line(ENDING)
             is_interrupted = True
     return is_interrupted
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Where nobody can listen any more: it is asked to end, and may keep what it has; after
+    ENDING_S its whole session is killed, since children would keep processors busy."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=ENDING_S)  # reads on: a full pipe would hold it up
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextlib.contextmanager
@@ -173,10 +187,7 @@ def run_program(
             is_interrupted = _listen(process, heard, hear_and_keep)
         finally:
             if process.poll() is None:
-                # the whole session: children would keep processors busy
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _end(process)
             (process.stderr or process.stdout).close()
         written.seek(0)
         output = "".join(heard) if as_one else written.read().decode("utf-8", errors="replace")
