@@ -21,7 +21,7 @@ struct Shape {
 
 // Tiles are 32 queries and 64 keys, blocks 256 keys, parts 256 queries; vectors up to 16 elements.
 const std::vector<Shape> kShapes = {{1, 1, 1, 1, 2},   {2, 7, 4, 2, 5},    {1, 32, 2, 2, 16},
-                                    {2, 33, 6, 3, 12}, {1, 65, 4, 1, 33},  {3, 128, 4, 4, 32},
+                                    {2, 33, 6, 3, 30}, {1, 65, 4, 1, 33},  {3, 128, 4, 4, 32},
                                     {1, 257, 2, 1, 8}, {1, 300, 2, 2, 64}, {1, 530, 2, 1, 4}};
 
 // softmax(scale q k^T, causal) v with the scores in memory, KV heads repeated.
