@@ -6,7 +6,6 @@ options decide set anew: work and memory by formulas, times from both.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
 import json
@@ -24,10 +23,6 @@ GIB = 2**30
 STORED: Json = json.loads(Path(__file__).with_name("training_summary.json").read_text("utf-8"))
 ALL_PROFILERS = ("operators", "memory", "flops")
 PROFILER_OPTIONS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
-DIMENSIONS = (
-    *("vocab_size", "hidden_dim", "n_layers"),
-    *("n_heads", "n_kv_heads", "intermediate_dim"),
-)
 FLOPS_PER_SECOND, STEP_SECONDS = 80e9, 0.02
 # of a step, against a plain step of the baseline
 FIRST_STEP, PROFILED_STEP, OTHER_VARIANT = 3.0, 1.1, 0.7
@@ -50,10 +45,9 @@ def step_cost(
     variant: str = "baseline",
     dtype: str = "f32",
     free_bytes: float = 8 * GIB,
-    **dimensions: int,
 ) -> CaseCost:
     """Of a training step; batch and sequence 0: the size's own."""
-    of = problem_sizes().get(size, {}) | dimensions
+    of = problem_sizes()[size]
     batch, seq, d = batch or of["batch"], seq or of["seq"], of["hidden_dim"]
     kv = d // of["n_heads"] * of["n_kv_heads"]
     block = 2 * d * d + 2 * d * kv + 3 * d * of["intermediate_dim"]
@@ -187,26 +181,25 @@ def made_up_summary(
     profilers: Sequence[str] = ALL_PROFILERS,
     gpu: bool = False,
     shapes: bool = False,
-    **dimensions: int,
 ) -> Json:
     """performance_summary.json of a run that nobody made; `changes` replaces keys by dotted path.
 
-    `profilers`: any of operators, memory, flops. `dimensions`: hidden_dim and the like.
+    `profilers`: any of operators, memory, flops.
     """
-    found, cost = copy.deepcopy(STORED), step_cost(size, batch_size, seq_len, variant, **dimensions)
+    found, cost = copy.deepcopy(STORED), step_cost(size, batch_size, seq_len, variant)
     seconds = STEP_SECONDS + cost.model_flops / FLOPS_PER_SECOND
     seconds *= 1 if variant == "baseline" else OTHER_VARIANT
     peak = cost.predicted_memory_bytes
     if gpu:
         device = {"name": "Made-up GPU", "backend": "hip", "architecture": "gfx942"}
         found["context"]["device"] |= device | {"memory_bytes": 64 * GIB}
-    of = problem_sizes()[size] | dimensions
+    of = problem_sizes()[size]
     scores = score_bytes(batch_size, seq_len, variant, of)
     found["configuration"] |= {
-        **{"size": "custom" if dimensions else size, "dtype": dtype, "variant": variant},
+        **{"size": size, "dtype": dtype, "variant": variant},
         **{"batch_size": batch_size, "seq_len": seq_len, "num_steps": num_steps},
         **{"switches": "qkv+gate_up+sdpa" if variant == "fused" else variant},
-        **{name: of[name] for name in DIMENSIONS},
+        **{name: value for name, value in of.items() if name not in ("batch", "seq")},
     }
     found["model"] = {
         "total_parameters": cost.parameters,
@@ -259,21 +252,16 @@ def write_profile(folder: Path, summary: Json) -> Path:
 
 def summary_of(options: Sequence[str], *, gpu: bool = False) -> Json:
     """What a run with these options of the program leaves."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name, default in (("size", "tiny"), ("dtype", "f32"), ("variant", "baseline")):
-        parser.add_argument(f"--{name}", default=default)
-    for name in ("batch_size", "seq_len", *DIMENSIONS):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, dest=name)
-    parser.add_argument("--num-steps", type=int, default=50)
-    for flag, name in zip(PROFILER_OPTIONS, ALL_PROFILERS, strict=True):
-        parser.add_argument(flag, dest=name, action="store_true")
-    given = vars(parser.parse_known_args(options)[0])
-    profilers = [name for name in ALL_PROFILERS if given.pop(name)]
-    own = problem_sizes()[given["size"]]
-    shape = {"batch_size": own["batch"], "seq_len": own["seq"]}
-    given = shape | {name: value for name, value in given.items() if value is not None}
+    given = dict(text.removeprefix("--").split("=") for text in options if "=" in text)
+    own = problem_sizes()[given.get("size", "tiny")]
+    numbers = {"batch-size": own["batch"], "seq-len": own["seq"], "num-steps": 50}
+    named = zip(ALL_PROFILERS, PROFILER_OPTIONS, strict=True)
     return made_up_summary(
-        **given, profilers=profilers, gpu=gpu, shapes="--profile-operators" in options
+        **{key.replace("-", "_"): int(given.get(key, own)) for key, own in numbers.items()},
+        **{key: given[key] for key in ("size", "dtype", "variant") if key in given},
+        profilers=[name for name, flag in named if flag in options],
+        gpu=gpu,
+        shapes="--profile-operators" in options,
     ) | {"command": list(options)}
 
 

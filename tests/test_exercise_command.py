@@ -54,7 +54,7 @@ def test_the_worksheet_is_written_and_complete(
     beside = tmp_path / "new folder" / f"exercise_{number}"
     assert len(list(beside.rglob("performance_summary.json"))) >= 3
     if number == 3:
-        assert "aten::mm" in (beside / "detailed_analysis" / REPORT).read_text()
+        assert "aten::mm" in (beside / "bottleneck_analysis" / REPORT).read_text()
         assert (beside / "bottleneck_analysis/flops_analysis/flops_profile.json").is_file()
         assert "--size=medium" not in {option for call in program.calls for option in call}
 
@@ -132,6 +132,8 @@ def test_what_gives_no_figure_keeps_the_earlier_page(
     [
         (1, "--enable-pytorch-profiler", "- profiled: tiny_llama_train: no room"),
         (2, "--seq-len=512", "tiny_llama_train: no room"),
+        (2, "--profile-operators", "- memory_hotspots: tiny_llama_train: no room"),
+        (2, "--enable-deepspeed-flops", "- bandwidth: tiny_llama_train: no room"),
         (3, "--dtype=amp_bf16", "mixed_precision: tiny_llama_train: no room"),
         (3, "--enable-deepspeed-flops", "bottleneck_analysis: tiny_llama_train: no room"),
         (3, "--num-steps=3", "problem sizes: tiny_llama_train: no room"),

@@ -154,7 +154,7 @@ def worksheet_values(runs: Runs, options: Namespace, evidence: Evidence | None) 
     lengths = [s for s, _ in same_batch]
     parts = {name: [run(key) for _, run in same_batch] for name, key in PEAK_PARTS.items()}
     key = "memory.component_activation_bytes"
-    kept = sorted(operator_shares(runs[HOTSPOTS]("operators")), key=lambda row: -row.kept_bytes)
+    operators = operator_shares(runs[HOTSPOTS]("operators"))
     return {
         "base": base,
         "batch": options.batch_size,
@@ -168,7 +168,7 @@ def worksheet_values(runs: Runs, options: Namespace, evidence: Evidence | None) 
         "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
         "seq_growth": increment_ratio(parts["Total"]),
         "growths": component_growth({s: (b, run(key)) for b, s, run in sequences if run(key)}),
-        "hotspots": kept[:5],
+        "hotspots": sorted(operators, key=lambda row: -row["self_memory_bytes"])[:5],
         "targets": target_shares(base("memory")),
         "effects": known_effects(base.summary or {}, evidence),
     }

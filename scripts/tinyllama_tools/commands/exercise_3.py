@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -81,7 +80,7 @@ from tinyllama_tools.models.bottlenecks import (
 from tinyllama_tools.models.roofline import roofline_point, roofline_position
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"
+ANALYSIS = "bottleneck_analysis"
 # the runs of scripts/profile that add operators, memory and FLOPS
 PROFILED = dict(zip((*list(PROFILINGS)[1:3], ""), SECTIONS, strict=True))
 TOP, STEPS, SHORT_STEPS, STUDY_STEPS = 10, 30, 6, 20
@@ -194,8 +193,8 @@ def forecasts(predictor: Predictor, device: str) -> dict[str, list[CaseCost]]:
 def measure_findings(
     options: Namespace, program: TrainingProgram, predictor: Predictor
 ) -> Findings:
-    """Everything in turn: the runs, with the two reports of steps 1 and 2, and the performance
-    study with profilers, each size's run up to options.max_minutes.
+    """Everything in turn: the runs, the report of scripts/profile, and the performance study with
+    profilers, each size's run up to options.max_minutes.
 
     What ends it before the first run is done passes through, and so does OSError.
     """
@@ -206,10 +205,6 @@ def measure_findings(
         found.evidence, found.compiled = find_evidence(summary), compile_speedup(summary)
         place = folder / ANALYSIS
         write_whole(place / REPORT, report_text(summary, place, TOP, found.evidence))
-    if detailed := runs[f"{ANALYSIS}/pytorch_profiling"].summary:
-        place = folder / DETAILED
-        place.mkdir(exist_ok=True)
-        write_whole(place / REPORT, report_text(detailed, place, TOP, found.evidence))
     if not was_interrupted(runs):
         try:
             limit = 60 * options.max_minutes
@@ -331,27 +326,25 @@ def equal_losses(runs: Runs) -> tuple[int, int]:
 def target_rows(
     runs: Runs, analysis: MeasuredRun, speedup: float | None, gain: float | None
 ) -> list[Any]:
-    """Metric, now, target, and what version 2 reached, as text."""
-    base, after, kernels = runs["baseline"], runs["version_2"], "operators.kernels_per_step"
-    has_kernels = analysis(kernels) is not None
-    key = kernels if has_kernels else "operators.operator_calls_per_step"
-    count = "Kernel count per step" if has_kernels else "Operator count per step (CPU)"
-    rate, mfu = "summary.samples_per_second", analysis(MFU)
+    """Metric, unit, now, target, and what version 2 reached."""
+    base, after, mfu = runs["baseline"], runs["version_2"], analysis(MFU)
+    rate, key, count = "summary.samples_per_second", "operators.kernels_per_step", "Kernel count"
+    if analysis(key) is None:
+        key, count = "operators.operator_calls_per_step", "Operator count (CPU)"
     scores = analysis("memory.breakdown_at_peak.attention_scores")
     # three products a layer fewer, each in forward and twice in backward
     fewer = 3 * 3 * analysis("configuration.n_layers")
-    # now, and what it is multiplied by and what is taken off
-    rows = (
-        ("Training throughput", "samples/sec", base(rate), speedup, 0, after(rate)),
-        ("Model FLOPS Utilization", "%", mfu, speedup, 0, mfu and gain and mfu * gain),
-        ("Peak memory usage", "MB", base(PEAK), 1, scores, after(PEAK)),
-        (count, "", analysis(key), 1, fewer, runs["version_2_profiled"](key)),
-    )
-    found = []
-    for name, unit, now, factor, less, reached in rows:
-        target = None if None in (now, factor, less) else now * factor - less
-        found.append((name, *(v if v is None else shown(v, unit) for v in (now, target, reached))))
-    return found
+
+    def times(now: float | None, factor: float | None) -> float | None:
+        return None if now is None or factor is None else now * factor
+
+    reached = runs["version_2_profiled"](key)
+    return [
+        ("Training throughput", "samples/sec", base(rate), times(base(rate), speedup), after(rate)),
+        ("Model FLOPS Utilization", "%", mfu, times(mfu, speedup), times(mfu, gain)),
+        ("Peak memory usage", "MB", base(PEAK), base(PEAK) and base(PEAK) - scores, after(PEAK)),
+        (f"{count} per step", "", analysis(key), analysis(key) - fewer, reached),
+    ]
 
 
 def plan_values(findings: Findings) -> Json:
@@ -383,7 +376,7 @@ def plan_values(findings: Findings) -> Json:
     }
     top = operator_shares(operators)[:TOP]
     return {
-        "top": [(*row[:3], row.calls, _target_of(row.name)) for row in top],
+        "top": [row | {"target": _target_of(row["name"])} for row in top],
         "ranking": ranking,
         "best": best,
         "phases": (expected(QKV, SWIGLU), expected(ATTENTION)),
@@ -467,15 +460,6 @@ def saturated(sizes: Sequence[Json]) -> str | None:
     return next((a["name"] for a, b in pairs if b["rate"] < a["rate"] * SATURATED_GAIN), None)
 
 
-def batch_gain(batches: Sequence[MeasuredRun]) -> float | None:
-    """Throughput of the largest measured batch over that of half of it (or the next smaller)."""
-    known = [(run("configuration.batch_size"), run.speed) for run in batches if run.speed]
-    if len(known) < 2:
-        return None
-    (before, slow), (after, fast) = known[-2:]
-    return (fast / slow) ** (1 / math.log2(after / before)) if after > before else None
-
-
 def largest_fitting(found: Sequence[CaseCost]) -> CaseCost | None:
     """By parameters, then by batch."""
     fitting = [cost for cost in found if cost.fits]
@@ -502,9 +486,11 @@ def size_values(findings: Findings) -> Json:
     sizes = [size_row(name, run) for name, run in findings.sizes.items()]
     by_size = {size["name"]: size for size in sizes}
     left_out = {r.size: r.failure or r.refusal for r in findings.results if not r.is_measured}
+    # half, once and twice the worksheet's
     batches = [r for name, r in findings.runs.items() if re.match("baseline$|batch_", name)]
     batches.sort(key=lambda run: run("configuration.batch_size"))
-    medium, gain = largest_fitting(predicted["medium"]), batch_gain(batches)
+    medium = largest_fitting(predicted["medium"])
+    gain = ratio(batches[-1].speed, batches[-2].speed)
     recommended = medium and medium.name.batch
     if medium and (gain is None or gain < BATCH_GAIN):
         own = next(cost.name.batch for cost in predicted["own"] if cost.name.size == "medium")
@@ -568,7 +554,7 @@ def sheet_of(findings: Findings) -> Sheet:
         also=tuple(findings.sizes.values()),
         interrupted=findings.gap == "interrupted" or any(r.is_interrupted for r in results),
         analysis=findings.analysis,
-        reports=(f"{ANALYSIS}/{REPORT}", f"{DETAILED}/{REPORT}"),
+        report=f"{ANALYSIS}/{REPORT}",
         **values,
     )
 

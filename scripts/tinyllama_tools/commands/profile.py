@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tinyllama_tools.commands.training_runs import (
     PROFILINGS,
@@ -97,52 +97,29 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-class OperatorShare(NamedTuple):
-    """An operator in one step: `share_percent` of the recorded work, `cpu_percent` of the host's.
-
-    `seconds`: of its own on the device that shares are of (the CPU where there is no other).
-    `kept_bytes`: stay allocated after it.
-    """
-
-    name: str
-    share_percent: float
-    cpu_percent: float
-    cpu_seconds: float
-    cpu_total_seconds: float
-    device_seconds: float | None
-    calls: float
-    kept_bytes: float
-
-    @property
-    def seconds(self) -> float:
-        return self.cpu_seconds if self.device_seconds is None else self.device_seconds
-
-
-OPERATOR_SUMS = (
+OF_A_STEP = (
     *("cpu_self_seconds", "cpu_total_seconds", "device_self_seconds"),
     *("calls", "self_memory_bytes"),
 )
 
 
-def operator_shares(operators: Json) -> list[OperatorShare]:
-    """All operators, largest share first, per recorded step.
-
-    The file's rows of one name, which shapes or stacks tell apart, become one.
-    """
-    steps, named = operators["steps"], {}
+def operator_shares(operators: Json) -> list[Json]:
+    """All operators, largest share first: the keys of the file's table, of one recorded step, and
+    `cpu_percent` of the host's time. The file's rows of one name, which shapes or stacks tell
+    apart, become one."""
+    named: dict[str, list[Json]] = {}
     for row in operators["table"]:
         named.setdefault(row["name"], []).append(row)
-    host = sum(row["cpu_self_seconds"] for row in operators["table"]) / steps
+    host = sum(row["cpu_self_seconds"] for row in operators["table"])
     found = []
     for name, rows in named.items():
+        of = {key: sum(row[key] or 0 for row in rows) / operators["steps"] for key in OF_A_STEP}
+        if rows[0]["device_self_seconds"] is None:
+            of["device_self_seconds"] = None
         share = sum(row["share_percent"] for row in rows)
-        own, total, device, calls, kept = (
-            sum(row[key] or 0 for row in rows) / steps for key in OPERATOR_SUMS
-        )
-        on_device = device if rows[0]["device_self_seconds"] is not None else None
-        of_host = 100 * own / host if host else 0.0
-        found.append(OperatorShare(name, share, of_host, own, total, on_device, calls, kept))
-    return sorted(found, key=lambda row: -row.share_percent)
+        of_host = 100 * of["cpu_self_seconds"] * operators["steps"] / host if host else 0.0
+        found.append(of | {"name": name, "share_percent": share, "cpu_percent": of_host})
+    return sorted(found, key=lambda row: -row["share_percent"])
 
 
 def report_text(
@@ -203,8 +180,9 @@ def paired(a: Seconds, b: Seconds) -> list[list[Any]]:
 
 
 def operator_seconds(operators: Json) -> Seconds:
-    """Of its own, by operator."""
-    return {row.name: row.seconds for row in operator_shares(operators)}
+    """Of its own by operator, on the device that shares are of."""
+    clock = "device" if operators["device_time"] == "gpu" else "cpu"
+    return {row["name"]: row[f"{clock}_self_seconds"] or 0.0 for row in operator_shares(operators)}
 
 
 def component_seconds(operators: Json) -> Seconds:

@@ -246,7 +246,7 @@ def make_sheet(
     """
     every = (*runs.values(), *also)
     first = next((run.summary for run in every if run.summary), None)
-    about = {**runs, "every": every, "missing": missing, "measured": first}
+    about = {**runs, "every": every, "missing": missing, "summary": first}
     page = page_of(name, **about, **values) if first else ""
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1
     if interrupted or was_interrupted(runs):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import component_percent, value_at
@@ -105,46 +105,35 @@ def fragmentation_share(summary: Json) -> float | None:
     return 100 * spent / total if total > 0 else None
 
 
-class Category(NamedTuple):
-    """A row of exercise 3's worksheet. Any of `switches` is its optimization. `share_of`: what its
-    share of the step is of; `why`: the assumption behind its factor."""
-
-    name: str
-    difficulty: str
-    worksheet_speedup: str
-    switches: tuple[str, ...]
-    share_of: str
-    why: str
-
-
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"
 LAUNCHES, MEMORY, SOFTMAX = "Kernel launch overhead", "Memory fragmentation", "Softmax operations"
 OF_ATTENTION = ("sdpa", "fused_attention")
-CATEGORIES = (
-    Category(
+# Rows of exercise 3's worksheet: name, difficulty and speedup as it says, the switches of which any
+# is its optimization, what its share of the step is of, and the assumption behind its factor.
+CATEGORIES: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
+    (
         *(QKV, "Low-Medium", "1.2-1.5x", ("qkv",), "products of Q, K and V"),
         "3 launches become 1 with the same FLOPs: only the launch part of the time shrinks",
     ),
-    Category(
+    (
         *(ATTENTION, "Medium", "1.3-2.0x", OF_ATTENTION, "scores, softmax and values"),
         "a causal kernel in tiles computes S(S+1)/2 of the S x S scores; saved traffic not counted",
     ),
-    Category(
+    (
         *(SWIGLU, "Low", "1.1-1.3x", ("gate_up", "fused_swiglu")),
         "products of gate and up, and silu(gate) * up",
         "2 launches become 1 with the same FLOPs; silu(gate) * up moves 3 tensors instead of 5",
     ),
-    Category(
-        *(LAUNCHES, "Medium-High", "1.5-3.0x", ("graph",)),
-        "time of launches against computation",
+    (
+        *(LAUNCHES, "Medium-High", "1.5-3.0x", ("graph",), "time of launches against computation"),
         "GPU: a captured graph is one launch; CPU: 7 products of a layer become 4 by fusion",
     ),
-    Category(
+    (
         *(MEMORY, "Medium", "1.1-1.4x", ()),
         "operators that get or return memory, of the host's time",
         "a pool serves the allocations below 64 KiB",
     ),
-    Category(
+    (
         *(SOFTMAX, "Medium-High", "1.2-1.8x", OF_ATTENTION),
         "softmax operators, forward and backward",
         "softmax within the tile: S(S+1)/2 of S x S values, none written to memory",
@@ -215,17 +204,18 @@ class Bottleneck:
     whole step with a switch, where an ablation measured one. `priority`: 1 is to be done first.
     """
 
-    category: Category
+    name: str
+    difficulty: str
+    worksheet_speedup: str
+    switches: tuple[str, ...]
+    share_of: str
+    why: str
     share_percent: float | None
     factor: float | None
     expected_speedup: float | None
     upper_bound: float | None
     measured: tuple[str, Ratio] | None
     priority: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.category.name
 
     @property
     def measured_text(self) -> str | None:
@@ -249,7 +239,7 @@ class Bottleneck:
         if self.best_known_speedup is None:
             return None
         impact = 1 if self.best_known_speedup >= HIGH_IMPACT else 3
-        return impact if self.category.difficulty in LOW_EFFORT else impact + 1
+        return impact if self.difficulty in LOW_EFFORT else impact + 1
 
     @property
     def is_shown(self) -> bool:
@@ -269,28 +259,24 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     `summary`: a checked performance_summary.json. `ablation`: ablations.find_evidence().
     """
     shares, factors = category_shares(summary), category_factors(summary)
-    switches = set(summary["configuration"]["switches"].split("+"))
+    on = set(summary["configuration"]["switches"].split("+"))
 
-    def judged(category: Category) -> Bottleneck:
-        share, factor = shares[category.name], factors[category.name]
-        if switches & {*category.switches}:
+    def judged(name: str, *about: Any) -> Bottleneck:  # noqa: ANN401
+        share, factor, own = shares[name], factors[name], about[2]
+        if on & {*own}:
             factor = 1.0  # this profile has it already
         part = None if share is None else min(share, 100.0) / 100
-        return Bottleneck(
-            category,
-            share,
-            factor,
-            None if part is None or factor is None else amdahl(part, factor),
-            None if part is None or part == 1 else 1 / (1 - part),
-            ablation.best(category.switches) if ablation else None,
-        )
+        expected = None if part is None or factor is None else amdahl(part, factor)
+        bound = None if part is None or part == 1 else 1 / (1 - part)
+        measured = ablation.best(own) if ablation else None
+        return Bottleneck(name, *about, share, factor, expected, bound, measured)
 
     def urgency(found: Bottleneck) -> tuple[bool, int, float, float]:
         quadrant = found.quadrant or len(QUADRANTS) + 1
         best, share = found.best_known_speedup or 0.0, found.share_percent or 0.0
         return not found.is_worthwhile, quadrant, -best, -share
 
-    ordered = sorted(map(judged, CATEGORIES), key=urgency)
+    ordered = sorted((judged(*category) for category in CATEGORIES), key=urgency)
     return [replace(found, priority=rank) for rank, found in enumerate(ordered, start=1)]
 
 
