@@ -44,11 +44,9 @@ from tinyllama_tools.models.bottlenecks import (
     SWIGLU,
     WORTHWHILE_SPEEDUP,
     Bottleneck,
-    Effect,
     effects_by_ablation,
     effects_by_shares,
     rank_bottlenecks,
-    ranked,
     small_calls_percent,
 )
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
@@ -237,8 +235,6 @@ def test_bounds_by_shares_of_the_peak() -> None:
     for layers, all_but_one in ((4, 60), (1, 0)):
         found = {e.name: e.saved_bytes for e in effects_by_shares(memory, layers)}
         assert found == {FLASH: 20, CHECKPOINTING: all_but_one, MIXED: 40, FUSION: 7}
-    slow, fast = Effect("slow", 5, 1.2, ""), Effect("fast", 5, 0.9, "")
-    assert ranked([slow, fast, Effect("more", 6, None, "")])[1:] == [fast, slow]
 
 
 PEAKS = {"sdpa": 90, "fused_attention": 88, "checkpoint": 50, "mixed": 94, "fused_norm": 93}
@@ -249,7 +245,6 @@ def test_measured_effects_are_against_the_baseline() -> None:
     saved = {name: effect.saved_bytes / MIB for name, effect in found.items()}
     assert saved == {FLASH: 12, CHECKPOINTING: 50, MIXED: 6, FUSION: 7}
     assert "`fused_attention`" in found[FLASH].basis and "amp_bf16" in found[MIXED].basis
-    assert found[CHECKPOINTING].time_ratio == pytest.approx(0.5)
     assert effects_by_ablation(ablation(PEAKS), Point("small", "f32", 8, 128)) == []
 
 

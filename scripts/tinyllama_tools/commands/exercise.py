@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.commands.training_runs import say
-from tinyllama_tools.core.app import INTERRUPTED, PROJECT, RESULTS, problem_sizes, write_whole
+from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import minutes, positive, script_parser
-from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import TrainingProgram
 
 EPILOG = """\
@@ -58,16 +57,8 @@ def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> in
     built = options.build_folder / "benchmarks/tiny_llama_train"
     runner = program or TrainingProgram(built, options.shared)
     module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
-    try:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        sheet = module.run_exercise(options, runner)
-    except KeyboardInterrupt:
-        say(f"interrupted: what was measured is in {options.profile_dir}")
-        return INTERRUPTED
-    except BadProfileError as error:
-        # a loss that stops being finite early leaves nothing that a profile could be made of
-        error.exit_status = 1
-        raise
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    sheet = module.run_exercise(options, runner)
     if not sheet.page:
         say(f"nothing was measured: {options.output} is left as it was")
         return sheet.exit_status

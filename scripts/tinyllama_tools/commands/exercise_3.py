@@ -392,7 +392,6 @@ def plan_values(findings: Findings) -> Json:
         "shares": group_shares(components),
         "allocations": fragmentation_share(summary),
         "suspects": suspects,
-        "largest_suspect": largest_of(suspects),
         "gains": {
             "Kernel fusion (reduce launches)": together([best[QKV], best[SWIGLU]]),
             "Memory optimization (bandwidth)": memory,

@@ -32,6 +32,21 @@ MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 PEAK = "summary.peak_memory_bytes"
 
+# What ran, and where.
+CONFIGURATION = (
+    *(("size", "configuration.size", ""), ("batch", "configuration.batch_size", "")),
+    *(("sequence", "configuration.seq_len", ""), ("steps", "configuration.num_steps", "")),
+    *(("data type", "configuration.dtype", ""), ("variant", "configuration.variant", "")),
+    *(("parameters", "model.total_parameters", ""), ("device", "context.device.name", "")),
+    ("backend", "context.device.backend", ""),
+    ("device memory", "context.device.memory_bytes", "MB"),
+    *(("threads", "context.threads", ""), ("libtorch", "context.torch_version", "")),
+    ("runtime", "context.device.runtime_version", ""),
+    ("driver", "context.device.driver_version", ""),
+    *(("commit", "context.git_commit", ""), ("with changes", "context.git_dirty", "")),
+    *(("memory is counted by", "context.memory_source", ""), ("started", "started", "")),
+)
+
 
 def digits(value: float) -> str:
     """Four of them where it is not whole; thousands apart."""
@@ -193,6 +208,7 @@ HELPERS: dict[str, Any] = {
     **{function.__name__: function for function in FUNCTIONS},
     **{"MFU": MFU, "INTENSITY": INTENSITY, "PEAK": PEAK, "timeline_page": TIMELINE_PAGE},
     **{"positions": POSITIONS, "quadrants": QUADRANTS, "high_impact": HIGH_IMPACT},
+    "configuration": CONFIGURATION,
 }
 
 

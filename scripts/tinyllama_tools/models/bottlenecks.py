@@ -299,19 +299,18 @@ FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
 
 @dataclass(frozen=True)
 class Effect:
-    """What an optimization saves of the peak, in bytes, and its step time over that without (None
-    where unknown). `basis`: how this is known. `saved_percent`: of a profile's peak."""
+    """What an optimization saves of the peak, in bytes. `basis`: how this is known.
+    `saved_percent`: of a profile's peak."""
 
     name: str
     saved_bytes: float
-    time_ratio: float | None
     basis: str
     saved_percent: float = 0.0
 
 
 def ranked(effects: Iterable[Effect]) -> list[Effect]:
-    """Most memory saved first; of equals the faster one."""
-    return sorted(effects, key=lambda e: (-e.saved_bytes, e.time_ratio or 1.0))
+    """Most memory saved first."""
+    return sorted(effects, key=lambda effect: -effect.saved_bytes)
 
 
 def effects_by_shares(memory: Json, layers: int) -> list[Effect]:
@@ -321,10 +320,10 @@ def effects_by_shares(memory: Json, layers: int) -> list[Effect]:
     fused = sum(components.get(name, 0) for name in FUSED_COMPONENTS)
     but_one = f"activations and scores of all but one of {layers} layers"
     return [
-        Effect(FLASH, scores, None, "bound: all attention scores"),
-        Effect(CHECKPOINTING, kept * (1 - 1 / layers), None, f"bound: {but_one}"),
-        Effect(MIXED, kept / 2, None, "bound: half of activations and scores"),
-        Effect(FUSION, fused, None, f"bound: activations of {', '.join(FUSED_COMPONENTS)}"),
+        Effect(FLASH, scores, "bound: all attention scores"),
+        Effect(CHECKPOINTING, kept * (1 - 1 / layers), f"bound: {but_one}"),
+        Effect(MIXED, kept / 2, "bound: half of activations and scores"),
+        Effect(FUSION, fused, f"bound: activations of {', '.join(FUSED_COMPONENTS)}"),
     ]
 
 
@@ -341,7 +340,6 @@ def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
             Effect(
                 name,
                 (before.peak_mib - cell.peak_mib) * 2**20,
-                cell.seconds / before.seconds if cell.seconds and before.seconds else None,
                 f"measured: `{dtype or row}` at {cell.point.title}",
             )
             for row, dtype in places
