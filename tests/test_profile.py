@@ -166,11 +166,12 @@ def test_refused_options_leave_no_report(
         (["--size", "huge"], "huge"),
         (["--dtype", "f8"], "f8"),
         (["--unknown"], "--unknown"),
-        (["--generate-report"], "--generate-report: has no meaning with a run"),
+        (["--generate-report"], "--generate-report: has no meaning"),
         (["--analyze-existing", "x", "--batch-size", "4"], "--batch-size: has no meaning"),
-        (["--analyze-existing", "x", "--output-dir", "y"], "without --generate-report"),
+        (["--analyze-existing", "x", "--output-dir", "y"], "--output-dir: has no meaning"),
         (["--compare", "x"], "--compare"),
-        (["--compare", "x", "y", "--analyze-existing", "z"], "--analyze-existing"),
+        (["--compare", "x", "y", "--analyze-existing", "z"], "not allowed with argument --compare"),
+        (["--compare", "x", "y", "--profile-dir", "z"], "not allowed with argument --compare"),
     ],
 )
 def test_bad_options(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

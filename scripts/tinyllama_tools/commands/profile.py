@@ -62,29 +62,24 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--dtype", choices=DTYPES, help=same)
     for name in ("--variant", "--device"):
         add(name, help=same)
-    add("--profile-dir", type=Path, metavar="DIR", help="default: results/<UTC time>_profile")
     add("--build-folder", type=Path, default=PROJECT / "build", help="of the programs")
     add("--top", type=positive, default=10, help="operators in the report's table; default: 10")
-    existing = "report on saved profiles: a folder of this script, or one of tiny_llama_train"
-    add("--analyze-existing", type=Path, metavar="DIR", help=existing)
     add("--generate-report", action="store_true", help="write that report instead of printing it")
     add("--output-dir", type=Path, help="where; default: the folder of the profiles")
-    add("--compare", type=Path, nargs=2, metavar=("A", "B"), help="two saved profiles side by side")
+    one_of = parser.add_mutually_exclusive_group().add_argument
+    one_of("--profile-dir", type=Path, metavar="DIR", help="default: results/<UTC time>_profile")
+    existing = "report on saved profiles: a folder of this script, or one of tiny_llama_train"
+    one_of("--analyze-existing", type=Path, metavar="DIR", help=existing)
+    side = "two saved profiles side by side"
+    one_of("--compare", type=Path, nargs=2, metavar=("A", "B"), help=side)
     options = parser.parse_args(arguments)
-    refused: tuple[str, ...] = (*PASSED_ON, "profile_dir")
-    if options.compare:
-        mode = "--compare"
-        refused = (*refused, "analyze_existing", "generate_report", "output_dir")
-    elif options.analyze_existing:
-        mode = "--analyze-existing"
-        if options.output_dir and not options.generate_report:
-            parser.error("--output-dir: nothing is written without --generate-report; add it")
-    else:
-        mode, refused = "a run", ("generate_report", "output_dir")
+    refused = PASSED_ON if options.compare or options.analyze_existing else ()
+    refused += () if options.generate_report else ("output_dir",)
+    refused += () if options.analyze_existing else ("generate_report", "output_dir")
     for name in refused:
         if getattr(options, name) not in (None, False):
             flag = f"--{name.replace('_', '-')}"
-            parser.error(f"{flag}: has no meaning with {mode}; leave one of them out")
+            parser.error(f"{flag}: has no meaning with the other options; leave it out")
     return options
 
 
