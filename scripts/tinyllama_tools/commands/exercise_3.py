@@ -23,6 +23,7 @@ from tinyllama_tools.commands.study import (
     size_costs,
 )
 from tinyllama_tools.commands.training_runs import (
+    INTERRUPTED_REASON,
     PROFILINGS,
     MeasuredRun,
     Plan,
@@ -47,7 +48,7 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json, problem_sizes, write_whole
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
-from tinyllama_tools.data.profiles import SECTIONS, component_percent, group_shares, merged
+from tinyllama_tools.data.profiles import component_percent, group_shares, merged
 from tinyllama_tools.data.programs import (
     CaseCost,
     Predictor,
@@ -81,8 +82,11 @@ from tinyllama_tools.models.roofline import roofline_point, roofline_position
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 ANALYSIS = "bottleneck_analysis"
-# the runs of scripts/profile that add operators, memory and FLOPS
-PROFILED = dict(zip((*list(PROFILINGS)[1:3], ""), SECTIONS, strict=True))
+WANTED = {
+    f"{ANALYSIS}/pytorch_profiling": ("operators",),
+    f"{ANALYSIS}/memory_analysis": ("memory",),
+    ANALYSIS: ("flops",),
+}
 TOP, STEPS, SHORT_STEPS, STUDY_STEPS = 10, 30, 6, 20
 # The workshop's version 2, as the suite names the set of its switches.
 VERSION_2 = "fused"
@@ -213,7 +217,7 @@ def measure_findings(
             plans = plan_sizes(program, settings, costs)
             found.results = run_sizes(program, settings, plans, folder, say)
         except KeyboardInterrupt:
-            found.gap = "interrupted"
+            found.gap = INTERRUPTED_REASON
         except (TrainingError, SuiteError) as error:
             found.gap = str(error)
     return found
@@ -537,9 +541,8 @@ def size_values(findings: Findings) -> Json:
 def sheet_of(findings: Findings) -> Sheet:
     """The page of whatever was measured; a size that was left out is a finding, no gap."""
     runs, results = findings.runs, findings.results
-    wanted = {f"{ANALYSIS}/{name}".removesuffix("/"): (part,) for name, part in PROFILED.items()}
     missing = [
-        *missing_of(runs, {**dict.fromkeys(runs, ()), **wanted}),
+        *missing_of(runs, {**dict.fromkeys(runs, ()), **WANTED}),
         *([f"problem sizes: {findings.gap}"] if findings.gap else ()),
         *(f"size {result.size}: {result.failure}" for result in results if result.failure),
     ]
@@ -551,7 +554,7 @@ def sheet_of(findings: Findings) -> Sheet:
         runs,
         missing,
         also=tuple(findings.sizes.values()),
-        interrupted=findings.gap == "interrupted" or any(r.is_interrupted for r in results),
+        interrupted=findings.gap == INTERRUPTED_REASON or any(r.is_interrupted for r in results),
         analysis=findings.analysis,
         report=f"{ANALYSIS}/{REPORT}",
         **values,
