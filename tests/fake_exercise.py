@@ -5,25 +5,22 @@ from __future__ import annotations
 import copy
 import functools
 import re
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from fake_training import GIB, PlayedPredictor, PlayedProgram, set_key, summary_of
+from fake_training import GIB, PROFILER_OPTIONS, PlayedPredictor, set_key, step_cost, summary_of
 from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
 from tinyllama_tools.commands.exercise import parse_options
-from tinyllama_tools.commands.exercise_2 import Longest
 from tinyllama_tools.commands.exercise_3 import Findings
-from tinyllama_tools.commands.worksheet import MeasuredRun
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.commands.study import SizeRun
+from tinyllama_tools.commands.training_runs import MeasuredRun
+from tinyllama_tools.core.app import Json, problem_sizes
 from tinyllama_tools.models.ablations import Evidence, Point, Study, read_study
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 Changes = Mapping[str, object]
-# name of a run, of a size, `analysis`, or EVERY of exercises 1 and 2 -> keys to replace
+# name of a run, of a size, `analysis` of exercise 3, or EVERY run -> keys to replace
 OfRuns = Mapping[str, Changes]
 EVERY = ""
 # keys that are changed, and runs and sizes of exercise 2
@@ -35,6 +32,7 @@ MB = 2**20
 BATCHES = tuple(f"memory_analysis_bs{size}" for size in (4, 8, 16))
 LENGTHS = tuple(f"memory_seq{size}" for size in (64, 128, 256, 512))
 NAMES = ("tiny", "small", "medium")
+EXERCISES = {1: exercise_1, 2: exercise_2, 3: exercise_3}
 
 
 def options(number: int, *more: str) -> Namespace:
@@ -48,13 +46,13 @@ def played(given: tuple[str, ...], gpu: bool) -> Json:
     return summary_of(given, gpu=gpu)
 
 
-def changed_summary(summary: Json | None, changes: Changes) -> Json | None:
+def changed_summary(summary: Json, changes: Changes) -> Json:
     """A copy. `components` takes shares by name, `step_seconds` the time of every step; the keys
     of a part that is not there are left out."""
     found = copy.deepcopy(summary)
-    for key, value in changes.items() if found else ():
+    for key, value in changes.items():
         if key == "components":
-            for component in found["operators"]["components"]:
+            for component in (found["operators"] or {"components": []})["components"]:
                 component["percent"] = value.get(component["name"], component["percent"])  # type: ignore[attr-defined]
         elif key == "step_seconds":
             for step in found["steps"]:
@@ -65,47 +63,42 @@ def changed_summary(summary: Json | None, changes: Changes) -> Json | None:
 
 
 def measured(number: int, changes: OfRuns, *, gpu: bool = False) -> dict[str, MeasuredRun]:
-    """The runs of exercise 1 or 2."""
-    found, exercise = {}, {1: exercise_1, 2: exercise_2}[number]
-    for name, given in exercise.planned_runs(options(number)).items():
-        of = {**changes.get(EVERY, {}), **changes.get(name, {})}
+    """The runs of an exercise."""
+    found = {}
+    for name, given in EXERCISES[number].planned_runs(options(number)).items():
+        part = "analysis" if name.startswith(exercise_3.ANALYSIS) else name
+        of = {**changes.get(EVERY, {}), **changes.get(part, {})}
         summary = changed_summary(played(tuple(given), gpu), of)
-        found[name] = MeasuredRun(name, " ".join(given), summary, 0, "", name)
+        found[name] = MeasuredRun(name, " ".join(given), summary, link=name, seconds=1.0)
     return found
 
 
 @functools.cache
-def findings(gpu: bool = False) -> Findings:
+def forecasts(free_bytes: int = 40 * GIB) -> Mapping:
+    return exercise_3.forecasts(PlayedPredictor(free_bytes), "auto")
+
+
+def findings(changes: OfRuns | None = None, *, gpu: bool = False) -> Findings:
     """Exercise 3's, with tiny, small and medium."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = options(3, f"--output={folder}/exercise_3.md", "--max-minutes=100")
-        predictor = PlayedPredictor(40 * GIB)
-        return exercise_3.measure_findings(given, PlayedProgram(gpu=gpu), predictor)
-
-
-def changed(of: Findings, changes: OfRuns) -> Findings:
-    """The same findings with keys of its summaries replaced."""
-
-    def again(name: str, run: Any) -> Any:  # noqa: ANN401
-        return replace(run, summary=changed_summary(run.summary, changes.get(name, {})))
-
-    return replace(
-        of,
-        analysis=again("analysis", of.analysis),
-        runs={name: again(name, run) for name, run in of.runs.items()},
-        results=[again(result.size, result) for result in of.results],
-    )
+    results = []
+    for size in problem_sizes():
+        result = {"refusal": "predicted peak memory is too large"}
+        if size in NAMES:
+            given = (f"--size={size}", "--num-steps=20", *PROFILER_OPTIONS)
+            summary = changed_summary(played(given, gpu), (changes or {}).get(size, {}))
+            result = {"folder": Path(size), "summary": summary}
+        results.append(SizeRun(size, step_cost(size), **result))
+    return Findings(measured(3, changes or {}, gpu=gpu), forecasts(), results)
 
 
 def sheet(number: int, changes: OfRuns | None = None, *, gpu: bool = False) -> str:
     """The page of made-up runs; that of exercise 2 without a longest sequence."""
-    changes = changes or {}
+    if number == 3:
+        return exercise_3.sheet_of(findings(changes, gpu=gpu)).page
+    runs = measured(number, changes or {}, gpu=gpu)
     if number == 1:
-        return exercise_1.sheet_of(measured(1, changes, gpu=gpu)).page
-    if number == 2:
-        runs = measured(2, changes, gpu=gpu)
-        return exercise_2.sheet_of(runs, options(2), Longest(reason="not asked")).page
-    return exercise_3.sheet_of(changed(findings(gpu), changes)).page
+        return exercise_1.sheet_of(runs).page
+    return exercise_2.sheet_of(runs, options(2), reason="not asked").page
 
 
 def made_up_evidence(file: Path, **speedups: float) -> Evidence:
@@ -160,23 +153,12 @@ def unanswered(page: str) -> list[str]:
 # Parts of summaries.
 
 
-def components(**percents: float) -> list[Json]:
-    """`operators.components` of these shares; `__` in a name stands for `/`."""
-    seconds = {"forward_seconds": 0.001, "backward_seconds": 0.002}
-    return [
-        {"name": name.replace("__", "/"), **seconds, "percent": percent}
-        for name, percent in percents.items()
-    ]
-
-
 def operator_table(rows: Sequence[tuple[str, int, float, float]]) -> list[Json]:
     """`operators.table` of name, calls, seconds and share."""
     names = ("name", "calls", "cpu_self_seconds", "share_percent")
-    device = {"device_self_seconds": None, "device_total_seconds": None}
+    rest = {"device_self_seconds": None, "device_total_seconds": None, "self_memory_bytes": 0}
     return [
-        {**dict(zip(names, row, strict=True)), "cpu_total_seconds": row[2], **device}
-        | {"self_memory_bytes": 0}
-        for row in rows
+        {**dict(zip(names, row, strict=True)), "cpu_total_seconds": row[2], **rest} for row in rows
     ]
 
 
@@ -190,9 +172,18 @@ def roofline(points: Mapping[str, tuple[str, float]]) -> list[Json]:
     ]
 
 
+def shares(**percents: float) -> list[Json]:
+    """`operators.components` of these shares; `__` in a name stands for `/`."""
+    seconds = {"forward_seconds": 0.001, "backward_seconds": 0.002}
+    return [
+        {"name": name.replace("__", "/"), **seconds, "percent": percent}
+        for name, percent in percents.items()
+    ]
+
+
 def of(**percents: float) -> Changes:
-    """All shares of components, whose / is written __."""
-    return {"operators.components": components(**percents)}
+    """All shares of components."""
+    return {"operators.components": shares(**percents)}
 
 
 def named(**percents: float) -> Changes:
@@ -200,8 +191,8 @@ def named(**percents: float) -> Changes:
     return {"components": {name.replace("__", "/"): value for name, value in percents.items()}}
 
 
-def named_in(*names: str, **percents: float) -> OfRuns:
-    return dict.fromkeys(names, named(**percents))
+def named_in(name: str, **percents: float) -> OfRuns:
+    return {name: named(**percents)}
 
 
 def peaks(names: tuple[str, ...], *sizes: float) -> OfRuns:

@@ -6,12 +6,9 @@ options decide set anew: work and memory by formulas, times from both.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import functools
 import itertools
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +22,11 @@ Json = dict[str, Any]
 GIB = 2**30
 STORED: Json = json.loads(Path(__file__).with_name("training_summary.json").read_text("utf-8"))
 ALL_PROFILERS = ("operators", "memory", "flops")
-DIMENSIONS = (
-    *("vocab_size", "hidden_dim", "n_layers"),
-    *("n_heads", "n_kv_heads", "intermediate_dim"),
-)
+PROFILER_OPTIONS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
 FLOPS_PER_SECOND, STEP_SECONDS = 80e9, 0.02
 # of a step, against a plain step of the baseline
-FIRST_STEP, OPERATOR_PROFILER, MEMORY_PROFILER, OTHER_VARIANT = 3.0, 1.10, 1.05, 0.7
-OPERATOR_STEPS, MEMORY_STEPS, FLOPS_STEP = range(5, 11), range(2, 5), 10
+FIRST_STEP, PROFILED_STEP, OTHER_VARIANT = 3.0, 1.1, 0.7
+PROFILED_STEPS = range(2, 5)
 FOUR_RANKS = {
     **{"world_size": 4, "backend": "gloo", "started_by": "torchrun"},
     **{"bucket_MiB": 25, "overlap": True, "shard_optimizer": False},
@@ -51,10 +45,9 @@ def step_cost(
     variant: str = "baseline",
     dtype: str = "f32",
     free_bytes: float = 8 * GIB,
-    **dimensions: int,
 ) -> CaseCost:
     """Of a training step; batch and sequence 0: the size's own."""
-    of = problem_sizes().get(size, {}) | dimensions
+    of = problem_sizes()[size]
     batch, seq, d = batch or of["batch"], seq or of["seq"], of["hidden_dim"]
     kv = d // of["n_heads"] * of["n_kv_heads"]
     block = 2 * d * d + 2 * d * kv + 3 * d * of["intermediate_dim"]
@@ -97,49 +90,43 @@ def set_key(document: Json, dotted: str, value: object) -> None:
     place[key] = value
 
 
-def one_step(step: int, count: int, seconds: float, peak: int, profilers: Sequence[str]) -> Json:
-    found = copy.deepcopy(STORED["steps"][0])
-    operators = "operators" in profilers and step in OPERATOR_STEPS
-    memory = "memory" in profilers and step in MEMORY_STEPS
-    seconds *= (1 + 0.01 * (step % 3)) * (FIRST_STEP if step == 1 else 1)
-    seconds *= (OPERATOR_PROFILER if operators else 1) * (MEMORY_PROFILER if memory else 1)
-    part = seconds / found["time_seconds"]
-    found |= {key: part * value for key, value in found.items() if key.endswith("_seconds")}
-    flops = "flops" in profilers and step == min(FLOPS_STEP, count)
-    found |= {"step": step, "loss": 6.9 - 0.01 * step}
-    return found | {"peak_memory_bytes": peak, "profiled": operators or memory or flops}
+def scaled(document: Any, factor: float) -> Any:  # noqa: ANN401
+    """With all its times so much longer."""
+    if not isinstance(document, dict):
+        return document
+    return {
+        key: value * factor
+        if key.endswith("seconds") and isinstance(value, (int, float))
+        else scaled(value, factor)
+        for key, value in document.items()
+    }
 
 
-def averages(steps: list[Json], batch: int, seq: int) -> Json:
-    """`summary` of steps."""
-    counted = steps[1:] or steps
-    seconds = [step["time_seconds"] for step in counted]
-    average, found = statistics.mean(seconds), copy.deepcopy(STORED["summary"])
-    plain = [step["time_seconds"] for step in counted if not step["profiled"]]
-    for phase, part in found["breakdown"].items():
-        part["seconds"] = statistics.mean(step[f"{phase}_seconds"] for step in counted)
-        part["percent"] = 100 * part["seconds"] / average
-        if f"average_{phase}_seconds" in found:
-            found[f"average_{phase}_seconds"] = part["seconds"]
-    for name, wanted in (("operator", OPERATOR_STEPS), ("memory", MEMORY_STEPS)):
-        times = [s["time_seconds"] for s in counted if s["step"] in wanted and s["profiled"]]
-        both = times and plain
-        more = both and 100 * (statistics.median(times) / statistics.median(plain) - 1)
-        found[f"{name}_profiled_average_step_seconds"] = statistics.mean(times) if times else None
-        found[f"{name}_profiling_overhead_percent"] = more or None
-    return found | {
+def made_up_steps(count: int, seconds: float, peak: int, is_profiled: bool) -> list[Json]:
+    """The first is slow, and a profiler touches PROFILED_STEPS."""
+    stored, found = STORED["steps"][0], []
+    for step in range(1, count + 1):
+        profiled = is_profiled and step in PROFILED_STEPS
+        factor = (FIRST_STEP if step == 1 else 1) * (PROFILED_STEP if profiled else 1)
+        of = {"step": step, "loss": 6.9 - 0.01 * step, "peak_memory_bytes": peak}
+        at = scaled(stored, seconds * factor / stored["time_seconds"])
+        found.append(at | of | {"profiled": profiled})
+    return found
+
+
+def averages(steps: list[Json], samples: int, tokens: int) -> Json:
+    """`summary` of steps, whose averages are those of a plain one."""
+    seconds, stored = min(s["time_seconds"] for s in steps), STORED["summary"]
+    return scaled(stored, seconds / stored["average_step_seconds"]) | {
         "steps_completed": len(steps),
-        "steps_averaged": len(counted),
+        "steps_averaged": max(1, len(steps) - 1),
         "first_step_seconds": steps[0]["time_seconds"],
-        "average_step_seconds": average,
-        "median_step_seconds": statistics.median(seconds),
-        "stddev_step_seconds": statistics.pstdev(seconds),
-        "samples_per_second": batch / average,
-        "tokens_per_second": batch * seq / average,
+        **{f"{kind}_step_seconds": seconds for kind in ("average", "median", "plain_average")},
+        "stddev_step_seconds": 0.01 * seconds,
+        "samples_per_second": samples / seconds,
+        "tokens_per_second": tokens / seconds,
         "peak_memory_bytes": steps[0]["peak_memory_bytes"],
         "final_loss": steps[-1]["loss"],
-        "plain_steps": len(plain),
-        "plain_average_step_seconds": statistics.mean(plain) if plain else None,
     }
 
 
@@ -194,26 +181,25 @@ def made_up_summary(
     profilers: Sequence[str] = ALL_PROFILERS,
     gpu: bool = False,
     shapes: bool = False,
-    **dimensions: int,
 ) -> Json:
     """performance_summary.json of a run that nobody made; `changes` replaces keys by dotted path.
 
-    `profilers`: any of operators, memory, flops. `dimensions`: hidden_dim and the like.
+    `profilers`: any of operators, memory, flops.
     """
-    found, cost = copy.deepcopy(STORED), step_cost(size, batch_size, seq_len, variant, **dimensions)
+    found, cost = copy.deepcopy(STORED), step_cost(size, batch_size, seq_len, variant)
     seconds = STEP_SECONDS + cost.model_flops / FLOPS_PER_SECOND
     seconds *= 1 if variant == "baseline" else OTHER_VARIANT
     peak = cost.predicted_memory_bytes
     if gpu:
         device = {"name": "Made-up GPU", "backend": "hip", "architecture": "gfx942"}
         found["context"]["device"] |= device | {"memory_bytes": 64 * GIB}
-    of = problem_sizes()[size] | dimensions
+    of = problem_sizes()[size]
     scores = score_bytes(batch_size, seq_len, variant, of)
     found["configuration"] |= {
-        **{"size": "custom" if dimensions else size, "dtype": dtype, "variant": variant},
+        **{"size": size, "dtype": dtype, "variant": variant},
         **{"batch_size": batch_size, "seq_len": seq_len, "num_steps": num_steps},
         **{"switches": "qkv+gate_up+sdpa" if variant == "fused" else variant},
-        **{name: of[name] for name in DIMENSIONS},
+        **{name: value for name, value in of.items() if name not in ("batch", "seq")},
     }
     found["model"] = {
         "total_parameters": cost.parameters,
@@ -223,9 +209,8 @@ def made_up_summary(
         "bytes_per_step": cost.bytes,
         "predicted_peak_memory_bytes": peak,
     }
-    one = functools.partial(one_step, count=num_steps, seconds=seconds, peak=peak)
-    steps = [one(step, profilers=profilers) for step in range(1, num_steps + 1)]
-    found |= {"steps": steps, "summary": averages(steps, batch_size, seq_len)}
+    steps = made_up_steps(num_steps, seconds, peak, bool(profilers))
+    found |= {"steps": steps, "summary": averages(steps, batch_size, batch_size * seq_len)}
     found["memory"] = memory_part(cost, scores) if "memory" in profilers else None
     found["operators"] = operators_part(gpu, shapes) if "operators" in profilers else None
     if "flops" not in profilers:
@@ -267,22 +252,16 @@ def write_profile(folder: Path, summary: Json) -> Path:
 
 def summary_of(options: Sequence[str], *, gpu: bool = False) -> Json:
     """What a run with these options of the program leaves."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name, default in (("size", "tiny"), ("dtype", "f32"), ("variant", "baseline")):
-        parser.add_argument(f"--{name}", default=default)
-    for name in ("batch_size", "seq_len", *DIMENSIONS):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, dest=name)
-    parser.add_argument("--num-steps", type=int, default=50)
-    flags = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
-    for flag, name in zip(flags, ALL_PROFILERS, strict=True):
-        parser.add_argument(flag, dest=name, action="store_true")
-    given = vars(parser.parse_known_args(options)[0])
-    profilers = [name for name in ALL_PROFILERS if given.pop(name)]
-    own = problem_sizes()[given["size"]]
-    shape = {"batch_size": own["batch"], "seq_len": own["seq"]}
-    given = shape | {name: value for name, value in given.items() if value is not None}
+    given = dict(text.removeprefix("--").split("=") for text in options if "=" in text)
+    own = problem_sizes()[given.get("size", "tiny")]
+    numbers = {"batch-size": own["batch"], "seq-len": own["seq"], "num-steps": 50}
+    named = zip(ALL_PROFILERS, PROFILER_OPTIONS, strict=True)
     return made_up_summary(
-        **given, profilers=profilers, gpu=gpu, shapes="--profile-operators" in options
+        **{key.replace("-", "_"): int(given.get(key, own)) for key, own in numbers.items()},
+        **{key: given[key] for key in ("size", "dtype", "variant") if key in given},
+        profilers=[name for name, flag in named if flag in options],
+        gpu=gpu,
+        shapes="--profile-operators" in options,
     ) | {"command": list(options)}
 
 
@@ -316,22 +295,14 @@ class PlayedProgram:
             if summary.get(key.split(".")[0]) is not None:
                 set_key(summary, key, copy.deepcopy(value))
         write_profile(folder, summary)
-        output = played_output(summary)
+        means, count = summary["summary"], len(summary["steps"])
+        said = "".join(f"Step {n}/{count}: Loss = 6.9\n" for n in range(1, count + 1))
+        speed = f"{means['samples_per_second']:.1f} samples/sec"
+        peak = f"Peak memory usage: {means['peak_memory_bytes'] / 2**20:.1f} MB"
+        # the lines that others look for
+        output = f"{said}Training speed: {speed}\nThroughput: {speed}\n{peak}\n"
         if log is not None:
             log.write_text(output, encoding="utf-8")
         seconds = 1.0 + sum(step["time_seconds"] for step in summary["steps"])
         command = ("tiny_llama_train", *self.arguments, *options)
         return TrainingRun(command, self.exit_status, output, seconds, folder, summary)
-
-
-def played_output(summary: Json) -> str:
-    """The lines that others look for."""
-    means, steps = summary["summary"], summary["steps"]
-    speed = f"{means['samples_per_second']:.1f} samples/sec"
-    lines = [
-        f"Step {step['step']}/{len(steps)}: Loss = {step['loss']:.4f}, "
-        f"Time = {step['time_seconds']:.3f} seconds\n"
-        for step in steps
-    ]
-    lines += [f"Training speed: {speed}\n", f"Throughput: {speed}\n"]
-    return "".join([*lines, f"Peak memory usage: {means['peak_memory_bytes'] / 2**20:.1f} MB\n"])

@@ -35,34 +35,29 @@ def test_the_ranges_are_those_of_the_program(tmp_path: Path) -> None:
     assert names == set(re.findall(r"`([^`]+)`", table))
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows([header, *rows])
+# As rocprofv3 writes them: four steps of 100 ns, two kernels of 30 ns in each.
+STARTS = (0, 100, 200, 300)
+KERNELS = [(f"gemm_{n}", s + 40 * n, s + 40 * n + 30) for s in STARTS for n in range(2)]
+MARKS = [(name, s, s + 5) for s in STARTS for name in ("data_loading", "forward")]
+FILES: dict[str, Sequence[Sequence[object]]] = {
+    "tiny_kernel_stats.csv": [
+        ("Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"),
+        *(("gemm_0", 4, 120, 30.0, 40.0), ("gemm_1", 4, 180, 45.0, 60.0)),
+    ],
+    "tiny_kernel_trace.csv": [("Kernel_Name", "Start_Timestamp", "End_Timestamp"), *KERNELS],
+    "tiny_marker_api_trace.csv": [("Function", "Start_Timestamp", "End_Timestamp"), *MARKS],
+}
 
 
-@pytest.fixture
-def rocprof(tmp_path: Path) -> Path:
-    """Files as rocprofv3 writes them: four steps of 100 ns, two kernels of 30 ns in each."""
-    folder = tmp_path / "rocprof"
-    folder.mkdir()
-    steps = [0, 100, 200, 300]
-    kernels = [(f"gemm_{n}", s + 40 * n, s + 40 * n + 30) for s in steps for n in range(2)]
-    stats = [("gemm_0", 4, 120, 30.0, 40.0), ("gemm_1", 4, 180, 45.0, 60.0)]
-    columns = ("Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage")
-    write_csv(folder / "tiny_kernel_stats.csv", columns, stats)
-    columns = ("Kernel_Name", "Start_Timestamp", "End_Timestamp")
-    write_csv(folder / "tiny_kernel_trace.csv", columns, kernels)
-    marks = [(name, s, s + 5) for s in steps for name in ("data_loading", "forward")]
-    columns = ("Function", "Start_Timestamp", "End_Timestamp")
-    write_csv(folder / "tiny_marker_api_trace.csv", columns, marks)
-    return tmp_path
-
-
-def test_the_programs_read_the_files(rocprof: Path) -> None:
+def test_the_programs_read_the_files(tmp_path: Path) -> None:
+    (tmp_path / "rocprof").mkdir()
+    for name, rows in FILES.items():
+        with (tmp_path / "rocprof" / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
     said = []
     for text in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
         command = [sys.executable, "-c", text]
-        done = subprocess.run(command, cwd=rocprof, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         said += done.stdout.splitlines()
     assert [line.split() for line in said[:2]] == [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from built_programs import PROJECT_ROOT, SMALL_MODEL, SMALL_OPTIONS
-from tinyllama_tools.core.app import Json, problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 
 OTHER_NAMES = {"--num-layers": "--n-layers", "--num-heads": "--n-heads"}
 # Smaller by this factor, so that scaling studies still have different points.
@@ -45,24 +45,13 @@ def small_options(arguments: Sequence[str]) -> list[str]:
     small: list[str] = []
     for text in split:
         name = OTHER_NAMES.get(small[-1], small[-1]) if small else ""
-        if name in SMALL_MODEL:
-            small.append(SMALL_MODEL[name])
-        elif name in DIVISORS:
-            small.append(str(max(1, int(text) // DIVISORS[name])))
+        value = int(text) if name in {**DIVISORS, **MOST} else 0
+        if name in DIVISORS:
+            text = str(max(1, value // DIVISORS[name]))
         elif name in MOST:
-            small.append(str(min(int(text), MOST[name])))
-        else:
-            small.append(text)
+            text = str(min(value, MOST[name]))
+        small.append(SMALL_MODEL.get(name, text))
     return small
-
-
-def small_sizes() -> Json:
-    """A file of problem sizes as --problem-sizes wants it: every name, the small model's shape."""
-    shape = {name[2:].replace("-", "_"): int(value) for name, value in SMALL_MODEL.items()}
-    return {
-        size: {**shape, "batch": values["batch"], "seq": values["seq"] // DIVISORS["--seq-len"]}
-        for size, values in problem_sizes().items()
-    }
 
 
 def small_bench_options(arguments: Sequence[str]) -> list[str]:
@@ -70,8 +59,7 @@ def small_bench_options(arguments: Sequence[str]) -> list[str]:
     if "--describe-device" in arguments:
         return list(arguments)
     if "--find-limit=seq" in arguments:
-        # the second question names its own
-        return [*arguments, *([] if "--confirm" in arguments else ["--memory-limit=64MiB"])]
+        return [*arguments, f"--problem-sizes={SIZES}", "--memory-limit=64MiB"]
     if "--dry-run" in arguments:
         return [*arguments, f"--problem-sizes={SIZES}"]
     return [*arguments, *SMALL_OPTIONS, *BENCH_SMALL]
@@ -83,31 +71,35 @@ def _script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def _small_program(path: Path, real: Path, function: str) -> None:
-    lines = (
-        f"#!{sys.executable}",
-        "import os, sys",
-        f"sys.path.insert(0, {str(PROJECT_ROOT / 'tests')!r})",
-        f"from workshop_place import {function} as small",
-        f"os.execv({str(real)!r}, [{str(real)!r}, *small(sys.argv[1:])])",
-    )
-    _script(path, "\n".join(lines) + "\n")
-
-
 def furnish(folder: Path) -> None:
     """Programs and scripts where a checkout has them; the scripts leave out their set-up."""
-    built = PROJECT_ROOT / "build/benchmarks"
-    programs = folder / "build/benchmarks"
-    _small_program(programs / "tiny_llama_train", built / "tiny_llama_train", "small_options")
-    _small_program(programs / "tiny_llama_bench", built / "tiny_llama_bench", "small_bench_options")
-    (folder / SIZES).write_text(json.dumps(small_sizes()), encoding="utf-8")
-    module = f"#!/bin/bash\nexec {sys.executable} -m tinyllama_tools"
-    place = f'--build-folder "{folder}/build"'
-    _script(folder / "scripts/profile", f'{module} profile "$@" {place}\n')
-    study = f"--results results {NO_LIMIT}"
-    _script(folder / "scripts/study", f'{module} study "$@" {place} {study}\n')
-    page = f'-o "results/exercise_$1.md" {NO_LIMIT}'
-    _script(folder / "scripts/exercise", f'{module} exercise "$@" {place} {page}\n')
+    for name, small in (("train", "small_options"), ("bench", "small_bench_options")):
+        path = f"build/benchmarks/tiny_llama_{name}"
+        real = str(PROJECT_ROOT / path)
+        lines = (
+            f"#!{sys.executable}",
+            "import os, sys",
+            f"sys.path.insert(0, {str(PROJECT_ROOT / 'tests')!r})",
+            f"from workshop_place import {small} as small",
+            f"os.execv({real!r}, [{real!r}, *small(sys.argv[1:])])",
+        )
+        _script(folder / path, "\n".join(lines) + "\n")
+    # every name, the small model's shape
+    shape = {name[2:].replace("-", "_"): int(value) for name, value in SMALL_MODEL.items()}
+    sizes = {
+        size: {**shape, "batch": values["batch"], "seq": values["seq"] // DIVISORS["--seq-len"]}
+        for size, values in problem_sizes().items()
+    }
+    (folder / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
+    more = {
+        "profile": "",
+        "study": f"--results results {NO_LIMIT}",
+        "exercise": f'-o "results/exercise_$1.md" {NO_LIMIT}',
+    }
+    for name, given in more.items():
+        module = f'{sys.executable} -m tinyllama_tools {name} "$@"'
+        line = f'exec {module} --build-folder "{folder}/build" {given}'
+        _script(folder / f"scripts/{name}", f"#!/bin/bash\n{line}\n")
     _script(folder / "scripts/bench", '#!/bin/bash\nexec build/benchmarks/tiny_llama_bench "$@"\n')
     for name in ("python", "python3"):
         _script(folder / f"bin/{name}", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
@@ -122,11 +114,8 @@ def needs(command: str) -> list[str]:
         if f"{made} " not in f"{command} ":
             found += [other for other in producers if f"{made} " in f"{other} "][:1]
     for size in re.findall(r"performance_results_(\w+?)_\*", command):
-        found.append(
-            "scripts/study medium --enable-profilers"
-            if size == "medium"
-            else f"scripts/study {size}"
-        )
+        profilers = " --enable-profilers" if size == "medium" else ""
+        found.append(f"scripts/study {size}{profilers}")
     if "performance_results_*/" in command:
         found += ["scripts/study tiny", "scripts/study small"]
     return list(dict.fromkeys(found))
@@ -165,13 +154,8 @@ class WorkshopPlaces:
             "PYTHONPATH": str(PROJECT_ROOT / "scripts"),
             "OMP_NUM_THREADS": "1",
         }
+        command = ["bash", "-c", text]
+        how = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL}
         return subprocess.run(
-            ["bash", "-c", text],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+            command, **how, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )

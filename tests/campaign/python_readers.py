@@ -18,7 +18,7 @@ from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.calibrate.record import kept_runs, read_recordings
 from tinyllama_tools.commands.grid import GridStudy, journal_options
 from tinyllama_tools.commands.peers import read_peers
-from tinyllama_tools.commands.profile_report import draw_timelines
+from tinyllama_tools.commands.training_runs import draw_timelines
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.compare.history import add_file, read_series
 from tinyllama_tools.compare.stored import NOISE_KIND, NOISE_VERSION, read_noise_profile

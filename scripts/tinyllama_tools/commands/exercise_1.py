@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from tinyllama_tools.commands.worksheet import (
-    Plan,
-    Runs,
-    Sheet,
-    make_sheet,
-    measure_all,
-    missing_of,
-)
+from tinyllama_tools.commands.training_runs import Plan, Runs, measure_all
+from tinyllama_tools.commands.worksheet import Sheet, make_sheet, missing_of
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.profiles import component_percent, group_shares, median, step_times
+from tinyllama_tools.data.profiles import component_percent, group_shares
 from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.models.ablations import Evidence, find_evidence
-from tinyllama_tools.models.bottlenecks import (
-    PRODUCTS,
-    addressable_shares,
-    known_effects,
-    rank_bottlenecks,
-    recommended,
-    small_calls_percent,
-)
+from tinyllama_tools.models.bottlenecks import COPIES, PRODUCTS, known_effects, small_calls_percent
 from tinyllama_tools.models.roofline import roofline_point
 
 STEPS = 20
@@ -34,7 +21,7 @@ WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
 def planned_runs(options: Namespace) -> Plan:
     """The worksheet's two commands, and one for the memory timeline and the FLOPS."""
     shape = (f"--batch-size={options.batch_size}", f"--seq-len={options.seq_len}")
-    base = (*shape, f"--num-steps={STEPS}", *options.model)
+    base = (*shape, f"--num-steps={STEPS}", f"--size={options.size}")
     return {
         PLAIN: base,
         PROFILED: (*base, "--enable-pytorch-profiler", "--profile-steps=5"),
@@ -63,6 +50,21 @@ def lost_shares(runs: Runs) -> dict[str, float | None]:
     }
 
 
+def addressable_shares(operators: Json) -> dict[str, float]:
+    """The part of the recorded work, in percent, that each optimization acts upon."""
+    components, products = operators["components"], operators["matrix_product_percent"]
+    attention = component_percent(components, "attention/core")
+    copies = [r["share_percent"] for r in operators["table"] if COPIES.search(r["name"])]
+    return {
+        "Kernel fusion (reduce number of operations)": 100 - products,
+        "Fused QKV projection in attention": component_percent(components, "attention/qkv_proj"),
+        "Flash Attention implementation (reduce memory)": attention,
+        "Memory layout optimization": sum(copies),
+        "Mixed precision training (FP16)": products,
+        "Batch size scaling": operators["launch_overhead_percent"] or 0.0,
+    }
+
+
 # Effect of bottlenecks.py: the worksheet's choice.
 CHOICES = {
     "Gradient Checkpointing": "Gradient checkpointing (reduce activation memory)",
@@ -74,11 +76,9 @@ CHOICES = {
 
 def worksheet_values(runs: Runs, evidence: Evidence | None) -> Json:
     """What the template needs beside the runs."""
-    operators, memory = runs[PROFILED]("operators"), runs[MEMORY]("memory")
-    # one summary with every profiler's part; the profilers ran in two processes
-    joined = {**(runs[PROFILED].summary or {}), "memory": memory, "flops": runs[MEMORY]("flops")}
-    bottlenecks = rank_bottlenecks(joined, evidence)
-    effects = {effect.name: effect for effect in known_effects(joined, evidence)}
+    operators = runs[PROFILED]("operators")
+    found = {effect.name: effect for effect in known_effects(runs[MEMORY].summary or {}, evidence)}
+    effects = {label: found[name] for name, label in CHOICES.items()}
     opportunities, components = addressable_shares(operators), operators["components"]
     rows = operators["table"]
     others = [row["share_percent"] for row in rows if not PRODUCTS.search(row["name"])]
@@ -95,11 +95,8 @@ def worksheet_values(runs: Runs, evidence: Evidence | None) -> Json:
         "opportunities": opportunities,
         "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -entry[1]),
         "suspects": lost_shares(runs),
-        "profiled_seconds": median(step_times(runs[PROFILED].summary, profiled=True)),
-        "bottlenecks": bottlenecks,
-        "best": recommended(bottlenecks),
-        "saved": {label: effects[name].saved_percent for name, label in CHOICES.items()},
-        "saved_basis": {label: effects[name].basis for name, label in CHOICES.items()},
+        "saved": {label: effect.saved_percent for label, effect in effects.items()},
+        "saved_basis": {label: effect.basis for label, effect in effects.items()},
     }
 
 
@@ -112,6 +109,6 @@ def sheet_of(runs: Runs, evidence: Evidence | None = None) -> Sheet:
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
-    runs = measure_all(planned_runs(options), program, options)
+    runs = measure_all(planned_runs(options), program, options.profile_dir, options.output.parent)
     summary = runs[PLAIN].summary
     return sheet_of(runs, find_evidence(summary) if summary else None)

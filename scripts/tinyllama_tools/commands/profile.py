@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import re
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tinyllama_tools.commands.profile_report import (
+from tinyllama_tools.commands.training_runs import (
     PROFILINGS,
-    REPORT,
-    RUNS_FILE,
-    RUNS_VERSION,
-    ProfileSet,
-    Profiling,
-    comparison_text,
+    MeasuredRun,
     draw_timelines,
-    read_profile_set,
-    report_text,
-    say,
+    measure_all,
+    read_profiles,
+    was_interrupted,
 )
+from tinyllama_tools.commands.worksheet import page_of, ratio, shown
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
-    REFUSED_OPTIONS,
     RESULTS,
-    BadInputError,
     Json,
     problem_sizes,
     run_folder,
+    shown_path,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, positive, script_parser
-from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
-from tinyllama_tools.models.ablations import (
-    BASELINE,
-    Evidence,
-    Point,
-    evidence_at,
-    find_evidence,
-    read_evidence,
-)
+from tinyllama_tools.data.profiles import SAME_WORK, group_shares, merged, value_at, work_of
+from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.models.ablations import Evidence, find_evidence
+from tinyllama_tools.models.bottlenecks import rank_bottlenecks
+from tinyllama_tools.models.roofline import roofline_position
 
 # What the program is given as it stands; batch and sequence left out are the size's own.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")
 DEFAULT_STEPS = 30
-LOG, COMPARISON = "training_output.log", "comparison_report.md"
-# `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
-WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
-MOST_NOTES = 10
-
-
+REPORT = "performance_summary_report.md"
 ABOUT = """\
 Runs tiny_llama_train four times: without profilers (DIR/baseline_training), with the operator
 profiler (DIR/pytorch_profiling), the memory profiler (DIR/memory_analysis) and the FLOPS profiler
 (DIR/flops_analysis), and writes DIR/performance_summary_report.md. Progress goes to standard error,
 the report's path to standard output."""
 EPILOG = """\
+Speedups of the newest scripts/ablation in results/ of this device and shape stand beside the
+expected ones.
+
 Exit status: 0 done; 1 a run failed, or its loss was not finite; 2 bad option, missing or damaged
 profile, unwritable folder; 130 interrupted: the report has what was measured so far."""
 
@@ -76,31 +62,24 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--dtype", choices=DTYPES, help=same)
     for name in ("--variant", "--device"):
         add(name, help=same)
-    add("--profile-dir", type=Path, metavar="DIR", help="default: results/<UTC time>_profile")
     add("--build-folder", type=Path, default=PROJECT / "build", help="of the programs")
     add("--top", type=positive, default=10, help="operators in the report's table; default: 10")
-    newest = "default: the newest in results/ that is of this device and shape"
-    add("--ablation", type=Path, help=f"ablation.json, for measured speedups; {newest}")
-    existing = "report on saved profiles: a folder of this script, or one of tiny_llama_train"
-    add("--analyze-existing", type=Path, metavar="DIR", help=existing)
     add("--generate-report", action="store_true", help="write that report instead of printing it")
     add("--output-dir", type=Path, help="where; default: the folder of the profiles")
-    side = "two saved profiles side by side; with --output-dir also in comparison_report.md there"
-    add("--compare", type=Path, nargs=2, metavar=("A", "B"), help=side)
+    one_of = parser.add_mutually_exclusive_group().add_argument
+    one_of("--profile-dir", type=Path, metavar="DIR", help="default: results/<UTC time>_profile")
+    existing = "report on saved profiles: a folder of this script, or one of tiny_llama_train"
+    one_of("--analyze-existing", type=Path, metavar="DIR", help=existing)
+    side = "two saved profiles side by side"
+    one_of("--compare", type=Path, nargs=2, metavar=("A", "B"), help=side)
     options = parser.parse_args(arguments)
-    refused: tuple[str, ...] = (*PASSED_ON, "profile_dir")
-    if options.compare:
-        mode, refused = "--compare", (*refused, "analyze_existing", "generate_report")
-    elif options.analyze_existing:
-        mode = "--analyze-existing"
-        if options.output_dir and not options.generate_report:
-            parser.error("--output-dir: nothing is written without --generate-report; add it")
-    else:
-        mode, refused = "a run", ("generate_report", "output_dir")
+    refused = PASSED_ON if options.compare or options.analyze_existing else ()
+    refused += () if options.generate_report else ("output_dir",)
+    refused += () if options.analyze_existing else ("generate_report", "output_dir")
     for name in refused:
         if getattr(options, name) not in (None, False):
             flag = f"--{name.replace('_', '-')}"
-            parser.error(f"{flag}: has no meaning with {mode}; leave one of them out")
+            parser.error(f"{flag}: has no meaning with the other options; leave it out")
     return options
 
 
@@ -113,107 +92,156 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-def warnings_in(output: str) -> list[str]:
-    """Lines that warn of something or report an error; at most MOST_NOTES, once each."""
-    lines = [line.strip() for line in output.splitlines() if WARNING.search(line.strip())]
-    return list(dict.fromkeys(lines))[:MOST_NOTES]
+OF_A_STEP = (
+    *("cpu_self_seconds", "cpu_total_seconds", "device_self_seconds"),
+    *("calls", "self_memory_bytes"),
+)
 
 
-def _run_one(
-    program: TrainingProgram, folder: Path, options: Sequence[str], name: str, planned: Profiling
-) -> Json:
-    """The entry of one run. Where the program refuses its options, the folder stays as it was."""
-    target, logs = folder / planned.folder, folder / planned.log_folder
-    made = [path for path in (logs, target, folder, *folder.parents) if not path.exists()]
-    target.mkdir(parents=True, exist_ok=True)
-    logs.mkdir(exist_ok=True)
-    log, part = logs / LOG, logs / f"{LOG}.part"
-    options = [*options, *planned.flags]
-    try:
-        run = program.run(options, target, part)
-    except BaseException as error:
-        if part.exists() and getattr(error, "exit_status", None) != REFUSED_OPTIONS:
-            # the log of a run that crashed tells why
-            part.replace(log)
-        part.unlink(missing_ok=True)
-        for path in made:
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-        raise
-    part.replace(log)
-    notes = warnings_in(run.output)
-    if run.exit_status:
-        notes.append(f"ended with exit status {run.exit_status}: the loss was not finite")
-    flag = "--profile-dir" if planned.flags else "--output-dir"
+def operator_shares(operators: Json) -> list[Json]:
+    """All operators, largest share first: the keys of the file's table, of one recorded step, and
+    `cpu_percent` of the host's time. The file's rows of one name, which shapes or stacks tell
+    apart, become one."""
+    named: dict[str, list[Json]] = {}
+    for row in operators["table"]:
+        named.setdefault(row["name"], []).append(row)
+    host = sum(row["cpu_self_seconds"] for row in operators["table"])
+    found = []
+    for name, rows in named.items():
+        of = {key: sum(row[key] or 0 for row in rows) / operators["steps"] for key in OF_A_STEP}
+        if rows[0]["device_self_seconds"] is None:
+            of["device_self_seconds"] = None
+        share = sum(row["share_percent"] for row in rows)
+        of_host = 100 * of["cpu_self_seconds"] * operators["steps"] / host if host else 0.0
+        found.append(of | {"name": name, "share_percent": share, "cpu_percent": of_host})
+    return sorted(found, key=lambda row: -row["share_percent"])
+
+
+def report_text(
+    summary: Json,
+    folder: Path,
+    top: int,
+    ablation: Evidence | None,
+    runs: Iterable[MeasuredRun] = (),
+    command: str = "",
+) -> str:
+    """What REPORT holds, of the summary of a folder of profiles. `runs`: those that made it, by
+    `command`; none where it was read."""
+    operators = summary["operators"]
+    readings, breakdown = (
+        {name.replace("_", " "): found for name, found in of.items() if found}
+        for key in ("device_sampling.readings", "summary.breakdown")
+        for of in [value_at(summary, key) or {}]
+    )
+    return page_of(
+        "profile_report.md.j2",
+        summary=summary,
+        top=top,
+        place=shown_path(folder),
+        runs=list(runs),
+        command=command,
+        readings=readings,
+        breakdown=breakdown,
+        shares=operator_shares(operators) if operators else [],
+        shapes=sorted(
+            (row for row in (operators or {}).get("table", []) if row.get("input_shapes")),
+            key=lambda row: -row["share_percent"],
+        ),
+        parts=group_shares(operators["components"]) if operators else {},
+        ranking=rank_bottlenecks(summary, ablation),
+        ablation=ablation,
+        position=roofline_position(summary["flops"]),
+    )
+
+
+# Two profiles side by side.
+
+Seconds = Mapping[str, float]
+
+
+def paired(a: Seconds, b: Seconds) -> list[list[Any]]:
+    """Rows of name -> seconds of either, the largest change first: name, seconds of both, seconds
+    saved by B, A / B."""
+    rows = [
+        [
+            name,
+            *(side.get(name, "absent") for side in (a, b)),
+            a.get(name, 0.0) - b.get(name, 0.0),
+            ratio(a.get(name) or None, b.get(name)),
+        ]
+        for name in {**a, **b}
+    ]
+    return sorted(rows, key=lambda row: -abs(row[3]))
+
+
+def operator_seconds(operators: Json) -> Seconds:
+    """Of its own by operator, on the device that shares are of."""
+    clock = "device" if operators["device_time"] == "gpu" else "cpu"
+    return {row["name"]: row[f"{clock}_self_seconds"] or 0.0 for row in operator_shares(operators)}
+
+
+def component_seconds(operators: Json) -> Seconds:
+    """Forward and backward together, by component."""
     return {
-        "name": name,
-        "folder": planned.folder,
-        "log": f"{planned.log_folder}/{LOG}",
-        "command": command_line([*options, f"{flag}={planned.folder}"]),
-        "exit_status": run.exit_status,
-        "seconds": run.seconds,
-        "notes": notes,
+        row["name"]: (row.get("forward_seconds") or 0.0) + (row.get("backward_seconds") or 0.0)
+        for row in operators["components"]
     }
 
 
-def run_profilers(
-    program: TrainingProgram, folder: Path, options: Sequence[str], command: str, runs: list[Json]
-) -> None:
-    """Fills `folder` and `runs`, a run after another; the list of runs is written after each.
-
-    TrainingError, BadProfileError, OSError and KeyboardInterrupt pass through.
-    """
-    now, begin = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
-    for number, (name, planned) in enumerate(PROFILINGS.items(), start=1):
-        say(f"[{number}/{len(PROFILINGS)}] {planned.title}")
-        runs.append(_run_one(program, folder, options, name, planned))
-        content = {
-            "schema_version": RUNS_VERSION,
-            "command": command,
-            "started": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "total_seconds": time.monotonic() - begin,
-            "runs": runs,
-        }
-        write_whole(folder / RUNS_FILE, json.dumps(content, indent=2) + "\n")
+# Label, keys of which the first that holds a value counts, unit.
+COMPARED = (
+    ("step", ("summary.plain_average_step_seconds", "summary.average_step_seconds"), "ms"),
+    ("forward", ("summary.average_forward_seconds",), "ms"),
+    ("backward", ("summary.average_backward_seconds",), "ms"),
+    ("optimizer", ("summary.average_optimizer_seconds",), "ms"),
+    ("peak memory", ("summary.peak_memory_bytes",), "MiB"),
+    ("operators a step", ("operators.operator_calls_per_step",), ""),
+    ("kernels a step", ("operators.kernels_per_step",), ""),
+)
+SAME_DEVICE = ("device.name", "device.backend", "threads")
 
 
-def evidence_for(profiles: ProfileSet, file: Path | None, results: Path) -> Evidence | None:
-    """Of --ablation, else of any result of this device; BadInputError where --ablation will not
-    do."""
-    summary = profiles.merged()
-    return read_evidence(file, summary) if file else find_evidence(summary, results)
-
-
-def write_report(
-    profiles: ProfileSet, top: int, folder: Path, evidence: Evidence | None, remark: str = ""
-) -> Path:
-    """The report of a folder of profiles."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draw_timelines(folder)
-    write_whole(folder / REPORT, report_text(profiles, top, evidence, remark))
-    return folder / REPORT
+def comparison_text(a: Path, b: Path) -> str:
+    """The page of two folders of profiles."""
+    sides = [read_profiles(a), read_profiles(b)]
+    conditions = [
+        work_of(side) | {key: value_at(side["context"], key) for key in SAME_DEVICE}
+        for side in sides
+    ]
+    rows = []
+    for label, names, unit in COMPARED:
+        found = [next((v for n in names if (v := value_at(s, n))), None) for s in sides]
+        rows.append((label, *(shown(value, unit) for value in found), shown(ratio(*found), "x")))
+    both = [side["operators"] for side in sides]
+    return page_of(
+        "profile_comparison.md.j2",
+        places=[shown_path(folder) for folder in (a, b)],
+        sides=sides,
+        different=[
+            (key, *found)
+            for key in (*SAME_WORK, *SAME_DEVICE)
+            if (found := [side[key] for side in conditions])[0] != found[1]
+        ],
+        rows=rows,
+        components=paired(*map(component_seconds, both)) if all(both) else None,
+        operators=paired(*map(operator_seconds, both)) if all(both) else None,
+        missing=[name for name, found in zip("AB", both, strict=True) if not found],
+    )
 
 
 def analyze(options: argparse.Namespace, results: Path) -> int:
     """Of saved profiles: to the terminal, or with --generate-report to a file."""
-    profiles = read_profile_set(options.analyze_existing)
-    evidence = evidence_for(profiles, options.ablation, results)
-    if options.generate_report:
-        folder = options.output_dir or options.analyze_existing
-        print(write_report(profiles, options.top, folder, evidence))
-    else:
-        print(report_text(profiles, options.top, evidence), end="")
-    return 0
-
-
-def compare(options: argparse.Namespace) -> int:
-    """Two saved profiles: to the terminal, with --output-dir to a file too."""
-    text = comparison_text(*map(read_profile_set, options.compare))
-    print(text, end="")
-    if options.output_dir:
-        options.output_dir.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output_dir / COMPARISON, text)
-        say(f"also in {options.output_dir / COMPARISON}")
+    folder = options.analyze_existing
+    summary = read_profiles(folder)
+    text = report_text(summary, folder, options.top, find_evidence(summary, results))
+    if not options.generate_report:
+        print(text, end="")
+        return 0
+    draw_timelines(folder)
+    place = options.output_dir or folder
+    place.mkdir(parents=True, exist_ok=True)
+    write_whole(place / REPORT, text)
+    print(place / REPORT)
     return 0
 
 
@@ -221,35 +249,19 @@ def measure(
     options: argparse.Namespace, command: str, program: TrainingProgram, results: Path
 ) -> int:
     """The four runs and their report, which also covers what was done before an error or Ctrl-C."""
-    if options.ablation:
-        # a wrong file must not be found out minutes later
-        own = problem_sizes()[options.size or "tiny"]
-        shape = options.batch_size or own["batch"], options.seq_len or own["seq"]
-        point = Point(options.size or "tiny", options.dtype or "f32", *shape)
-        evidence_at(options.ablation, point, options.variant or BASELINE)
     folder = options.profile_dir or run_folder("profile", results)
-    runs: list[Json] = []
-    status = 0
-    try:
-        run_profilers(program, folder, program_options(options), command, runs)
-    except TrainingError as error:
-        say(f"scripts/profile: {error}")
-        status = error.exit_status
-    except KeyboardInterrupt:
-        say("scripts/profile: interrupted; the report has what was measured so far")
-        status = INTERRUPTED
-    if not runs:
-        return status
-    profiles, evidence, remark = read_profile_set(folder), None, ""
-    try:
-        evidence = evidence_for(profiles, options.ablation, results)
-    except BadInputError as error:
-        # of another device: what was measured is reported all the same
-        remark = str(error)
-        say(f"scripts/profile: {remark}")
-        status = status or REFUSED_OPTIONS
-    print(write_report(profiles, options.top, folder, evidence, remark))
-    return status or int(any(run["exit_status"] for run in runs))
+    given = program_options(options)
+    planned = {name: (*given, *flags) for name, flags in PROFILINGS.items()}
+    runs = measure_all(planned, program, folder, folder)
+    if found := [run.summary for run in runs.values() if run.summary]:
+        summary = merged(found)
+        evidence = find_evidence(summary, results)
+        text = report_text(summary, folder, options.top, evidence, runs.values(), command)
+        write_whole(folder / REPORT, text)
+        print(folder / REPORT)
+    if was_interrupted(runs):
+        return INTERRUPTED
+    return int(not all(run.is_complete for run in runs.values()))
 
 
 def main(
@@ -258,7 +270,8 @@ def main(
     """Exit status. `program` and `results` are replaced by tests only."""
     options = parse_options(arguments)
     if options.compare:
-        return compare(options)
+        print(comparison_text(*options.compare), end="")
+        return 0
     if options.analyze_existing:
         return analyze(options, results)
     used = program or TrainingProgram(options.build_folder / "benchmarks/tiny_llama_train")

@@ -1,4 +1,4 @@
-"""A worksheet of the workshop: its runs, and the functions that its template answers with.
+"""Pages of the training program's runs in Markdown: figures, tables, and the boxes of a worksheet.
 
 The templates hold every question and sentence; a tick box is one call there: label, value, rule.
 Behind each box stand the number and the rule that decided it.
@@ -7,134 +7,105 @@ Behind each box stand the number and the rule that decided it.
 from __future__ import annotations
 
 import math
-import os
 import re
 import statistics
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.commands.profile_report import (
-    HELPERS,
-    PAGE,
-    TEMPLATES,
-    draw_timelines,
-    listing,
-    say,
-    shown,
+from tinyllama_tools.commands.training_runs import (
+    TIMELINE_PAGE,
+    MeasuredRun,
+    Plan,
+    Runs,
+    was_interrupted,
 )
-from tinyllama_tools.core.app import REFUSED_OPTIONS, Json
-from tinyllama_tools.core.text import template
-from tinyllama_tools.data.profiles import SUMMARY, median, step_times, value_at
-from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
+from tinyllama_tools.core.app import INTERRUPTED, Json
+from tinyllama_tools.core.text import cell, markdown_table, template
+from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS
+from tinyllama_tools.models.roofline import POSITIONS
 
-INTERRUPTED_REASON = "interrupted"
+TEMPLATES = Path(__file__).parent / "templates"
 # MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
 MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 PEAK = "summary.peak_memory_bytes"
-Plan = Mapping[str, Sequence[str]]
+
+# What ran, and where.
+CONFIGURATION = (
+    *(("size", "configuration.size", ""), ("batch", "configuration.batch_size", "")),
+    *(("sequence", "configuration.seq_len", ""), ("steps", "configuration.num_steps", "")),
+    *(("data type", "configuration.dtype", ""), ("variant", "configuration.variant", "")),
+    *(("parameters", "model.total_parameters", ""), ("device", "context.device.name", "")),
+    ("backend", "context.device.backend", ""),
+    ("device memory", "context.device.memory_bytes", "MB"),
+    *(("threads", "context.threads", ""), ("libtorch", "context.torch_version", "")),
+    ("runtime", "context.device.runtime_version", ""),
+    ("driver", "context.device.driver_version", ""),
+    *(("commit", "context.git_commit", ""), ("with changes", "context.git_dirty", "")),
+    *(("memory is counted by", "context.memory_source", ""), ("started", "started", "")),
+)
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
-    """What a run left behind; called with a dotted key it gives the summary's value, or None.
-
-    `summary`: None where nothing was measured, for this `reason`. `link`: its folder as the
-    worksheet refers to it.
-    """
-
-    name: str
-    command: str
-    summary: Json | None = None
-    exit_status: int = 0
-    reason: str = ""
-    link: str = ""
-
-    def __call__(self, key: str) -> Any:  # noqa: ANN401
-        return value_at(self.summary, key)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every planned step was made and the loss stayed finite."""
-        wanted, done = self("configuration.num_steps"), self("summary.steps_completed")
-        return self.exit_status == 0 and done is not None and done == wanted
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Median of the steps that no profiler touched, without the first; of all where there is
-        none."""
-        plain = step_times(self.summary, profiled=False)
-        return median(plain) or self("summary.median_step_seconds")
-
-    @property
-    def speed(self) -> float | None:
-        """Samples a second, of the median step."""
-        micro = self("configuration.gradient_accumulation_steps") or 1
-        return ratio((self("configuration.batch_size") or 0) * micro or None, self.step_seconds)
+def digits(value: float) -> str:
+    """Four of them where it is not whole; thousands apart."""
+    if not math.isfinite(value):
+        return str(value)
+    whole = value == int(value) or abs(value) >= 10_000
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
 
 
-Runs = Mapping[str, MeasuredRun]
+def shown(value: float | str | None, unit: str = "") -> str:
+    """In `unit`: ms of seconds, MB and MiB (2^20) of bytes, %, x, FLOP/s, or any other's name."""
+    if value is None:
+        return "not measured"
+    if isinstance(value, str):
+        return cell(value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit in ("MB", "MiB"):
+        amount = value / 2**20
+        is_small = 0 < abs(amount) < 0.1
+        return f"{value:,.0f} bytes" if is_small else f"{amount:,.1f} {unit}"
+    if unit == "ms":
+        return f"{digits(1000 * value)} ms"
+    formats = {"%": ".1f", "x": ".2f", "FLOP/s": ".3e"}
+    if unit in formats:
+        return f"{value:,{formats[unit]}}{'' if unit == 'x' else ' '}{unit}"
+    return f"{digits(value)} {unit}".rstrip()
 
 
-def measure_all(
-    planned: Plan, program: TrainingProgram, options: Namespace, *, has_measured: bool = False
-) -> dict[str, MeasuredRun]:
-    """Every run of name -> options in turn, its files below `options.profile_dir`. What fails keeps
-    its reason; Ctrl-C leaves the rest.
-
-    `has_measured`: whether runs before these left a summary. Raises TrainingError where the program
-    refuses what it was given before anything was measured.
-    """
-    folder = options.profile_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    runs: dict[str, MeasuredRun] = {}
-    for number, (name, given) in enumerate(planned.items(), start=1):
-        command, target = command_line([*program.arguments, *given]), folder / name
-        if was_interrupted(runs):
-            runs[name] = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
-            continue
-        say(f"run {number} of {len(planned)}: {command}")
-        try:
-            run = program.run(given, target, log=folder / f"{name}.log")
-            draw_timelines(target)
-            reason = "" if run.summary else f"no {SUMMARY} was written"
-            link = Path(os.path.relpath(target, options.output.parent)).as_posix()
-            found = MeasuredRun(name, command, run.summary, run.exit_status, reason, link)
-        except KeyboardInterrupt:
-            found = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
-        except TrainingError as error:
-            is_first = not has_measured and not any(run.summary for run in runs.values())
-            if is_first and error.exit_status == REFUSED_OPTIONS:
-                raise
-            # what the program said last may have many lines
-            reason = " ".join(str(error).split())
-            found = MeasuredRun(name, command, reason=reason, exit_status=1)
-        runs[name] = found
-        if found.reason:
-            say(f"   not measured: {found.reason}")
-    return runs
+def _held(row: Any, key: str | int, rank: int) -> Any:  # noqa: ANN401
+    if key == "#":
+        return rank
+    found = row
+    for part in str(key).split("."):
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif part.isdecimal():
+            found = found[int(part)] if found and int(part) < len(found) else None
+        else:
+            found = getattr(found, part, None)
+    return found
 
 
-def was_interrupted(runs: Runs) -> bool:
-    """Whether Ctrl-C ended the measuring."""
-    return any(run.reason == INTERRUPTED_REASON for run in runs.values())
-
-
-def missing_of(runs: Runs, wanted: Plan) -> list[str]:
-    """Why runs lack the parts wanted of their summaries, a text each; empty where nothing is."""
-    found = [f"{name}: {runs[name].reason}" for name in wanted if runs[name].reason]
-    return found + [
-        f"{name}: its summary has no `{part}`"
-        for name, parts in wanted.items()
-        for part in parts
-        if runs[name].summary and runs[name](part) is None
+def figures(document: Json, rows: Iterable[tuple[str, Any, str]]) -> str:
+    """A table of label, key (or the value itself where it is no text) and unit."""
+    cells = [
+        (label, shown(_held(document, at, 0) if isinstance(at, str) else at, unit))
+        for label, at, unit in rows
     ]
+    return "\n".join(markdown_table(("figure", "measured"), cells))
 
 
-# What the templates answer with.
+def listing(rows: Iterable[Any], columns: Sequence[tuple[str, str | int, str]]) -> str:
+    """A table with a line a row; columns of heading, key, name or index ("#": the rank), unit."""
+    cells = [
+        [shown(_held(row, key, rank), unit) for _, key, unit in columns]
+        for rank, row in enumerate(rows, start=1)
+    ]
+    return "\n".join(markdown_table([heading for heading, _, _ in columns], cells))
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
@@ -221,30 +192,58 @@ def within(value: float | None, low: float, high: float) -> str:
 
 def ranges(rows: Iterable[tuple[str, float, float, str, float | None]]) -> str:
     """A table of what was expected (label, low, high, unit) beside what was measured."""
+    header = ("what", "the workshop expects", "measured", "in the range?")
     cells = [
         (label, f"{low:g}-{high:g} {unit}", shown(value, unit), within(value, low, high))
         for label, low, high, unit, value in rows
     ]
-    header = ("what", "the workshop expects", "measured", "in the range?")
-    return listing(cells, [(name, index, "") for index, name in enumerate(header)])
+    return "\n".join(markdown_table(header, cells))
+
+
+FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    *(shown, figures, listing, ratio, share_of),
+    *(box, tick, largest, criteria, within, ranges),
+)
+HELPERS: dict[str, Any] = {
+    **{function.__name__: function for function in FUNCTIONS},
+    **{"MFU": MFU, "INTENSITY": INTENSITY, "PEAK": PEAK, "timeline_page": TIMELINE_PAGE},
+    **{"positions": POSITIONS, "quadrants": QUADRANTS, "high_impact": HIGH_IMPACT},
+    "configuration": CONFIGURATION,
+}
+
+
+def page_of(name: str, **values: Any) -> str:  # noqa: ANN401
+    """Of a template in templates/, with the empty lines that Markdown wants, whatever it has.
+
+    Rows of a table and items of a list stand together; any other line is a paragraph.
+    """
+    page = template(TEMPLATES / name).render({**HELPERS, **values})
+    lines, before = [], ""
+    for line in filter(str.strip, page.split("\n")):
+        kind = re.match(r"\|| *- |", line)[0].strip()  # type: ignore[index]
+        lines += [line] if kind and kind == before else ["", line]
+        before = kind
+    return "\n".join(lines).strip() + "\n"
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A worksheet in Markdown and the exit status of the command that made it.
-
-    `has_measurements`: whether any run left figures; without, it replaces no earlier worksheet.
-    """
+    """A worksheet in Markdown, empty where no run left any figure, and the exit status of the
+    command that made it."""
 
     page: str
     exit_status: int = 0
-    has_measurements: bool = True
 
 
-ANSWERING: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (box, tick, largest, criteria, within, ranges, ratio, share_of)
-}
+def missing_of(runs: Runs, wanted: Plan) -> list[str]:
+    """Why runs lack the parts wanted of their summaries, a text each; empty where nothing is."""
+    found = [f"{name}: {runs[name].reason}" for name in wanted if runs[name].reason]
+    return found + [
+        f"{name}: its summary has no `{part}`"
+        for name, parts in wanted.items()
+        for part in parts
+        if runs[name].summary and runs[name](part) is None
+    ]
 
 
 def make_sheet(
@@ -261,33 +260,11 @@ def make_sheet(
     `also`: runs that do not decide the exit status. Where anything is missing only the head of the
     page and the table of runs is made.
     """
-    every = (*also, *runs.values())
-    stands_for_all = next((run for run in every if run.summary), None)
-    page = template(TEMPLATES / name).render(
-        {**HELPERS, **ANSWERING, **runs, **values},
-        timeline_page=PAGE,
-        MFU=MFU,
-        INTENSITY=INTENSITY,
-        PEAK=PEAK,
-        runs=runs,
-        every=every,
-        missing=missing,
-        measured=stands_for_all.summary if stands_for_all else None,
-    )
+    every = (*runs.values(), *also)
+    first = next((run.summary for run in every if run.summary), None)
+    about = {**runs, "every": every, "missing": missing, "summary": first}
+    page = page_of(name, **about, **values) if first else ""
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1
     if interrupted or was_interrupted(runs):
-        status = 130
-    return Sheet(spaced(page), status, stands_for_all is not None)
-
-
-def spaced(page: str) -> str:
-    """The page with the empty lines that Markdown wants, whatever a template has.
-
-    Rows of a table and items of a list stand together; any other line is a paragraph.
-    """
-    lines, before = [], ""
-    for line in filter(str.strip, page.split("\n")):
-        kind = re.match(r"\|| *- |", line)[0].strip()  # type: ignore[index]
-        lines += [line] if kind and kind == before else ["", line]
-        before = kind
-    return "\n".join(lines).strip() + "\n"
+        status = INTERRUPTED
+    return Sheet(page, status)

@@ -87,6 +87,16 @@ def step_times(summary: Json | None, *, profiled: bool) -> list[float]:
     return [s["time_seconds"] for s in steps if s["step"] > 1 and s["profiled"] == profiled]
 
 
+# what each profiler adds to a summary
+SECTIONS = ("operators", "memory", "flops")
+
+
+def merged(summaries: Sequence[Json]) -> Json:
+    """One summary of runs of one configuration: the first, with each profiler's section in it."""
+    found = {n: next((s[n] for s in summaries if s.get(n)), None) for n in SECTIONS}
+    return summaries[0] | found
+
+
 def median(values: Sequence[float]) -> float | None:
     """None of none."""
     return statistics.median(values) if values else None

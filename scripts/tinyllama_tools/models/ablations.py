@@ -499,7 +499,7 @@ def evidence_at(file: Path, point: Point, variant: str = BASELINE) -> Evidence:
         raise BadInputError(f"{file}: {reason}")
     if variant != BASELINE:
         reason = f"its speedups are over {BASELINE}, not {variant}"
-        raise BadInputError(f"{file}: {reason}; leave --ablation out, or profile {BASELINE}")
+        raise BadInputError(f"{file}: {reason}; profile {BASELINE}")
     return Evidence(file, study, point, speedups)
 
 
@@ -514,7 +514,7 @@ def read_evidence(file: Path, summary: Json) -> Evidence:
     if ours != wanted:
         raise BadInputError(
             f"{file}: device, threads and micro-batches are {wanted}, those of the profile "
-            f"{ours}; leave --ablation out, or run scripts/ablation here"
+            f"{ours}; run scripts/ablation here"
         )
     return found
 
