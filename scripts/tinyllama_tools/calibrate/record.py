@@ -1,20 +1,16 @@
 """What is measured for a calibration, and read back: blocks, recorded with the very pieces that
-`compare run` measures with, and whole runs of it.
+`compare run` measures with, and whole runs of it, each in a folder of its own.
 
 Every block and every run is on disk when it is done, so whatever was interrupted is continued.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
-import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,14 +33,14 @@ from tinyllama_tools.core.app import (
     INTERRUPTED,
     BadInputError,
     Json,
-    parse_json,
+    bad_file,
+    read_json,
     schema_problem,
-    without_folders,
 )
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.stats.rank_tests import summarise
-from tinyllama_tools.stats.verdicts import BAD_INPUT
+from tinyllama_tools.stats.verdicts import Outcome
 
 
 def say(text: str) -> None:
@@ -52,10 +48,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def recording_paths(folder: Path, kind: str) -> list[Path]:
-    """What was recorded of a kind so far, oldest first; half-written ones included."""
-    found = [p for p in folder.glob("*.jsonl") if re.fullmatch(rf"{kind}_\d{{4}}\.jsonl", p.name)]
-    return sorted(found)
+def recording_paths(folder: Path) -> list[Path]:
+    """What was recorded so far, oldest first; half-written ones included."""
+    return sorted(folder.glob("blocks_????.jsonl"))
+
+
+def _next_number(taken: Iterable[Path]) -> int:
+    return 1 + max((int(path.stem[-4:]) for path in taken), default=0)
 
 
 def record_blocks(
@@ -63,20 +62,16 @@ def record_blocks(
     cases: Sequence[str],
     writer: RecordingWriter,
     seconds: float,
-    most: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Measures block after block into the file until `seconds` are used up, or `most` blocks are
-    there; their number. A block that was begun is finished; the proofs before the first one do not
-    count. A case that `compare run` would give up is left out.
-
-    Raises BadInputError where no case is left.
-    """
+    """Measures block after block into the file until `seconds` are used up; their number. A block
+    that was begun is finished; the proofs before the first one do not count. A case that `compare
+    run` would give up is left out. Raises BadInputError where no case is left."""
     say(f"proving {len(cases)} cases on both sides")
     measuring = Measuring(measurer, cases, writer.add, Progress())
     measuring.open_all(verify=True)
     started = clock()
-    while measuring.open_cases and clock() - started < seconds and measuring.blocks != most:
+    while measuring.open_cases and clock() - started < seconds:
         measuring.measure_block()
         passed = f"{(clock() - started) / 60:.1f} of {seconds / 60:.1f} minutes"
         say(f"block {measuring.blocks}, {passed}")
@@ -85,33 +80,21 @@ def record_blocks(
     return measuring.blocks
 
 
-def record_kind(
-    kind: str,
-    options: Namespace,
-    seconds: float,
-    *,
-    words: Sequence[str] = (),
-    slow: Sequence[str] = (),
-    most: int | None = None,
-) -> None:
-    """Records one file, KIND_NNNN.jsonl; an interrupt leaves all that was measured in it.
-    `words`: options of `compare run` before the user's; `slow`: of the new side, REGEX=FRACTION.
+def record_file(options: Namespace) -> None:
+    """Records one file, blocks_NNNN.jsonl; an interrupt leaves all that was measured in it.
 
     Raises BadInputError where the program cannot be served or has no such case.
     """
-    taken = recording_paths(options.folder, kind)
-    number = int(taken[-1].stem[-4:]) + 1 if taken else 1
-    settings = run_settings([*words, *options.run_options])
+    number = _next_number(recording_paths(options.folder))
+    settings = run_settings(options.run_options)
     settings.base = settings.new = str(options.build)
-    settings.slow_new = list(slow)
     # another seed for every file, so that a continued recording does not repeat its orders
-    seed = options.seed + number
-    sides = prepare(settings, seed, Progress())
+    sides = prepare(settings, options.seed + number, Progress())
     # whoever reads it need not know where the program lies
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
-    path = options.folder / f"{kind}_{number:04d}.jsonl"
+    path = options.folder / f"blocks_{number:04d}.jsonl"
     with RecordingWriter(path, {**sides.header, **names}) as writer:
-        blocks = record_blocks(sides.measurer, sides.shared, writer, seconds, most)
+        blocks = record_blocks(sides.measurer, sides.shared, writer, options.record)
     say(f"{blocks} blocks of {len(sides.shared)} cases in {path}")
 
 
@@ -139,9 +122,9 @@ def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
 
 
 def _conditions(header: Json) -> Json:
-    """What two recordings of a kind must share for their blocks to be of one machine and one
+    """What two recordings must share for their blocks to be of one machine and one
     measurement."""
-    found = {name: header[name] for name in ("base", "new", "pairs", "slice_seconds", "method")}
+    found = {name: header[name] for name in ("base", "new", "pairs", "slice_seconds")}
     for side in SIDES:
         context = header[f"{side}_context"]
         found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
@@ -196,92 +179,84 @@ def read_recordings(paths: Iterable[Path]) -> Recorded | None:
         "cases": list(found.cases),
         "hours": seconds / 3600,
         "started": [header["started"] for _, header in kept],
-        **{key: first[key] for key in ("method", "pairs", "slice_seconds")},
-        "sides": [first[side] for side in SIDES],
+        **{key: first[key] for key in ("pairs", "slice_seconds")},
         "block_seconds": found.costs.of(found.cases),
     }
     return Recorded(found, row, first["base_context"])
 
 
-RUNS = "runs.jsonl"
 COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_CASE = {
+    "type": "object",
+    "required": ["name", "outcome", "p_value", "attribution"],
+    "properties": {
+        "name": {"type": "string"},
+        "outcome": {"enum": [outcome.value for outcome in Outcome]},
+        "attribution": {"type": ["object", "null"], "required": ["culprit"]},
+    },
+}
+# what is read of a comparison.json
 RUN_SCHEMA = {
     "type": "object",
-    "required": [
-        *("slowdown", "exit_status", "outcomes", "seconds", "options", "culprits", "reason"),
-        *("device", "git_commit", "threads"),
-    ],
+    "required": ["cases", "alpha", "margin", "seconds", "design", "base_context"],
+    "properties": {
+        "cases": {"type": "array", "items": _CASE},
+        "alpha": {"type": "number", "exclusiveMinimum": 0},
+        "seconds": {"type": "number"},
+        "base_context": {"type": "object", "properties": {"device": {"type": "object"}}},
+        "design": {
+            "type": "object",
+            "required": ["ended", "looks", "pairs", "settings"],
+            "properties": {
+                "ended": {"type": "string"},
+                "settings": {
+                    "type": "object",
+                    "required": ["arguments", "new_slow", "budget_seconds"],
+                    "properties": {
+                        "budget_seconds": {"type": "number"},
+                        **dict.fromkeys(("arguments", "new_slow"), _TEXTS),
+                    },
+                },
+            },
+        },
+    },
 }
 
 
-def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str]) -> Json:
-    """One run of the command: a line of RUNS. `slowdown`: of the new side, fraction by expression.
+def run_once(options: Namespace) -> Json:
+    """One whole run of the command into a folder of its own, run_NNNN; what it found.
 
-    `outcomes` and `culprits` by case; `reason`: in the words of comparison.json, how it ended
-    without a verdict (budget too short), empty where it has one; what it said of that is shown.
     Raises BadInputError where nothing was measured: bad options, or a program that cannot start.
     """
-    started, clock = datetime.now(timezone.utc), time.monotonic()
-    sides = ["--base", str(build), "--new", str(build)]
-    more = [f"--slow-new={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items()]
-    with tempfile.TemporaryDirectory(prefix="tiny_llama_calibrate_") as folder:
-        command = [*COMMAND, *sides, *more, *options, "--output", folder]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False)
-        if finished.returncode == INTERRUPTED:
-            raise KeyboardInterrupt
-        words = last_words(finished.stderr)
-        found = Path(folder) / "comparison.json"
-        if not found.is_file():
-            raise BadInputError(f"compare run ended with {finished.returncode}: {words}")
-        document = json.loads(found.read_text(encoding="utf-8"))
-    cases, context = document["cases"], document.get("base_context", {})
-    is_judged = finished.returncode != BAD_INPUT
-    if not is_judged:
-        # before it stands its progress, with files that are gone
-        say(words.rpartition("\n")[2])
-    blamed = {case["name"]: case["attribution"] for case in cases if case.get("attribution")}
-    return {
-        "slowdown": dict(slowdown),
-        "exit_status": finished.returncode,
-        "outcomes": {case["name"]: case["outcome"] for case in cases},
-        "seconds": round(time.monotonic() - clock, 1),
-        "started": started.isoformat(timespec="seconds"),
-        "options": [without_folders(option) for option in options],
-        "culprits": {name: attribution["culprit"] for name, attribution in blamed.items()},
-        "reason": "" if is_judged else document["design"]["ended"],
-        "git_commit": str(context.get("git_commit", "unknown")),
-        "device": str(context.get("device", {}).get("name", "unknown")),
-        "threads": context.get("threads"),
-    }
+    folder = options.folder / f"run_{_next_number(options.folder.glob('run_????')):04d}"
+    rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
+    sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
+    slow = [f"--slow-new={text}" for text in options.slow]
+    command = [*COMMAND, *sides, *slow, *rule, *options.run_options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
+    if not (folder / "comparison.json").is_file():
+        words = last_words(ended.stderr)
+        raise BadInputError(f"compare run ended with {ended.returncode}: {words}")
+    return read_run(folder / "comparison.json")
 
 
-def keep_run(run: Json, folder: Path) -> None:
-    """Adds its line, in place of a last one that was cut short."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / RUNS
-    kept = path.read_bytes() if path.is_file() else b""
-    with path.open("ab") as file:
-        file.truncate(kept.rfind(b"\n") + 1)
-        file.write(json.dumps(run).encode() + b"\n")
+def read_run(path: Path) -> Json:
+    """BadInputError naming the file and the key that is wrong."""
+    run, _ = read_json(path)
+    if problem := schema_problem(run, RUN_SCHEMA):
+        raise bad_file(path, f"is no comparison of a run: {problem}", "move its folder away")
+    return run
 
 
-def kept_runs(folder: Path) -> list[Json]:
-    """All runs of the folder, none where there is no file. A last line cut short is left out.
+def is_judged(run: Json) -> bool:
+    """Whether it reached a look; else its budget was too short, or it was interrupted."""
+    return any(case["p_value"] is not None for case in run["cases"])
 
-    Raises BadInputError for a line that is no run, and for a file that is no text.
-    """
-    path = folder / RUNS
-    runs: list[Json] = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: is no list of runs: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            runs.append(parse_json(line))
-            problem = schema_problem(runs[-1], RUN_SCHEMA)
-        except ValueError as error:
-            problem = str(error)
-        if problem:
-            raise BadInputError(f"{path}: line {number} is no run: {problem}")
-    return runs
+
+def finished_runs(folder: Path) -> list[Json]:
+    """All runs of the folder but those that were interrupted, in order."""
+    runs = map(read_run, sorted(folder.glob("run_????/comparison.json")))
+    return [run for run in runs if run["design"]["ended"] != "interrupted"]

@@ -50,7 +50,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--fail-on-growth", action="store_true", help=growth)
     allow = "cases that may be missing or fail in the new, by name or pattern (loss/*)"
     add("--allow-missing", nargs="+", action="extend", default=[], metavar="NAME", help=allow)
-    forms = ("text", "md", "json", "csv")
+    forms = ("text", "md", "json")
     add("--format", choices=forms, default="text", help="what to print (default: %(default)s)")
     output = "also write comparison.json, comparison.md and comparison.html there"
     add("--output", type=Path, metavar="FOLDER", help=output)

@@ -1,10 +1,8 @@
-"""A comparison as text, Markdown, CSV, JSON and one HTML page, all from the same rows."""
+"""A comparison as text, Markdown, JSON and one HTML page, all from the same rows."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
 import math
 import os
@@ -125,8 +123,6 @@ def warning_texts(comparison: Comparison) -> list[str]:
 def _note(case: ComparedCase) -> str:
     # a reason may be the last words of a program, on several lines
     notes = [" ".join(case.note.split())] if case.note else []
-    if case.outcome is Outcome.UNCLEAR and case.smallest_difference is not None:
-        notes.append(f"could have shown {100.0 * case.smallest_difference:.1f} %")
     if case.seconds_needed is not None:
         notes.append(f"an answer needs about {duration(case.seconds_needed)} more")
     return "; ".join(notes)
@@ -316,21 +312,6 @@ def json_of(comparison: Comparison) -> str:
     return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
 
 
-CSV_COLUMNS = ("name", "outcome", "base_seconds", "new_seconds", "ratio", "low", "high", "p_value")
-
-
-def csv_of(comparison: Comparison) -> str:
-    """A line a case, in the order of the table; an interval's ends are ratios as well."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*CSV_COLUMNS, "note"])
-    for case in in_order(comparison.cases):
-        ends = (case.interval.low, case.interval.high) if case.interval else (None, None)
-        times = (case.base_seconds, case.new_seconds, case.ratio)
-        writer.writerow([case.name, case.outcome.value, *times, *ends, case.p_value, _note(case)])
-    return text.getvalue()
-
-
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}
 
 
@@ -352,10 +333,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
 
 
 def print_comparison(comparison: Comparison, form: str) -> None:
-    """`form`: text, md, json or csv. Colour on a terminal only (https://no-color.org)."""
+    """`form`: text, md or json. Colour on a terminal only (https://no-color.org)."""
     if form == "text":
         is_dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         text = text_of(comparison, colour=sys.stdout.isatty() and not is_dumb)
     else:
-        text = {**FILES, "csv": csv_of}[form](comparison)
+        text = FILES[form](comparison)
     sys.stdout.write(text)

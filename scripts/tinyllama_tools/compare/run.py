@@ -51,7 +51,6 @@ from tinyllama_tools.compare.comparison import (
     exit_status,
     layers_by_size,
     outcome_without_times,
-    unsettled_text,
     value_differences,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, add_options
@@ -296,21 +295,26 @@ def _compared(
         ratios = [block.log_ratio for block in blocks]
         ratio = math.exp(hodges_lehmann(ratios)) if blocks else None
         return compared_case(name, *sides, ratio=ratio, blocks=len(blocks), note=note)
-    needed, seconds_needed = judgement.blocks_needed, None
-    if judgement.outcome is Outcome.UNCLEAR and needed is not None:
-        # of further blocks of this case alone
-        seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     notes = [
         f"failed once on the {side} side: {reasons[-1]}"
         for side, reasons in record.failures.items()
         if reasons
     ]
+    seconds_needed = None
+    if judgement.outcome is Outcome.UNCLEAR:
+        later = (look for look in design.looks if look > judgement.blocks)
+        needed = next((look for look in later if look >= judgement.distance), None)
+        if needed is None:
+            notes.append("near the margin for such scatter: more blocks may not settle it")
+        else:
+            # of further blocks of this case alone
+            seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     return compared_case(
         name,
         *sides,
         judgement,
         seconds_needed=seconds_needed,
-        note="; ".join(filter(None, (*notes, unsettled_text(judgement, "blocks")))),
+        note="; ".join(notes),
         attribution=attribution,
     )
 
