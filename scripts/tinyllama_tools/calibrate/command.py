@@ -5,8 +5,8 @@ Example: scripts/compare calibrate --record 60m
          scripts/compare calibrate
 
 --record and --runs measure, and add to what --folder has; each block and each run is on disk when
-it is done, so whatever was interrupted goes on with the next start. Without them, all that the
-folder has is analysed: false alarms a family, detection, and what whole runs said.
+it is done, so nothing is lost where they are interrupted. Without them, the newest recording and
+all runs of the folder are analysed: false alarms a family, detection, and what whole runs said.
 
 Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row or in the whole runs;
 2 bad input, or nothing recorded; 3 with --strict, where there are too few families, blocks or whole
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tinyllama_tools.calibrate import rates, record
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, Settings
-from tinyllama_tools.calibrate.record import Recorded, read_recordings, recording_paths, say
+from tinyllama_tools.calibrate.record import Recorded, read_blocks, say
 from tinyllama_tools.compare.options import duration_of, fraction
 from tinyllama_tools.core.app import (
     PROJECT,
@@ -69,8 +69,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("run_options", nargs="*", metavar="-- OPTIONS", help=more)
     add = parser.add_argument_group("analysis").add_argument
     add("--simulate", action="store_true", help="simulated data only: nothing is measured or read")
-    recordings = "A/A recordings to analyse, instead of all that the folder has"
-    add("--recordings", type=Path, nargs="+", default=[], metavar="FILE", help=recordings)
+    recording = "A/A recording to analyse (default: the newest of the folder)"
+    add("--recording", type=Path, metavar="FILE", help=recording)
     add("--families", type=positive, default=10_000, help="default: %(default)s")
     add("--cases", type=positive, default=40, help="of a family (default: %(default)s)")
     tries = "of detection, a case and slowdown (default: %(default)s)"
@@ -103,8 +103,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_options(parser)
     options = parser.parse_args(arguments)
-    if options.simulate and (_measures(options) or options.recordings):
-        parser.error("--simulate: reads and measures nothing, so no --record, --runs, --recordings")
+    if options.simulate and (_measures(options) or options.recording):
+        parser.error("--simulate: reads and measures nothing, so no --record, --runs, --recording")
     if options.slow and not options.runs:
         parser.error("--slow: slows the runs of --runs N, which is missing")
     if options.run_options and not _measures(options):
@@ -112,22 +112,17 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-# one has no scatter
-FEWEST_BLOCKS = 2
 WHOLE_STEP = "full_step"
 
 
-def recordings(options: argparse.Namespace) -> Recorded:
-    """Those that were named, or all of the folder's. BadInputError where they have too few
-    blocks."""
-    found = read_recordings(options.recordings or recording_paths(options.folder))
-    blocks = found.blocks.blocks if found else 0
-    if found is None or blocks < FEWEST_BLOCKS:
+def newest_recording(folder: Path) -> Path:
+    """BadInputError where there is none."""
+    paths = sorted(folder.glob("blocks_????.jsonl"))
+    if not paths:
         raise BadInputError(
-            f"recorded blocks in which every case was measured: {blocks}, and at least "
-            f"{FEWEST_BLOCKS} are needed; record them: `scripts/compare calibrate --record 30m`"
+            f"{folder}: no recording; make one: `scripts/compare calibrate --record 30m`"
         )
-    return found
+    return paths[-1]
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -282,8 +277,8 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     asked, now = asdict(settings), datetime.now(timezone.utc).isoformat(timespec="seconds")
     date, context = now, {}
     if not options.simulate:
-        recorded = recordings(options)
-        date, context = recorded.row["started"][0], recorded.context
+        recorded = read_blocks(options.recording or newest_recording(options.folder))
+        date, context = recorded.row["started"], recorded.context
     # what the figures belong to: the commit that was recorded, else the one that computes
     meta = {
         "date": date,

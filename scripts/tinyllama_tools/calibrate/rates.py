@@ -55,18 +55,6 @@ class PairedBlocks:
         return replace(self, values=values)
 
 
-def joined(several: Sequence[PairedBlocks]) -> PairedBlocks:
-    """One after the other; only cases that all of them have. ValueError where there are none."""
-    cases = [name for name in several[0].cases if all(name in one.cases for one in several)]
-    if not cases:
-        raise ValueError("the recordings have no case in common")
-    alike = [one.only(cases) for one in several]
-    block, opening = (float(np.mean([one.costs[i] for one in alike])) for i in (0, 2))
-    own = {name: float(np.mean([one.costs.cases[name] for one in alike])) for name in cases}
-    values = np.concatenate([one.values for one in alike], axis=1)
-    return PairedBlocks(tuple(cases), values, Costs(block, own, opening))
-
-
 class Verdict(NamedTuple):
     """`blocks` it stands on; `seconds` of measuring until it was known."""
 

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.calibrate.rates import PairedBlocks, joined
+from tinyllama_tools.calibrate.rates import PairedBlocks
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Interleaved,
@@ -29,18 +29,10 @@ from tinyllama_tools.compare.blocks import (
 )
 from tinyllama_tools.compare.options import run_settings
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
-from tinyllama_tools.core.app import (
-    INTERRUPTED,
-    BadInputError,
-    Json,
-    bad_file,
-    read_json,
-    schema_problem,
-)
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, read_json
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.stats.rank_tests import summarise
-from tinyllama_tools.stats.verdicts import Outcome
 
 
 def say(text: str) -> None:
@@ -48,13 +40,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def recording_paths(folder: Path) -> list[Path]:
-    """What was recorded so far, oldest first; half-written ones included."""
-    return sorted(folder.glob("blocks_????.jsonl"))
-
-
-def _next_number(taken: Iterable[Path]) -> int:
-    return 1 + max((int(path.stem[-4:]) for path in taken), default=0)
+def next_path(folder: Path, kind: str) -> Path:
+    """KIND_NNNN, with the number after the last."""
+    taken = [int(path.stem[-4:]) for path in folder.glob(f"{kind}_????*")]
+    return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
 
 
 def record_blocks(
@@ -85,22 +74,20 @@ def record_file(options: Namespace) -> None:
 
     Raises BadInputError where the program cannot be served or has no such case.
     """
-    number = _next_number(recording_paths(options.folder))
+    path = next_path(options.folder, "blocks").with_suffix(".jsonl")
     settings = run_settings(options.run_options)
     settings.base = settings.new = str(options.build)
-    # another seed for every file, so that a continued recording does not repeat its orders
-    sides = prepare(settings, options.seed + number, Progress())
+    sides = prepare(settings, options.seed, Progress())
     # whoever reads it need not know where the program lies
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
-    path = options.folder / f"blocks_{number:04d}.jsonl"
     with RecordingWriter(path, {**sides.header, **names}) as writer:
         blocks = record_blocks(sides.measurer, sides.shared, writer, options.record)
     say(f"{blocks} blocks of {len(sides.shared)} cases in {path}")
 
 
 class Recorded(NamedTuple):
-    """Recordings of the same two sides: their blocks, a row of the document that says how they were
-    made, and the context of the first base."""
+    """A recording: its blocks, how they were made, as a row of the document, and the context of its
+    base."""
 
     blocks: PairedBlocks
     row: Json
@@ -113,7 +100,7 @@ def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
     A case that was measured in less than half of the blocks (skipped, or closed after failures) is
     left out instead of the blocks.
     """
-    found = {(item["block"], item["case"]): item for item in recording.case_blocks}
+    found = {(item["block"], item["case"]): item for item in recording.blocks}
     indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
     cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
     whole = [i for i in indices if all((i, name) in found for name in cases)]
@@ -121,107 +108,40 @@ def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
     return by_case, len(indices) - len(whole)
 
 
-def _conditions(header: Json) -> Json:
-    """What two recordings must share for their blocks to be of one machine and one
-    measurement."""
-    found = {name: header[name] for name in ("base", "new", "pairs", "slice_seconds")}
-    for side in SIDES:
-        context = header[f"{side}_context"]
-        found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
-        for name in ("host_name", "threads", "git_commit", "git_dirty"):
-            found[f"{side}_context.{name}"] = context.get(name)
-        environment = f"{side}_environment"
-        found[environment] = header.get("settings", {}).get(environment) or {}
-    return found
+# one has no scatter
+FEWEST_BLOCKS = 2
 
 
-def read_recordings(paths: Iterable[Path]) -> Recorded | None:
-    """The files in the order of their start, as one recording; None where none has a block in which
-    every case was measured, as one that was cut off early.
-
-    Raises BadInputError where one cannot be read, they were not made alike, or have no case in
-    common.
-    """
-    read = [(path, read_recording(path)) for path in paths]
-    read.sort(key=lambda item: item[1].header["started"])
-    kept: list[tuple[Path, Json]] = []
-    blocks: list[PairedBlocks] = []
-    seconds, left_out = 0.0, 0
-    for path, recording in read:
-        by_case, lost = _whole_blocks(recording)
-        if not any(by_case.values()):
-            continue
-        kept.append((path, recording.header))
-        values = [[summarise(i["base"], i["new"]) for i in items] for items in by_case.values()]
-        timed = recording.case_blocks
-        costs = costs_of(timed)
-        # what came before the first block
-        opening = max(0.0, timed[0]["at"] - costs.of([timed[0]["case"]]))
-        costs = costs._replace(opening=opening)
-        blocks.append(PairedBlocks(tuple(by_case), np.array(values), costs))
-        seconds += max(item["at"] for item in timed)
-        left_out += lost
-    if not kept:
-        return None
-    expected = _conditions(kept[0][1])
-    for path, header in kept:
-        for name, value in _conditions(header).items():
-            if value != expected[name]:
-                raise BadInputError(
-                    f"{path}: {name} is {value!r}, and {expected[name]!r} in {kept[0][0]}: only "
-                    "recordings made alike are joined; move one of them away"
-                )
-    (_, first), found = kept[0], joined(blocks)
+def read_blocks(path: Path) -> Recorded:
+    """BadInputError where it cannot be read, or has too few blocks in which every case was
+    measured, as one that was cut off early."""
+    recording = read_recording(path)
+    by_case, left_out = _whole_blocks(recording)
+    count = max(map(len, by_case.values()), default=0)
+    if count < FEWEST_BLOCKS:
+        raise BadInputError(
+            f"{path}: recorded blocks in which every case was measured: {count}, and at least "
+            f"{FEWEST_BLOCKS} are needed; record more: `scripts/compare calibrate --record 30m`"
+        )
+    values = [[summarise(i["base"], i["new"]) for i in items] for items in by_case.values()]
+    timed, header = recording.blocks, recording.header
+    costs = costs_of(timed)
+    # what came before the first block
+    costs = costs._replace(opening=max(0.0, timed[0]["at"] - costs.of([timed[0]["case"]])))
     row = {
-        "blocks": found.blocks,
+        "blocks": count,
         # some case of them failed or was cut short
         "left_out": left_out,
-        "cases": list(found.cases),
-        "hours": seconds / 3600,
-        "started": [header["started"] for _, header in kept],
-        **{key: first[key] for key in ("pairs", "slice_seconds")},
-        "block_seconds": found.costs.of(found.cases),
+        "cases": list(by_case),
+        "hours": max(item["at"] for item in timed) / 3600,
+        **{key: header[key] for key in ("started", "pairs", "slice_seconds")},
+        "block_seconds": costs.of(by_case),
     }
-    return Recorded(found, row, first["base_context"])
+    blocks = PairedBlocks(tuple(by_case), np.array(values), costs)
+    return Recorded(blocks, row, header["base_context"])
 
 
 COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
-_TEXTS = {"type": "array", "items": {"type": "string"}}
-_CASE = {
-    "type": "object",
-    "required": ["name", "outcome", "p_value", "attribution"],
-    "properties": {
-        "name": {"type": "string"},
-        "outcome": {"enum": [outcome.value for outcome in Outcome]},
-        "attribution": {"type": ["object", "null"], "required": ["culprit"]},
-    },
-}
-# what is read of a comparison.json
-RUN_SCHEMA = {
-    "type": "object",
-    "required": ["cases", "alpha", "margin", "seconds", "design", "base_context"],
-    "properties": {
-        "cases": {"type": "array", "items": _CASE},
-        "alpha": {"type": "number", "exclusiveMinimum": 0},
-        "seconds": {"type": "number"},
-        "base_context": {"type": "object", "properties": {"device": {"type": "object"}}},
-        "design": {
-            "type": "object",
-            "required": ["ended", "looks", "pairs", "settings"],
-            "properties": {
-                "ended": {"type": "string"},
-                "settings": {
-                    "type": "object",
-                    "required": ["arguments", "new_slow", "budget_seconds"],
-                    "properties": {
-                        "budget_seconds": {"type": "number"},
-                        **dict.fromkeys(("arguments", "new_slow"), _TEXTS),
-                    },
-                },
-            },
-        },
-    },
-}
 
 
 def run_once(options: Namespace) -> Json:
@@ -229,7 +149,7 @@ def run_once(options: Namespace) -> Json:
 
     Raises BadInputError where nothing was measured: bad options, or a program that cannot start.
     """
-    folder = options.folder / f"run_{_next_number(options.folder.glob('run_????')):04d}"
+    folder = next_path(options.folder, "run")
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
     sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
     slow = [f"--slow-new={text}" for text in options.slow]
@@ -240,23 +160,15 @@ def run_once(options: Namespace) -> Json:
     if not (folder / "comparison.json").is_file():
         words = last_words(ended.stderr)
         raise BadInputError(f"compare run ended with {ended.returncode}: {words}")
-    return read_run(folder / "comparison.json")
-
-
-def read_run(path: Path) -> Json:
-    """BadInputError naming the file and the key that is wrong."""
-    run, _ = read_json(path)
-    if problem := schema_problem(run, RUN_SCHEMA):
-        raise bad_file(path, f"is no comparison of a run: {problem}", "move its folder away")
-    return run
+    return read_json(folder / "comparison.json")[0]
 
 
 def is_judged(run: Json) -> bool:
-    """Whether it reached a look; else its budget was too short, or it was interrupted."""
+    """Whether it reached a look; else its budget was too short."""
     return any(case["p_value"] is not None for case in run["cases"])
 
 
 def finished_runs(folder: Path) -> list[Json]:
     """All runs of the folder but those that were interrupted, in order."""
-    runs = map(read_run, sorted(folder.glob("run_????/comparison.json")))
+    runs = [read_json(path)[0] for path in sorted(folder.glob("run_????/comparison.json"))]
     return [run for run in runs if run["design"]["ended"] != "interrupted"]

@@ -33,7 +33,7 @@ class CounterChange:
     """One counter of a case; None on a side that does not have it.
 
     `exact`: deterministic (memory, allocations, operators, kernels, FLOPs), compared to the last
-    digit. `worse`, `better`: it moved against, or in, the direction that its users want.
+    digit. `worse`: it moved against the direction that its users want.
     """
 
     name: str
@@ -41,7 +41,6 @@ class CounterChange:
     new: float | None
     exact: bool
     worse: bool
-    better: bool = False
 
     @property
     def is_one_sided(self) -> bool:
@@ -232,7 +231,7 @@ def compare_counters(
         before, after = base.get(name), new.get(name)
         moved = 0.0 if before is None or after is None else (after - before) * better_when
         exact = exact and name not in varying
-        changes.append(CounterChange(name, before, after, exact, moved < 0, moved > 0))
+        changes.append(CounterChange(name, before, after, exact, moved < 0))
     return tuple(changes)
 
 

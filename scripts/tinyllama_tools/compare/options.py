@@ -99,7 +99,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     folder = "whose CMake settings a git commit is built with (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
-    add("--rebuild", action="store_true", help="make the worktrees anew")
 
     add = parser.add_argument_group(
         "cases",
@@ -133,8 +132,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", choices=("before", "off"), default="before", help=verify)
 
     add_common_options(parser)
-    record = "every slice, as JSON lines (default: blocks.jsonl in --output)"
-    parser.add_argument("--record", type=Path, metavar="FILE", help=record)
 
 
 def _is_default_family(options: argparse.Namespace) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -43,18 +42,15 @@ MEANINGS = {
     STILL_UNCLEAR: "not every case has an answer (--strict)",
 }
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
-VERDICT = HEADER.index("verdict")
 # what needs somebody's eyes comes first
 ORDER = (
     *(Outcome.SLOWER, Outcome.FAILED, Outcome.MISSING, Outcome.UNCLEAR, Outcome.FASTER),
     *(Outcome.NO_VERDICT, Outcome.SAME, Outcome.ADDED, Outcome.SKIPPED),
 )
-# of the terminal, and of Markdown
-CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters
 MOST_ROWS_OF_COMMENT, MOST_NOTE_OF_COMMENT = 150, 100
-MOST_DETAILS_OF_COMMENT, MOST_DETAILS_OF_PAGE = 20, 50
+MOST_DETAILS_OF_COMMENT = 20
 CONTEXT_ROWS = ("git_commit", "git_dirty", "device name", "torch_version", "threads")
 # the picture of an interval ends here on either side, as a log-ratio
 WIDEST = math.log(2.0)
@@ -74,8 +70,8 @@ def counter_text(change: CounterChange) -> str:
         side, value = ("new", new) if base is None else ("base", base)
         return f"{change.name} {_value(value)} in the {side} only"
     moved = f" ({change_text(new / base)})" if base else ""
-    way = ", worse" if change.worse else ", better" if change.better else ""
-    return f"{change.name} {_value(base)} -> {_value(new)}{moved}{way}"
+    worse = ", worse" if change.worse else ""
+    return f"{change.name} {_value(base)} -> {_value(new)}{moved}{worse}"
 
 
 def _part(case: str) -> str:
@@ -212,18 +208,14 @@ def _rendered(
     )
 
 
-def text_of(comparison: Comparison, *, colour: bool = False) -> str:
+def text_of(comparison: Comparison) -> str:
     """For a terminal; the last line has the counts and the meaning of the exit status."""
-    rows = rows_of(comparison.cases)
-    table = [HEADER, *(row.texts for row in rows)]
+    table = [HEADER, *(row.texts for row in rows_of(comparison.cases))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for texts, row in zip(table, (None, *rows), strict=True):
-        padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
-        if colour and row:
-            # after padding, since codes have a length that nobody sees
-            padded[VERDICT] = f"\033[{CODES[row.colour]}m{padded[VERDICT]}\033[0m"
-        lines.append("  ".join(padded).rstrip())
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
+        for texts in table
+    ]
     shown: Callable[[str], str] = str
     return _rendered(
         "comparison.md.j2", comparison, None, is_comment=False, table=lines, shown=shown
@@ -279,7 +271,7 @@ def page_of(comparison: Comparison) -> str:
     return _rendered(
         "comparison.html.j2",
         comparison,
-        MOST_DETAILS_OF_PAGE,
+        None,
         colour=colour_of(comparison),
         header=HEADER,
         rows=[(row, bar(row.case)) for row in rows_of(comparison.cases)],
@@ -333,10 +325,5 @@ def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
 
 
 def print_comparison(comparison: Comparison, form: str) -> None:
-    """`form`: text, md or json. Colour on a terminal only (https://no-color.org)."""
-    if form == "text":
-        is_dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        text = text_of(comparison, colour=sys.stdout.isatty() and not is_dumb)
-    else:
-        text = FILES[form](comparison)
-    sys.stdout.write(text)
+    """`form`: text, md or json."""
+    sys.stdout.write((FILES | {"text": text_of})[form](comparison))

@@ -9,7 +9,6 @@ a case has no answer.
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import statistics
 import sys
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinyllama_tools.compare.comparison import (
-    CHANGED,
     WORK,
     ComparedCase,
     Comparison,
@@ -28,7 +26,6 @@ from tinyllama_tools.compare.comparison import (
     context_differences,
     exit_status,
     is_allowed,
-    layers_by_size,
     one_after_the_other,
     outcome_without_times,
     value_differences,
@@ -38,8 +35,6 @@ from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun
 from tinyllama_tools.data.results import read_stored
-from tinyllama_tools.stats.looks import Attribution, attributions
-from tinyllama_tools.stats.rank_tests import BlockSummary
 from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
 
 Runs = Sequence[StoredRun]
@@ -184,20 +179,6 @@ def _note(base: SideCase, new: SideCase, remark: str) -> str:
     return "; ".join(filter(None, (*sides, remark)))
 
 
-def _attributions(shared: Pairs, judged: Judged) -> Mapping[str, Attribution]:
-    """Files of the two sides are not pairs; put side by side they give the scatter of a change."""
-    if not any(found.outcome in CHANGED for found in judged.judgements.values()):
-        return {}
-    blocks = {
-        name: [
-            BlockSummary(math.log(n / b), 0.0, b, n)
-            for b, n in zip(base.files, new.files, strict=False)
-        ]
-        for name, (base, new) in shared.items()
-    }
-    return attributions(blocks, layers_by_size())
-
-
 def _side_name(runs: Runs) -> str:
     commits = dict.fromkeys(str(run.context.get("git_commit") or "unknown")[:12] for run in runs)
     return f"{', '.join(str(run.path) for run in runs)} (commit {', '.join(commits)})"
@@ -221,7 +202,6 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         if outcome_without_times(*(side.state for side in pair)) is None
     }
     judged = judge_stored(shared, min(len(base), len(new)), options)
-    parts = _attributions(shared, judged)
     cases = allow_missing(
         (
             compared_case(
@@ -231,7 +211,6 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
                 judged.judgements.get(name),
                 ratio=(new_case.seconds or 0.0) / (old.seconds or 1.0),
                 blocks=min(len(old.files), len(new_case.files)),
-                attribution=parts.get(name),
                 note=_note(old, new_case, judged.remarks.get(name, "")),
             )
             for name, (old, new_case) in sides.items()
