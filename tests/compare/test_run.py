@@ -235,7 +235,7 @@ ONLY_AT_OPEN = {
         ("close", "crash"),
     ],
 )
-def test_a_side_that_fails_leaves_the_other_in_step(
+def test_a_case_that_a_side_fails_does_not_touch_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, how: str
 ) -> None:
     failing, other = ("new", "base") if at != "time" else ("base", "new")
@@ -249,10 +249,8 @@ def test_a_side_that_fails_leaves_the_other_in_step(
     assert left["side"] == failing
     assert re.search((ENDINGS | ONLY_AT_OPEN)[how].format(at), left["reason"])
     assert all("base" in found[case] for case in (FFN, NORM))
-    # one process all along, which has nothing left open
-    assert len(starts_of(builds[other])) == 1
-    asked = [r["do"] for r in requests_of(builds[other]) if r["case"] == LOSS]
-    assert (asked.count("open"), asked.count("close")) == (1, 1)
+    # others come after it, so that an answer left unread would show
+    assert list(found)[-1] != LOSS
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])

@@ -180,8 +180,12 @@ class ProcessPair:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        self.end(wait=kind is None)
+
+    def end(self, *, wait: bool = False) -> None:
+        """Both; ready() starts new ones."""
         for process in self._processes.values():
-            process.close(wait=kind is None)
+            process.close(wait=wait)
 
     def _start(self, sides: Sequence[str]) -> None:
         """All at once, so that they load while the others do."""
@@ -208,6 +212,10 @@ class ProcessPair:
         if side in self._cannot_start:
             raise CaseFailedError(side, self._cannot_start[side])
         return self._processes[side]
+
+    def ready_pair(self) -> dict[str, ServedProcess]:
+        """Both, in the order of `sides`. CaseFailedError at once where one could not start."""
+        return {side: self.ready(side) for side in (*self._cannot_start, *self.sides)}
 
     def wait_until_ready(self) -> None:
         """Until both compute nothing. One that cannot start is said with each of its cases."""
@@ -300,21 +308,19 @@ class Interleaved:
                 yield self._measure_case(pair, index, case)
 
     def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Json:
-        opened: list[ServedProcess] = []
         try:
-            processes = {side: pair.ready(side) for side in pair.sides}
-            seconds = _open_all(processes.values(), case, opened)
+            processes = pair.ready_pair()
+            for process in processes.values():
+                process.ask_to_open(case)
+            seconds = [process.opened(case)["seconds"] for process in processes.values()]
             # of the less disturbed side
             firsts = balanced_order(self.effort.pairs_for(min(seconds)), self._order)
             slices = self._time_pairs(processes, case, firsts)
-            while opened:
-                opened.pop(0).close_case(case)
+            for process in processes.values():
+                process.close_case(case)
         except CaseFailedError as error:
-            for process in opened:
-                if process.is_running:
-                    # what fails once more shows at the next case
-                    with contextlib.suppress(CaseFailedError):
-                        process.close_case(case)
+            # the other may have the case open, or an answer on its way
+            pair.end()
             return self._ending(index, case, error)
         return {"block": index, "case": case, **slices, "first": firsts, **self._at()}
 
@@ -329,26 +335,6 @@ class Interleaved:
                 seconds = processes[side].time(case, self.effort.slice_seconds)
                 slices[side].append(_rounded(statistics.median(seconds)))
         return slices
-
-
-def _open_all(
-    processes: Sequence[ServedProcess], case: str, opened: list[ServedProcess]
-) -> list[float]:
-    """All build at once, since nothing is timed yet; `opened` gets those that could. Seconds of an
-    iteration of each."""
-    for process in processes:
-        process.ask_to_open(case)
-    seconds, errors = [], []
-    for process in processes:
-        # another side's answer has to be read even where one fails
-        try:
-            seconds.append(process.opened(case)["seconds"])
-            opened.append(process)
-        except CaseFailedError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return seconds
 
 
 # the last few blocks: a machine that others use may change within minutes
