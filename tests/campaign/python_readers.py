@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +13,12 @@ from typing import Any
 
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
-from tinyllama_tools.calibrate.record import kept_runs, read_recordings
+from tinyllama_tools.calibrate.record import read_blocks
 from tinyllama_tools.commands.grid import GridStudy, journal_options
 from tinyllama_tools.commands.peers import read_peers
 from tinyllama_tools.commands.training_runs import draw_timelines
 from tinyllama_tools.compare.comparison import layers_by_size
-from tinyllama_tools.compare.history import add_file, read_series
-from tinyllama_tools.compare.stored import NOISE_KIND, NOISE_VERSION, read_noise_profile
+from tinyllama_tools.compare.history import read_series, result_of
 from tinyllama_tools.core.app import ToolError
 from tinyllama_tools.data.profiles import read_profile
 from tinyllama_tools.data.ranks import read_results
@@ -98,24 +95,6 @@ def training_files() -> dict[str, bytes]:
     return {name: text.encode() for name, text in files.items()}
 
 
-def kept_run() -> bytes:
-    """A line of runs.jsonl."""
-    run = {
-        "slowdown": {"ffn/forward": 0.05},
-        "exit_status": 0,
-        "outcomes": {"ffn/forward/baseline/tiny/f32/batch:1/seq:16": "same"},
-        "seconds": 12.5,
-        "started": "2026-01-02T03:04:05+00:00",
-        "options": ["--pairs", "4"],
-        "culprits": {},
-        "reason": "",
-        "git_commit": "a" * 40,
-        "device": "Some CPU",
-        "threads": 2,
-    }
-    return (json.dumps(run) + "\n").encode() * 3
-
-
 def journal() -> bytes:
     """A header and two cases."""
     result = json.loads(suite_result())
@@ -125,26 +104,14 @@ def journal() -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
-def noise_profile() -> bytes:
-    """What a calibration recorded of its machine."""
-    noise = {"scatter": 0.02, "degrees": 12}
-    context = json.loads(suite_result())["context"]
-    machine = {"device": context["device"]["name"], "threads": context["threads"]}
-    machine |= {"architecture": context["device"]["architecture"], "host_name": "host_00000000"}
-    cases = {"ffn/forward/baseline/tiny/f32/batch:1/seq:16": noise}
-    kind = {"kind": NOISE_KIND, "schema_version": NOISE_VERSION}
-    return json.dumps(kind | machine | {"cases": cases, "default": noise}).encode()
-
-
 def history() -> bytes:
     """A history of one result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "result.json").write_bytes(suite_result())
-        add_file(folder / "history.sqlite", folder / "result.json", skip_known=False)
-        with contextlib.closing(sqlite3.connect(folder / "history.sqlite")) as connection:
-            connection.execute("VACUUM")
-        return (folder / "history.sqlite").read_bytes()
+        store = ("--store", folder / "history.jsonl")
+        command("compare", "history", "add", folder / "result.json", *store)
+        return (folder / "history.jsonl").read_bytes()
 
 
 class NotForeseenError(Exception):
@@ -163,13 +130,6 @@ def command(*arguments: object) -> None:
     text = said.getvalue()
     if "not foreseen" in text or "Traceback" in text:
         raise NotForeseenError(text.strip()[-400:])
-
-
-def add_once(store: Path, result: Path) -> None:
-    """Adds it to a copy, which the next one does not see."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copy(store, folder)
-        add_file(Path(copy), result, skip_known=True)
 
 
 def read_grid_journal(folder: Path, path: Path) -> None:
@@ -217,18 +177,13 @@ def all_readers() -> Iterator[Reader]:
     yield Reader("evidence", {"ablation.json": ablation}, lambda _, p: read_evidence(p, about))
     yield Reader("ablation", {"ablation.json": ablation}, lambda _, p: read_study(p))
     blocks = {"blocks.jsonl": reference("paired_blocks_2core_xeon_avx512.jsonl")}
-    yield Reader("recording", blocks, lambda _, p: read_recordings([p]))
-    yield Reader("calibration runs", {"runs.jsonl": kept_run()}, lambda f, _: kept_runs(f))
-    yield Reader(
-        "noise profile", {"noise.json": noise_profile()}, lambda _, p: read_noise_profile(p)
-    )
+    yield Reader("recording", blocks, lambda _, p: read_blocks(p))
     links = (PROJECT / "fixtures/interconnects.json").read_bytes()
     yield Reader("interconnects", {"links.json": links}, lambda _, p: read_interconnects(p))
     sizes = {"sizes.json": (PROJECT / "fixtures/problem_sizes.json").read_bytes()}
     yield Reader("layers by size", sizes, lambda _, p: layers_by_size(p))
-    add = {"results.json": result, "kept.sqlite": history()}
-    yield Reader("result to keep", add, lambda f, p: add_once(f / "kept.sqlite", p))
-    yield Reader("history", {"history.sqlite": history()}, lambda _, p: read_series(p))
+    yield Reader("result to keep", {"results.json": result}, lambda _, p: result_of(p))
+    yield Reader("history", {"history.jsonl": history()}, lambda _, p: read_series(p))
     yield Reader(
         "scripts/compare",
         {"new.json": result, "base.json": result},
@@ -268,7 +223,7 @@ def all_readers() -> Iterator[Reader]:
     )
     yield Reader(
         "history show",
-        {"history.sqlite": history()},
+        {"history.jsonl": history()},
         is_slow=True,
         read=lambda _, p: command("compare", "history", "show", "--store", p),
     )

@@ -122,7 +122,7 @@ def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Pa
     assert found == ["trace.json is in the summary and not there"]
     (tmp_path / "page.html").write_text("<html><p>half")
     assert workloads.REPORT.problems(tmp_path, False, {}) == ["page.html is not whole"]
-    (tmp_path / "history.sqlite").write_bytes(b"SQLite format 3\0" + bytes(4096))
+    (tmp_path / "history.jsonl").write_bytes(b"{}\n")
     assert workloads.HISTORY.problems(tmp_path, False, {})
 
 

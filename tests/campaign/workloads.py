@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +13,8 @@ from typing import Any
 import built_programs
 from built_programs import ON_CPU, SMALL_OPTIONS, read_json
 from built_programs import PROJECT_ROOT as PROJECT
+from tinyllama_tools.compare.history import read_series
+from tinyllama_tools.core.app import BadInputError
 
 BUILD = PROJECT / "build/benchmarks"
 REFERENCE = PROJECT / "results/reference"
@@ -213,20 +213,20 @@ def report_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
 
 def history_command(folder: Path) -> list[str]:
     # after a kill the file may be in the history already, or not
-    store = ("--store", folder / "history.sqlite")
+    store = ("--store", folder / "history.jsonl")
     return tool("compare", "history", "add", "--skip-known", *store, RESULT)
 
 
 def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
-    store = folder / "history.sqlite"
-    if not store.exists():
-        return ["history.sqlite is missing"] * is_finished
-    with contextlib.closing(sqlite3.connect(store)) as connection:
-        try:
-            (state,) = connection.execute("pragma integrity_check").fetchone()
-        except sqlite3.DatabaseError as error:
-            state = error
-    return [] if state == "ok" else [f"history.sqlite: {state}"]
+    store = folder / "history.jsonl"
+    # a line that was cut short is not read, and the next writer takes its place
+    if not store.exists() or not store.read_bytes():
+        return ["history.jsonl is missing"] * is_finished
+    try:
+        series = read_series(store)
+    except BadInputError as error:
+        return [str(error)]
+    return [] if series or not is_finished else ["history.jsonl has no result"]
 
 
 SUITE = Workload("benchmark", bench_command, bench_again, bench_problems)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
 import re
-import sqlite3
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import CONTEXT, FFN, LOSS, Json, document, stopped, write
+from samples import CONTEXT, FFN, LOSS, document, stopped, write
 
 from chromium import PageOpener
 from tinyllama_tools.compare import history
@@ -40,9 +39,11 @@ def run(*arguments: object) -> int:
     return compare(["history", *(str(argument) for argument in arguments)])
 
 
-def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        return database.execute(statement).fetchall()
+def adding(path: Path, files: Sequence[Path], **more: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tinyllama_tools", "compare", "history", "add", *files]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT / "scripts")}
+    said = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*command, "--store", path], env=environment, **said, **more)
 
 
 def seconds(path: Path) -> list[list[float]]:
@@ -63,19 +64,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files.append(result(folder / f"{day}.json", day, times, **own))
     device = {**CONTEXT["device"], "name": HOSTILE}
     files += [result(folder / f"h{day}.json", day, {FFN: 0.1}, device=device) for day in (0, 1)]
-    assert run("add", *files, "--store", folder / "history.sqlite") == 0
-    return folder / "history.sqlite"
-
-
-def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[Json]:
-    assert run(*arguments, "--format", "json") == 0
-    return json.loads(capsys.readouterr().out)
+    assert run("add", *files, "--store", folder / "history.jsonl") == 0
+    return folder / "history.jsonl"
 
 
 def test_files_are_added_shown_and_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "results/history.sqlite"
+    path = tmp_path / "results/history.jsonl"
     files = []
     for day, seconds in ((0, 0.01), (1, 0.02), (2, 0.03)):
         more = [stopped(LOSS, failed="wrong result")] if day == 1 else []
@@ -86,28 +82,24 @@ def test_files_are_added_shown_and_known(
     files.append(result(tmp_path / "dirty.json", 1, {FFN: 0.025}, git_dirty=True))
     assert run("add", *files, "--store", path) == 0
     assert f"result 4: 0001ababab+ on {MACHINE}" in capsys.readouterr().out
-    (series,) = as_json(capsys, "show", "--store", path)
+    (series,) = read_series(path)
     assert [point["seconds"] for point in series["points"]] == [0.01, 0.02, 0.025, 0.03]
     assert series["points"][2]["dirty"] is True
     assert run("show", "--store", path) == 0
     # 30 ms against the median of 10, 20 and 25
     assert "+50.0 % of 20 ms (3 before)" in capsys.readouterr().out
-    columns = "name, seconds, repetitions, reason, json_extract(counters, '$.operators')"
-    assert rows(path, f"SELECT {columns} FROM cases WHERE result = 2") == [
-        (FFN, 0.02, 3, "", 74.0),
-        (LOSS, None, 0, "wrong result", None),
-    ]
-    assert rows(path, "SELECT count(*) FROM results WHERE context LIKE '%peaks%'") == [(0,)]
+    before = path.read_bytes()
     assert run("add", files[0], "--store", path) == 2
-    assert "this very file is result 1 of history.sqlite" in capsys.readouterr().err
+    assert "this very file is result 1 of history.jsonl" in capsys.readouterr().err
     assert run("add", files[0], "--skip-known", "--store", path) == 0
     assert capsys.readouterr().err == ""
+    assert path.read_bytes() == before
 
 
 def test_one_bad_file_keeps_no_other_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, good = tmp_path / "history.sqlite", document({FFN: 0.01})
+    path, good = tmp_path / "history.jsonl", document({FFN: 0.01})
     cut = tmp_path / "cut.json"
     cut.write_text(json.dumps(good)[:-50])
     bad = {cut: "is cut short", tmp_path / "absent.json": "cannot be read"}
@@ -127,61 +119,69 @@ def test_one_bad_file_keeps_no_other_out(
     assert "result 1:" in said.out
 
 
-def test_a_file_is_added_whole_or_not_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "history.sqlite"
-    assert run("add", write(tmp_path / "a.json", document({FFN: 0.01})), "--store", path) == 0
-    # as a full disk does: the statement fails, and the transaction is over
-    full = "CREATE TRIGGER full BEFORE INSERT ON cases WHEN NEW.name LIKE 'loss%' "
-    rows(path, f"{full} BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END")
-    file = write(tmp_path / "b.json", document({FFN: 0.02, LOSS: 0.02}))
-    assert run("add", file, "--store", path) == 2
-    assert "database or disk is full" in capsys.readouterr().err
+def test_a_file_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
+    """On a full disk, as a limit makes it; and where a writer was killed within a line."""
+    path = tmp_path / "history.jsonl"
+    files = [write(tmp_path / f"{s}.json", document({FFN: s})) for s in (0.01, 0.02, 0.03)]
+    assert run("add", files[0], "--store", path) == 0
+    first = path.read_bytes()
+    limit = len(first) + 100
+    full = adding(
+        path,
+        files[1:],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert b"history.jsonl: cannot be written" in full.communicate(timeout=60)[1]
+    assert full.returncode == 2
+    assert path.stat().st_size == limit
     assert seconds(path) == [[0.01]]
-    rows(path, "DROP TRIGGER full")
-    assert run("add", file, "--store", path) == 0
-    assert seconds(path) == [[0.01, 0.02], [0.02]]
+    assert run("add", files[1], "--store", path) == 0
+    assert seconds(path) == [[0.01, 0.02]]
+    whole = path.read_bytes()
+    for cut in (1, len(first) - 1, len(first), len(first) + 1, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        assert run("add", files[2], "--store", path) == 0
+        assert seconds(path) == ([[0.03]] if cut < len(first) else [[0.01, 0.03]])
 
 
 def test_files_that_are_no_history_are_named_and_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other, damaged, foreign = (tmp_path / name for name in ("other", "damaged", "foreign"))
-    with history.opened(other, create=True) as database:
-        database.execute("PRAGMA user_version = 7")
-    damaged.write_bytes(b"no database, but longer than the header of one" * 40)
-    rows(foreign, "CREATE TABLE songs (title TEXT)")
-    for path, expected in (
-        (tmp_path / "absent", "begin one with scripts/compare history add"),
-        (damaged, "must be a history of this suite"),
-        (foreign, "is not a history of this suite, and is left as it is"),
-        (other, "has schema version 7, this program reads 1"),
-        (tmp_path, "no history at"),
+    path, file = tmp_path / "history.jsonl", write(tmp_path / "a.json", document({FFN: 0.01}))
+    assert run("add", file, "--store", path) == 0
+    line = path.read_bytes()
+    for text, expected in (
+        (b'{"answer": 42}', "line 1: it begins otherwise"),
+        (b"songs\n", "line 1: it begins otherwise"),
+        (line.replace(b'"version": 1', b'"version": 2'), "line 1: it begins otherwise"),
+        (line + line.replace(b"0.01", b"-0.1"), "line 2: a case has no positive time"),
+        (line.replace(b'"threads"', b'"thread"') + line, "line 1: the file: 'threads' is"),
+        (line[:40] + b"\n", "line 1: "),
     ):
-        before = path.read_bytes() if path.is_file() else None
-        assert run("show", "--store", path) == 2
-        assert expected in capsys.readouterr().err
-        assert (path.read_bytes() if path.is_file() else None) == before
+        path.write_bytes(text)
+        for words in (["show"], ["add", file]):
+            assert run(*words, "--store", path) == 2
+            said = capsys.readouterr().err
+            assert "is no history of this suite, and is left as it is" in said
+            assert expected in said
+            assert path.read_bytes() == text
+    for absent in (tmp_path / "absent", tmp_path):
+        assert run("show", "--store", absent) == 2
+        assert "begin one with scripts/compare history add" in capsys.readouterr().err
 
 
 def test_writers_at_the_same_time_wait_for_each_other(tmp_path: Path) -> None:
     """Four at once, which also make the file at once."""
-    path = tmp_path / "history.sqlite"
+    path = tmp_path / "history.jsonl"
     writers = []
     for writer in range(4):
         days = range(8 * writer, 8 * writer + 8)
         files = [result(tmp_path / f"{day}.json", day, {FFN: 0.01}) for day in days]
-        command = [sys.executable, "-m", "tinyllama_tools", "compare", "history", "add", *files]
-        environment = os.environ | {"PYTHONPATH": str(PROJECT / "scripts")}
-        writers.append(
-            subprocess.Popen(
-                [*command, "--store", path], env=environment, stdout=subprocess.DEVNULL
-            )
-        )
+        writers.append(adding(path, files))
     assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
-    numbers = rows(path, "SELECT number FROM results ORDER BY number")
-    assert numbers == [(n,) for n in range(1, 33)]
+    assert [point["at"][8:10] for point in read_series(path)[0]["points"]] == [
+        (FIRST_DAY + datetime.timedelta(days=day)).strftime("%d") for day in range(32)
+    ]
 
 
 def test_the_time_of_a_commit_comes_from_git(
@@ -202,8 +202,8 @@ def test_the_time_of_a_commit_comes_from_git(
         result(tmp_path / "b.json", 5, {FFN: 2.0}, git_commit=head),
         result(tmp_path / "c.json", 5, {FFN: 3.0}, git_commit=head, git_dirty=True),
     ]
-    assert run("add", *files, "--store", tmp_path / "history.sqlite") == 0
-    assert seconds(tmp_path / "history.sqlite") == [[2.0, 1.0, 3.0]]
+    assert run("add", *files, "--store", tmp_path / "history.jsonl") == 0
+    assert seconds(tmp_path / "history.jsonl") == [[2.0, 1.0, 3.0]]
     # only a commit reaches git
     monkeypatch.setattr(history, "git", lambda *_: pytest.fail("asked"))
     for word in ("", "HEAD", "--output=x", "abc123", "A" * 40, "abcdef1\n"):
@@ -254,47 +254,42 @@ def test_changes_of_one_series(
     assert change_indices(seconds, margin) == expected
 
 
-def test_the_newest_change_comes_first() -> None:
-    known = dict.fromkeys(("date", "label", "libtorch", "host"), "") | {"dirty": False}
-    points = [
-        known | {"result": i, "commit": str(i), "at": f"{i:02}", "seconds": float(seconds)}
-        for i, seconds in enumerate(np.exp(THREE))
-    ]
-    found = history.find_changes([{"machine": "a", "case": "b", "points": points}])
-    assert [change["commit"] for change in found] == ["20", "10"]
-
-
-def test_changes_are_advisory_and_name_commit_and_files(
-    store: Path, capsys: pytest.CaptureFixture[str]
+def test_changes_are_advisory_and_name_commit_and_files_the_newest_first(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (point,) = as_json(capsys, "changes", "--store", store)
-    assert (point["advisory"], point["case"], point["machine"]) == (True, FFN, MACHINE)
-    assert point["ratio"] == pytest.approx(1.2, rel=5e-3)
-    # added from the last day to the first
-    assert point["results_after"] == list(range(FILES - CHANGED_AT, 0, -1))
-    assert point["results_before"] == list(range(FILES, FILES - CHANGED_AT, -1))
-    assert (point["commit"][:4], point["last_commit_before"][:4]) == ("0009", "0008")
-    # machines of one kind are in one series, and a change does not hide that they are two
-    remarks = ("libtorch 2.13.0 before, 2.14.0 after", "host host_a before, host_b after")
-    assert point["remark"] == "; ".join(remarks)
     assert run("changes", "--store", store) == 0
     shown = capsys.readouterr().out
     assert "Advisory: results of different days are not paired" in shown
     assert "2 of 3 series have the 11 files" in shown
     (row,) = [line for line in shown.splitlines() if line.startswith("| +")]
-    assert "| 0009ababab |" in row
+    cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
+    change, commit, case, before, seconds, results, remark = cells
+    assert float(change.split()[0]) == pytest.approx(20, abs=0.5)
+    assert (commit, case, before) == ("0009ababab", FFN, "0008ababab")
+    assert seconds == "10.01 ms (9 files) -> 12.02 ms (7 files)"
+    # added from the last day to the first
+    assert results == f"{FILES - CHANGED_AT} to 1"
+    # machines of one kind are in one series, and a change does not hide that they are two
+    remarks = ("libtorch 2.13.0 before, 2.14.0 after", "host host_a before, host_b after")
+    assert remark == "; ".join(remarks)
     assert run("changes", "--store", store, "--margin", "0.5") == 0
     assert "No change point." in capsys.readouterr().out
     # cases and machines that are chosen
-    (series,) = as_json(
-        capsys, "show", "--case", "^loss/", "--machine", "some cpu", "--store", store
-    )
-    assert (series["case"], len(series["points"])) == (LOSS, FILES)
+    assert run("show", "--case", "^loss/", "--machine", "some cpu", "--store", store) == 0
+    shown = capsys.readouterr().out
+    assert (LOSS in shown, FFN in shown, HOSTILE in shown) == (True, False, False)
     for wrong in (["--case", "^los$"], ["--machine", "MI300X"]):
         assert run("show", *wrong, "--store", store) == 2
         said = capsys.readouterr().err
         assert wrong[1] in said
         assert MACHINE in said
+    files = [
+        result(tmp_path / f"{i}.json", i, {FFN: float(np.exp(x))}) for i, x in enumerate(THREE)
+    ]
+    assert run("add", *files, "--store", tmp_path / "three") == 0
+    assert run("changes", "--store", tmp_path / "three") == 0
+    found = re.findall(r"^\| [+-][^|]*\| (\d+)", capsys.readouterr().out, re.MULTILINE)
+    assert found == ["0020", "0010"]
 
 
 # What a script of the page's own finds after it typed.
@@ -316,13 +311,13 @@ def test_the_page_draws_and_searches(
     text = page.read_text(encoding="utf-8")
     assert len(text.encode()) < 6_000_000
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"']?(https?:)?//", text)
-    assert text.count('<tr id="result-') == FILES + 2
     assert text.count("<td>7 to 1</td>") == 1
-    (change,) = as_json(capsys, "changes", "--store", store)
     charts = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
-    (levels,) = [chart["levels"]["y"] for chart in charts if chart["changes"]]
-    sides = (change["seconds_before"], change["seconds_after"])
-    assert levels == [level for side in sides for level in (side, side, None)]
+    (chart,) = [chart for chart in charts if chart["changes"]]
+    sides = [np.median(chart["seconds"][:CHANGED_AT]), np.median(chart["seconds"][CHANGED_AT:])]
+    levels = [level for level in chart["levels"]["y"] if level]
+    assert levels == pytest.approx(np.repeat(sides, 2), rel=1e-4)
+    assert [one["levels"]["y"] for one in charts if one is not chart] == [[], []]
     opened = open_page(page)
     opened.page.wait_for_selector(".annotation-text", state="attached")
     assert opened.said == []

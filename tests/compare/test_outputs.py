@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import json
 import math
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,19 +45,14 @@ from tinyllama_tools.data.names import OWN_KEYS
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import Outcome
 
-ESCAPE = re.compile(r"\033\[(\d+)m")
 ORDERED = [STEP, BLOCK, LOSS, OPTIMIZER, FFN, NORM, ATTENTION, "peer/x", EMBEDDING]
 
 
-def test_every_output_has_the_same_rows_and_figures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Text, CSV, JSON, Markdown and the page, of one comparison."""
+def test_every_output_has_the_same_rows_and_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text, JSON, Markdown and the page, of one comparison."""
     whole = every_outcome()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
     shown = {}
-    for form in ("text", "csv", "json", "md"):
+    for form in ("text", "json", "md"):
         print_comparison(whole, form)
         shown[form] = capsys.readouterr().out
     lines = shown["text"].splitlines()
@@ -77,26 +70,8 @@ def test_every_output_has_the_same_rows_and_figures(
     ):
         texts = (shown["text"], html.unescape(shown["md"]), html.unescape(page_of(whole)))
         assert all(said in text for text in texts)
-    assert "could have shown 8.1 %; an answer needs about 4 min more" in shown["text"]
+    assert "an answer needs about 4 min more" in shown["text"]
     assert lines[-1].startswith("1 slower, 1 faster, 1 same, 1 unclear, 1 no verdict, 1 missing")
-    # colour is for terminals, and nobody is alarmed by what was allowed
-    painted = text_of(whole, colour=True)
-    assert ESCAPE.sub("", painted) == shown["text"]
-    found = {m[2].strip(): m[1] for m in re.finditer(r"\033\[(\d+)m([^\033]+)", painted)}
-    expected = {"slower": "31", "unclear": "33", "same": "32", "failed (allowed)": "90"}
-    assert expected.items() <= found.items()
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_comparison(whole, "text")
-    monkeypatch.setenv("NO_COLOR", "1")
-    print_comparison(whole, "text")
-    assert capsys.readouterr().out == painted + shown["text"]
-
-    header, first, *others = csv.reader(shown["csv"].splitlines())
-    assert header[:5] == ["name", "outcome", "base_seconds", "new_seconds", "ratio"]
-    assert header[5:] == ["low", "high", "p_value", "note"]
-    assert first == [STEP, "slower", "0.09", "0.0945", "1.05", "1.04", "1.06", "0.0002", ""]
-    assert [row[0] for row in others] == ORDERED[1:]
-
     endless = replace(whole.cases[0], interval=Interval(0.0, float("inf"), 0.95))
     text = json_of(replace(whole, cases=(endless, *whole.cases[1:])))
     document = json.loads(text, parse_constant=lambda name: pytest.fail(name))
@@ -109,7 +84,7 @@ def test_every_output_has_the_same_rows_and_figures(
     assert document["cases"][1]["attribution"]["culprit"] == FFN
     assert document["cases"][1]["counters"][2] == {
         **{"name": "allocations", "base": 29, "new": 31},
-        **{"exact": True, "worse": True, "better": False},
+        **{"exact": True, "worse": True},
     }
 
     text = shown["md"]
@@ -197,20 +172,20 @@ def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, open_page: 
 
 
 def test_counters_their_direction_and_order_and_that_all_of_the_schema_are_known() -> None:
-    for name, before, after, exact, worse, better in (
+    for name, before, after, exact, worse in (
         # the least growth of a deterministic counter is worse
-        ("peak_memory_MiB", 1000.0, 1000.0000001, True, True, False),
-        ("operators", 1000.0, 999.0, True, False, True),
-        ("operators", 1000.0, 1000.0, True, False, False),
+        ("peak_memory_MiB", 1000.0, 1000.0000001, True, True),
+        ("operators", 1000.0, 999.0, True, False),
+        ("operators", 1000.0, 1000.0, True, False),
         # rates are worse when they fall, and not exact
-        ("TFLOPS", 10.0, 9.0, False, True, False),
-        ("TFLOPS", 10.0, 11.0, False, False, True),
-        ("max_rel_error", 1.0, 2.0, False, True, False),
-        ("parameters", 10.0, 11.0, True, False, False),
-        ("unknown", 10.0, 11.0, False, False, False),
+        ("TFLOPS", 10.0, 9.0, False, True),
+        ("TFLOPS", 10.0, 11.0, False, False),
+        ("max_rel_error", 1.0, 2.0, False, True),
+        ("parameters", 10.0, 11.0, True, False),
+        ("unknown", 10.0, 11.0, False, False),
     ):
         found = compare_counters({name: before}, {name: after})
-        assert found == (CounterChange(name, before, after, exact, worse, better),)
+        assert found == (CounterChange(name, before, after, exact, worse),)
         assert not compare_counters({name: before}, {name: after}, [name])[0].exact
     base = {"operators": 1.0, "zeta": 1.0, "samples_per_second": 1.0, "kernels": 5.0}
     changes = compare_counters(base, {"zeta": 1.0, "bytes": 1.0, "operators": 1.0})

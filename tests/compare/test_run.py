@@ -80,11 +80,7 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert ffn["base_seconds"] == statistics.median(b.base_seconds for b in blocks)
     # both ways of as many signs as there are blocks, four cases, a quarter of alpha
     assert ffn["p_value"] == pytest.approx(4 * 4 * 2 / 2 ** len(blocks))
-    counters = {c["name"]: c for c in ffn["counters"]}
-    assert counters["samples_per_second"]["base"] == pytest.approx(8 / ffn["base_seconds"])
-    assert counters["tokens_per_second"]["new"] == pytest.approx(8 * 128 / ffn["new_seconds"])
-    assert counters["TFLOPS"]["new"] == pytest.approx(4e-3 / ffn["new_seconds"])
-    assert [n for n, c in counters.items() if c["worse"] and c["exact"]] == ["operators"]
+    assert [c["name"] for c in ffn["counters"] if c["worse"]] == ["operators"]
     attribution = found.cases[STEP]["attribution"]
     assert attribution["culprit"] == FFN
     assert attribution["parts"][0]["share"] == pytest.approx(1.0, abs=0.2)
@@ -150,8 +146,8 @@ def test_an_unclear_case_says_how_long_an_answer_takes(
     items = recorded(tmp_path / "out")
     judged = judge_family({FFN: summaries(items)}, design)[FFN]
     assert judged is not None
-    assert judged.blocks_needed is not None
-    further = judged.blocks_needed - len(items)
+    needed = next(look for look in design.looks[1:] if look >= judged.distance)
+    further = needed - len(items)
     pairs = itertools.pairwise(items)
     block = statistics.median(after["at"] - before["at"] for before, after in pairs)
     assert found.cases[FFN]["seconds_needed"] == pytest.approx(further * block, rel=0.4)
@@ -233,9 +229,13 @@ ONLY_AT_OPEN = {
 
 @pytest.mark.parametrize(
     ("at", "how"),
-    [*itertools.product(("open", "time", "close"), ENDINGS), *(("open", x) for x in ONLY_AT_OPEN)],
+    [
+        *(("open", x) for x in ENDINGS | ONLY_AT_OPEN),
+        *(("time", x) for x in ENDINGS),
+        ("close", "crash"),
+    ],
 )
-def test_a_side_that_fails_leaves_the_other_in_step(
+def test_a_case_that_a_side_fails_does_not_touch_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, how: str
 ) -> None:
     failing, other = ("new", "base") if at != "time" else ("base", "new")
@@ -249,10 +249,8 @@ def test_a_side_that_fails_leaves_the_other_in_step(
     assert left["side"] == failing
     assert re.search((ENDINGS | ONLY_AT_OPEN)[how].format(at), left["reason"])
     assert all("base" in found[case] for case in (FFN, NORM))
-    # one process all along, which has nothing left open
-    assert len(starts_of(builds[other])) == 1
-    asked = [r["do"] for r in requests_of(builds[other]) if r["case"] == LOSS]
-    assert (asked.count("open"), asked.count("close")) == (1, 1)
+    # others come after it, so that an answer left unread would show
+    assert list(found)[-1] != LOSS
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])
@@ -387,11 +385,11 @@ def test_what_was_found_is_not_lost_where_files_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new", factor={FFN: 1.2})
-    (tmp_path / "file").write_text("")
-    assert ran(base, new, tmp_path / "file", f"--record={tmp_path / 'blocks'}").status == 2
+    (tmp_path / "out/comparison.md").mkdir(parents=True)
+    assert ran(base, new, tmp_path / "out").status == 2
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("1 slower, 2 same; exit status 1")
-    assert "file: cannot be written" in said.err.splitlines()[-1]
+    assert "out: cannot be written" in said.err.splitlines()[-1]
     add = RecordingWriter.add
 
     def full(self: RecordingWriter, item: Json) -> None:
@@ -400,7 +398,7 @@ def test_what_was_found_is_not_lost_where_files_fail(
         add(self, item)
 
     monkeypatch.setattr(RecordingWriter, "add", full)
-    found = ran(base, new, tmp_path / "out")
+    found = ran(base, new, tmp_path / "full")
     assert (found.status, found.outcomes[FFN]) == (2, "no verdict")
     assert sorted(case["blocks"] for case in found.cases.values()) == [3, 3, 4]
     assert "blocks.jsonl: no space left" in capsys.readouterr().err.splitlines()[-1]

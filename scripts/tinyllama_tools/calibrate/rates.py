@@ -2,15 +2,15 @@
 as by `compare run`, counted and bounded. Every result is a row of the calibration's document.
 
 False alarms: families in which both sides are the same program. Detection: one case has its blocks
-from data in which the new side is slower. Attribution: whole blocks in which a part and the step
-that has it are slower. All draws follow from the seed, whatever the number of processes.
+from data in which the new side is slower. All draws follow from the seed, whatever the number of
+processes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,16 +20,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from scipy.stats import binomtest
 
-from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.stats.looks import Costs, attributions, judge_rows
-from tinyllama_tools.stats.rank_tests import Array, BlockSummary, hodges_lehmann, summarise_pairs
+from tinyllama_tools.stats.looks import Costs, judge_rows
+from tinyllama_tools.stats.rank_tests import Array, summarise_pairs
 from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome, plan_design
 
 Found = TypeVar("Found")
 # of a block: the fields of BlockSummary
-LOG_RATIO, ERROR, _, NEW_SECONDS = range(4)
+LOG_RATIO, ERROR, BASE_SECONDS, NEW_SECONDS = range(4)
 
 
 @dataclass(frozen=True)
@@ -54,25 +52,7 @@ class PairedBlocks:
         """Every case of the new side slower by this fraction, arithmetically."""
         values = self.values.copy()
         values[..., LOG_RATIO] += math.log1p(fraction)
-        values[..., NEW_SECONDS] *= 1 + fraction
         return replace(self, values=values)
-
-    def summaries(self) -> dict[str, list[BlockSummary]]:
-        """By case."""
-        rows = zip(self.cases, self.values.tolist(), strict=True)
-        return {case: [BlockSummary(*block) for block in blocks] for case, blocks in rows}
-
-
-def joined(several: Sequence[PairedBlocks]) -> PairedBlocks:
-    """One after the other; only cases that all of them have. ValueError where there are none."""
-    cases = [name for name in several[0].cases if all(name in one.cases for one in several)]
-    if not cases:
-        raise ValueError("the recordings have no case in common")
-    alike = [one.only(cases) for one in several]
-    block, opening = (float(np.mean([one.costs[i] for one in alike])) for i in (0, 2))
-    own = {name: float(np.mean([one.costs.cases[name] for one in alike])) for name in cases}
-    values = np.concatenate([one.values for one in alike], axis=1)
-    return PairedBlocks(tuple(cases), values, Costs(block, own, opening))
 
 
 class Verdict(NamedTuple):
@@ -265,8 +245,6 @@ IN_ALL = "in all"
 RECORDED, SIMULATED = "recorded, sides tossed anew", "simulated: "
 # within which a detection is told
 FIVE_MINUTES, TEN_MINUTES = 300.0, 600.0
-# who is blamed where no part is
-NOBODY = "nobody"
 
 
 def share(count: int, trials: int) -> Json:
@@ -398,30 +376,29 @@ def simulated_rows(settings: Settings) -> list[Json]:
 SLOWDOWNS = (0.02, 0.05, 0.10)
 # seconds that a try may take: what a slowdown of this size has to be found in
 BUDGETS = {0.10: FIVE_MINUTES}
-ARITHMETICAL, INJECTED = "arithmetical", "injected"
 
 
 def detections(
-    quiet: PairedBlocks,
-    slowed: PairedBlocks,
-    case: str,
+    recorded: PairedBlocks,
+    slowdown: float,
+    number: int,
     design: Design,
     budget: float,
     count: int,
     seed: int,
 ) -> list[Verdict]:
-    """Verdicts of `case` in `count` families in which it has its blocks from `slowed` and all
-    others have theirs from `quiet`; each takes `budget` seconds at most."""
+    """Verdicts of one case in `count` families in which it is slower, each of `budget` seconds at
+    most. Its blocks are drawn apart from those of the others."""
     rng = np.random.default_rng(seed)
-    number, own_values = quiet.cases.index(case), slowed.values[slowed.cases.index(case)]
+    slowed = recorded.slowed(slowdown).values[number]
     found: list[Verdict] = []
     for _ in range(count):
         others, own = (
-            draw_blocks(rng, data.blocks, design.looks[-1])[0] for data in (quiet, slowed)
+            draw_blocks(rng, recorded.blocks, design.looks[-1])[0] for _ in ("others", "own")
         )
-        family = list(quiet.values[:, others])
-        family[number] = own_values[own]
-        found.append(judge_looks(family, design, quiet, budget)[number])
+        family = list(recorded.values[:, others])
+        family[number] = slowed[own]
+        found.append(judge_looks(family, design, recorded, budget)[number])
     return found
 
 
@@ -449,112 +426,46 @@ def detection_numbers(case: str, verdicts: Sequence[Verdict]) -> Json:
     }
 
 
-def detection_row(
-    quiet: PairedBlocks, slowed: PairedBlocks, slowdown: float, how: str, settings: Settings
-) -> Json:
-    """Every case that both recordings have, slow one after the other. `slowdown`: as asked for;
-    `true_change`: by how much the case became slower over all blocks of the recording.
-
-    Raises ValueError where they have no case in common.
-    """
-    design, budget = settings.design(len(quiet.cases)), BUDGETS.get(slowdown, TEN_MINUTES)
-    cases = [name for name in quiet.cases if name in slowed.cases]
-    if not cases:
-        raise ValueError("the slowed recording has none of the quiet recording's cases")
-    verdicts = {
-        name: settings.of_tries(partial(detections, quiet, slowed, name, design, budget), number)
-        for number, name in enumerate(cases)
-    }
-    changes = {
-        name: math.expm1(hodges_lehmann(slowed.values[slowed.cases.index(name), :, LOG_RATIO]))
-        for name in cases
-    }
-    return {
-        "slowdown": slowdown,
-        "how": how,
-        "margin": settings.margin,
-        "alpha": settings.alpha,
-        "looks": list(design.looks),
-        "budget_seconds": budget,
-        **drawn(min(quiet.blocks, slowed.blocks), design.looks[-1]),
-        "blocks": [quiet.blocks, slowed.blocks],
-        "all": detection_numbers("all cases", [v for found in verdicts.values() for v in found]),
-        "cases": [
-            {**detection_numbers(name, found), "true_change": changes[name]}
-            for name, found in verdicts.items()
-        ],
-    }
-
-
-def detection_rows(
-    quiet: PairedBlocks, injected: Mapping[float, PairedBlocks], settings: Settings
-) -> list[Json]:
-    """Slowdowns of 2, 5 and 10 %; and 2 % with a margin of 1 %, since a change within the margin is
-    not called `slower` whatever the data. `injected`: recordings by slowdown."""
+def detection_rows(recorded: PairedBlocks, settings: Settings) -> list[Json]:
+    """Every case slower by 2, 5 and 10 %, one after the other; and by 2 % with a margin of 1 %,
+    since a change within the margin is not called `slower` whatever the data."""
     asked = [(slowdown, settings) for slowdown in SLOWDOWNS]
     if settings.margin > 0.01:
         asked.insert(1, (SLOWDOWNS[0], replace(settings, margin=0.01)))
     rows: list[Json] = []
     for slowdown, own in asked:
-        # the same blocks may stand on both sides of a draw: they are of different cases
-        data = {ARITHMETICAL: quiet.slowed(slowdown)}
-        if slowdown in injected:
-            data[INJECTED] = injected[slowdown]
-        rows += [detection_row(quiet, d, slowdown, how, own) for how, d in data.items()]
+        design, budget = own.design(len(recorded.cases)), BUDGETS.get(slowdown, TEN_MINUTES)
+        verdicts = [
+            own.of_tries(partial(detections, recorded, slowdown, i, design, budget), i)
+            for i in range(len(recorded.cases))
+        ]
+        row = {
+            "slowdown": slowdown,
+            "margin": own.margin,
+            "alpha": own.alpha,
+            "looks": list(design.looks),
+            "budget_seconds": budget,
+            **drawn(recorded.blocks, design.looks[-1]),
+            "all": detection_numbers("all cases", [v for found in verdicts for v in found]),
+            "cases": list(map(detection_numbers, recorded.cases, verdicts)),
+        }
+        rows.append(row)
     return rows
 
 
-# made of the same parts; attributing them too would only take time
-OTHER_WHOLES = frozenset({"block", "model", "rotary"})
-WHOLE_STEP = "full_step"
-
-
-def component_of(case: str) -> str:
-    """`ffn` of ffn/forward_backward/...; the name itself where it is not of that form."""
-    name = parse_case_name(case)
-    return name.component if name else case
-
-
-def whole_of(blocks: PairedBlocks) -> str:
-    """The name of the full step among the cases; ValueError where there is none, or several."""
-    found = [name for name in blocks.cases if component_of(name) == WHOLE_STEP]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} cases of {WHOLE_STEP} in the recording: must be one")
-    return found[0]
-
-
-def culprits(slowed: PairedBlocks, design: Design, count: int, seed: int) -> list[str | None]:
-    """Of each of `count` draws of whole blocks: the component that a slower full step was
-    attributed to, NOBODY for none; None where the step was not called `slower`."""
-    rng = np.random.default_rng(seed)
-    whole, layers, summaries = whole_of(slowed), layers_by_size(), slowed.summaries()
-    found: list[str | None] = []
-    for _ in range(count):
-        numbers = draw_blocks(rng, slowed.blocks, design.looks[-1])[0]
-        judged = judge_looks(slowed.values[:, numbers], design, slowed, TEN_MINUTES)
-        verdicts = dict(zip(slowed.cases, judged, strict=True))
-        taken = {
-            name: [summaries[name][number] for number in numbers[: verdict.blocks]]
-            for name, verdict in verdicts.items()
-            if component_of(name) not in OTHER_WHOLES
-        }
-        attribution = attributions(taken, layers).get(whole)
-        culprit = component_of(attribution.culprit or NOBODY) if attribution else NOBODY
-        found.append(culprit if verdicts[whole].outcome is Outcome.SLOWER else None)
-    return found
-
-
-def attribution_row(slowed: PairedBlocks, part: str, design: Design, settings: Settings) -> Json:
-    """`slowed`: blocks in which the new side was slowed inside `part`. `change`: of the whole, as a
-    fraction, over all blocks. Raises ValueError where the recording has no full step."""
-    whole = slowed.cases.index(whole_of(slowed))
-    found = settings.of_tries(partial(culprits, slowed, design))
-    blamed = Counter(name for name in found if name is not None)
+def noise_row(case: str, blocks: Array) -> Json:
+    """Scatter of whole processes, and of what blocks make of it. `autocorrelation`: of a block's
+    log-ratio with the next block's; far from 0 it says that blocks are no independent sample, which
+    the test takes them for. None for fewer than three, or all the same."""
+    logs = blocks[:, LOG_RATIO]
+    apart = logs - logs.mean()
+    is_known = len(logs) >= 3 and apart.any()
+    processes = np.log(blocks[:, [BASE_SECONDS, NEW_SECONDS]])
     return {
-        "part": part,
-        "change": math.expm1(np.median(slowed.values[whole, :, LOG_RATIO])),
-        "found": share(blamed.total(), settings.tries),
-        "attributed": share(blamed[part], settings.tries),
-        "culprits": dict(blamed),
-        **drawn(slowed.blocks, design.looks[-1]),
+        "case": case,
+        "median_seconds": float(np.median(blocks[:, BASE_SECONDS])),
+        "processes": math.sqrt(processes.var(axis=0, ddof=1).mean()),
+        "blocks": float(logs.std(ddof=1)),
+        "count": len(logs),
+        "autocorrelation": float(apart[:-1] @ apart[1:] / (apart @ apart)) if is_known else None,
     }

@@ -9,7 +9,7 @@ All that becomes of a case is an item, a plain object; a recording is JSON lines
 the items, each written when it is known, so that nothing is lost:
 
   {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
-   "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
+   "new_context", "pairs", "slice_seconds", "started", "seed", "settings"}
   {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}, "at": s}
   {"block": i, "case": NAME, "base": [s...], "new": [s...], "first": [0|1...], "at": s}
   {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}, "at": s}
@@ -126,7 +126,6 @@ def costs_of(items: Iterable[Json]) -> Costs:
     return Costs(statistics.median(own) if own else 0.0, cases)
 
 
-METHOD = "interleaved"
 # until the workers of the side that has just been timed sleep; see SHORT_SPIN
 SETTLING_SECONDS = 0.002
 # Of a slow case fewer pairs have to do, since their scatter shrinks with their length while that
@@ -181,8 +180,12 @@ class ProcessPair:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        self.end(wait=kind is None)
+
+    def end(self, *, wait: bool = False) -> None:
+        """Both; ready() starts new ones."""
         for process in self._processes.values():
-            process.close(wait=kind is None)
+            process.close(wait=wait)
 
     def _start(self, sides: Sequence[str]) -> None:
         """All at once, so that they load while the others do."""
@@ -209,6 +212,10 @@ class ProcessPair:
         if side in self._cannot_start:
             raise CaseFailedError(side, self._cannot_start[side])
         return self._processes[side]
+
+    def ready_pair(self) -> dict[str, ServedProcess]:
+        """Both, in the order of `sides`. CaseFailedError at once where one could not start."""
+        return {side: self.ready(side) for side in (*self._cannot_start, *self.sides)}
 
     def wait_until_ready(self) -> None:
         """Until both compute nothing. One that cannot start is said with each of its cases."""
@@ -301,21 +308,19 @@ class Interleaved:
                 yield self._measure_case(pair, index, case)
 
     def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Json:
-        opened: list[ServedProcess] = []
         try:
-            processes = {side: pair.ready(side) for side in pair.sides}
-            seconds = _open_all(processes.values(), case, opened)
+            processes = pair.ready_pair()
+            for process in processes.values():
+                process.ask_to_open(case)
+            seconds = [process.opened(case)["seconds"] for process in processes.values()]
             # of the less disturbed side
             firsts = balanced_order(self.effort.pairs_for(min(seconds)), self._order)
             slices = self._time_pairs(processes, case, firsts)
-            while opened:
-                opened.pop(0).close_case(case)
+            for process in processes.values():
+                process.close_case(case)
         except CaseFailedError as error:
-            for process in opened:
-                if process.is_running:
-                    # what fails once more shows at the next case
-                    with contextlib.suppress(CaseFailedError):
-                        process.close_case(case)
+            # the other may have the case open, or an answer on its way
+            pair.end()
             return self._ending(index, case, error)
         return {"block": index, "case": case, **slices, "first": firsts, **self._at()}
 
@@ -330,26 +335,6 @@ class Interleaved:
                 seconds = processes[side].time(case, self.effort.slice_seconds)
                 slices[side].append(_rounded(statistics.median(seconds)))
         return slices
-
-
-def _open_all(
-    processes: Sequence[ServedProcess], case: str, opened: list[ServedProcess]
-) -> list[float]:
-    """All build at once, since nothing is timed yet; `opened` gets those that could. Seconds of an
-    iteration of each."""
-    for process in processes:
-        process.ask_to_open(case)
-    seconds, errors = [], []
-    for process in processes:
-        # another side's answer has to be read even where one fails
-        try:
-            seconds.append(process.opened(case)["seconds"])
-            opened.append(process)
-        except CaseFailedError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return seconds
 
 
 # the last few blocks: a machine that others use may change within minutes
@@ -413,20 +398,20 @@ class Measuring:
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
-# what recordings called it until interleaving was called by its name
-FORMER_METHOD = "in turn"
-_SIDE, _TEXT, _OBJECT = {"enum": list(SIDES)}, {"type": "string"}, {"type": "object"}
+_OBJECT = {"type": "object"}
 _CONTEXT = _OBJECT | {"properties": {"device": _OBJECT}}
-_SECONDS = {"type": "number", "exclusiveMinimum": 0}
-_SLICES = {"type": "array", "items": _SECONDS, "minItems": 1}
-_FAILED = {"required": ["side", "reason"], "properties": {"side": _SIDE, "reason": _TEXT}}
-# a header, and then items
+_SLICES = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
+_BLOCK = {
+    **{"block": {"type": "integer"}, "case": {"type": "string"}, "at": {"type": "number"}},
+    **{"base": _SLICES, "new": _SLICES},
+}
+# of what is read: a header, and blocks among other items
 RECORDING_SCHEMA = {
     "prefixItems": [
         {
             "type": "object",
             "required": [
-                *("base", "new", "method", "pairs", "slice_seconds", "seed", "started"),
+                *("base", "new", "pairs", "slice_seconds", "started"),
                 *("recording", "schema_version", "base_context", "new_context"),
             ],
             "properties": {
@@ -439,29 +424,20 @@ RECORDING_SCHEMA = {
     ],
     "items": {
         "type": "object",
-        "properties": {
-            **{"opened": _TEXT, "skipped": _TEXT, "case": _TEXT, "side": _SIDE, "reason": _TEXT},
-            **{"block": {"type": "integer"}, "base": _SLICES, "new": _SLICES, "seconds": _SECONDS},
-            **{"at": {"type": "number"}, "failed": _OBJECT | _FAILED, "counters": _OBJECT},
-        },
-        "oneOf": [
-            {"required": ["opened", "side", "seconds", "counters"]},
-            {"required": ["skipped", "side", "reason"]},
-            {"required": ["block", "case", "failed"]},
-            {"required": ["block", "case", "base", "new", "first", "at"]},
-        ],
+        "if": {"required": ["base"]},
+        "then": {"required": list(_BLOCK), "properties": _BLOCK},
     },
 }
 
 
 class Recording(NamedTuple):
-    """What a file holds, `items` in its order."""
+    """What a file holds: `items` in its order, of which `blocks` are those with times."""
 
     header: Json
     items: list[Json]
 
     @property
-    def case_blocks(self) -> list[Json]:
+    def blocks(self) -> list[Json]:
         return [item for item in self.items if "base" in item]
 
 
@@ -470,7 +446,7 @@ def refuse_existing(path: Path) -> None:
     if path.exists():
         raise BadInputError(
             f"{path}: is there already, and a recording is never written over: name another "
-            "--output or --record, or move it away"
+            "--output, or move it away"
         )
 
 
@@ -527,12 +503,8 @@ def read_recording(path: Path) -> Recording:
         raise BadInputError(f"{path}: no recording of `scripts/compare run`: {problem}")
     header, *items = found
     for number, item in enumerate(items, start=2):
-        base, new = (len(item.get(side, ())) for side in SIDES)
-        if base != new:
-            what = f"{base} slices of the base, {new} of the new: as many on both sides"
-            raise BadInputError(f"{path}: line {number}: {what}")
-    if header["method"] == FORMER_METHOD:
-        header["method"] = METHOD
+        if "base" in item and len(item["base"]) != len(item["new"]):
+            raise BadInputError(f"{path}: line {number}: not as many slices on both sides")
     return Recording(header, items)
 
 
@@ -556,7 +528,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     Raises BadInputError where a side is none, does not start, cannot be served, or has no case in
     common with the other.
     """
-    builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.line)
+    builder = Builder(options.build_folder, say=progress.line)
     shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
     named = (
         (BASE, options.base, options.environment_base, shared),
@@ -576,7 +548,6 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         "recording": KIND,
         "schema_version": SCHEMA_VERSION,
         **names,
-        "method": METHOD,
         "pairs": options.pairs,
         "slice_seconds": options.slice,
         "seed": seed,

@@ -33,7 +33,7 @@ class CounterChange:
     """One counter of a case; None on a side that does not have it.
 
     `exact`: deterministic (memory, allocations, operators, kernels, FLOPs), compared to the last
-    digit. `worse`, `better`: it moved against, or in, the direction that its users want.
+    digit. `worse`: it moved against the direction that its users want.
     """
 
     name: str
@@ -41,7 +41,6 @@ class CounterChange:
     new: float | None
     exact: bool
     worse: bool
-    better: bool = False
 
     @property
     def is_one_sided(self) -> bool:
@@ -53,10 +52,9 @@ class ComparedCase:
     """One case. Without times on both sides, `ratio` and all that follows from it are None.
 
     `p_value`: corrected for looks and for the family. `blocks`: how many the verdict stands on.
-    `base_seconds`, `new_seconds`: medians, of an iteration. `smallest_difference`: what this data
-    could have shown, as a fraction; `seconds_needed`: until an unclear case is likely to have an
-    answer, None where more may not settle it. `note`: the reason of a failure or skip, or what else
-    to know. `allowed`: missing or failed, but excused by name.
+    `base_seconds`, `new_seconds`: medians, of an iteration. `seconds_needed`: until an unclear case
+    is likely to have an answer, None where more may not settle it. `note`: the reason of a failure
+    or skip, or what else to know. `allowed`: missing or failed, but excused by name.
     """
 
     name: str
@@ -67,7 +65,6 @@ class ComparedCase:
     blocks: int = 0
     base_seconds: float | None = None
     new_seconds: float | None = None
-    smallest_difference: float | None = None
     seconds_needed: float | None = None
     note: str = ""
     counters: tuple[CounterChange, ...] = ()
@@ -168,7 +165,6 @@ def compared_case(
     found = judgement
     is_bounded = math.isfinite(found.low) and math.isfinite(found.high)
     ends = Interval(math.exp(found.low), math.exp(found.high), found.confidence)
-    smallest = found.smallest_difference
     return replace(
         case,
         outcome=judgement.outcome,
@@ -177,17 +173,9 @@ def compared_case(
         interval=ends if is_bounded else None,
         p_value=judgement.adjusted_p_value,
         blocks=found.blocks,
-        smallest_difference=smallest if math.isfinite(smallest) else None,
         attribution=attribution if judgement.outcome in CHANGED else None,
         **more,
     )
-
-
-def unsettled_text(judgement: Judgement, samples: str) -> str:
-    """Of an unclear case that more samples may not settle; else empty."""
-    if judgement.outcome is not Outcome.UNCLEAR or judgement.blocks_needed is not None:
-        return ""
-    return f"near the margin for such scatter: more {samples} may not settle it"
 
 
 # Which way a counter is better (+1 larger, -1 smaller, 0 neither), and whether every run of one
@@ -243,7 +231,7 @@ def compare_counters(
         before, after = base.get(name), new.get(name)
         moved = 0.0 if before is None or after is None else (after - before) * better_when
         exact = exact and name not in varying
-        changes.append(CounterChange(name, before, after, exact, moved < 0, moved > 0))
+        changes.append(CounterChange(name, before, after, exact, moved < 0))
     return tuple(changes)
 
 

@@ -6,15 +6,14 @@ Advisory: nothing here is a verdict, and no exit status depends on a change poin
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
+import fcntl
 import json
 import re
-import sqlite3
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -34,55 +33,33 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
+    is_number,
+    parse_json,
+    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.text import change_text, markdown_table, seconds_text, template
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
 
-# "tlhi": tells the file from other programs' databases
-APPLICATION_ID = 0x746C6869
-SCHEMA_VERSION = 1
-STATEMENTS = (
-    """CREATE TABLE results (
-  number INTEGER PRIMARY KEY,
-  file TEXT NOT NULL,
-  digest TEXT NOT NULL UNIQUE,
-  device TEXT NOT NULL,
-  architecture TEXT NOT NULL,
-  threads INTEGER NOT NULL CHECK (threads > 0),
-  git_commit TEXT NOT NULL,
-  git_dirty INTEGER NOT NULL CHECK (git_dirty IN (0, 1)),
-  commit_time TEXT NOT NULL,
-  date TEXT NOT NULL,
-  added TEXT NOT NULL,
-  context TEXT NOT NULL
-)""",
-    """CREATE TABLE cases (
-  result INTEGER NOT NULL REFERENCES results (number),
-  name TEXT NOT NULL,
-  seconds REAL CHECK (seconds > 0),
-  repetitions INTEGER NOT NULL,
-  counters TEXT NOT NULL,
-  reason TEXT NOT NULL,
-  PRIMARY KEY (result, name)
-) WITHOUT ROWID""",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
-# what was measured of changed files belongs to no commit, and stands where its date does
-SERIES = """SELECT device, architecture, threads, name,
-  number AS result, git_commit AS "commit", git_dirty AS dirty, date, seconds,
-  CASE WHEN git_dirty OR commit_time = '' THEN date ELSE commit_time END AS at,
-  coalesce(json_extract(context, '$.torch_version'), '') AS libtorch,
-  coalesce(json_extract(context, '$.host_name'), '') AS host, file
-FROM cases JOIN results ON result = number WHERE seconds NOT NULL
-ORDER BY device, architecture, threads, name, at, date, number"""
-DEFAULT_STORE = RESULTS / "history.sqlite"
-# how long a writer waits for others
-WAIT_SECONDS = 60.0
+# of a line, by which the file is told from others
+BEGINNING = b'{"history": "tiny_llama", "version": 1, '
+_TEXT = {"type": "string"}
+_TEXTS = ("file", "digest", "device", "architecture", "commit", "commit_time", "date", "added")
+RESULT_SCHEMA = {
+    "type": "object",
+    "required": [*_TEXTS, "threads", "dirty", "libtorch", "host", "cases"],
+    "properties": {
+        **dict.fromkeys((*_TEXTS, "libtorch", "host"), _TEXT),
+        **{"threads": {"type": "integer"}, "dirty": {"type": "boolean"}},
+        "cases": {"type": "object"},
+    },
+}
+DEFAULT_STORE = RESULTS / "history.jsonl"
 SHORT_COMMIT = 10
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# of the points of a series
+ORDER = itemgetter("at", "date", "result")
 
 
 def _utc(at: datetime.datetime) -> str:
@@ -102,64 +79,51 @@ def commit_time(commit: str) -> str:
     return _utc(datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc))
 
 
-def machine_text(device: str, architecture: str, threads: int) -> str:
+def machine_of(result: Json) -> str:
     """What a series is of. Machines of one kind are in one, since hosts have other names every time
     in containers and in hosted CI: a change says where the host is another."""
+    threads = result["threads"]
     own = f"{threads} thread{'' if threads == 1 else 's'}"
-    return ", ".join(part for part in (device, architecture, own) if part)
+    return ", ".join(part for part in (result["device"], result["architecture"], own) if part)
 
 
-def label_of(commit: str, dirty: object) -> str:
+def label_of(commit: str, dirty: bool) -> str:
     """The commit in short, with a + where tracked files had been changed."""
     return (commit[:SHORT_COMMIT] or "no commit") + ("+" if dirty else "")
 
 
-@contextlib.contextmanager
-def opened(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-    """The history, whose file `create` makes where there is none. BadInputError for what is none,
-    or cannot be read or written, in here or in the body."""
-    if not create and not path.is_file():
-        raise BadInputError(
-            f"no history at {path}: begin one with scripts/compare history add FILE..."
-        )
+def read_store(path: Path) -> tuple[list[Json], int]:
+    """Its results in the order in which they were added, and the bytes of their lines. A last line
+    that was cut short counts as not added. BadInputError for a file that is no history, or cannot
+    be read."""
     try:
-        if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
-        with contextlib.closing(connection) as database:
-            if create and _is_empty(database):
-                with database:
-                    database.execute("BEGIN IMMEDIATE")
-                    # another process may have made it meanwhile
-                    for statement in STATEMENTS if _is_empty(database) else ():
-                        database.execute(statement)
-            if _pragma(database, "application_id") != APPLICATION_ID:
-                raise BadInputError(
-                    f"{path} is not a history of this suite, and is left as it is: name another "
-                    "file with --store"
-                )
-            version = _pragma(database, "user_version")
-            if version != SCHEMA_VERSION:
-                raise BadInputError(
-                    f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
-                    "use the commit that wrote it, or add its result files to a new --store"
-                )
-            yield database
-    except (sqlite3.Error, OSError) as error:
-        # SQLite's own errors do not say of which file they are
+        *lines, rest = path.read_bytes().split(b"\n")
+    except OSError as error:
         raise BadInputError(
-            f"history {path}: {error}; it must be a history of this suite that can be "
-            "read and written; restore it, or add the result files to a new --store"
+            f"no history at {path}: {error.strerror}; begin one with scripts/compare history add "
+            "FILE..."
         ) from error
+    found: list[Json] = []
+    for number, line in enumerate((*lines, rest), start=1):
+        problem = "" if line.startswith(BEGINNING[: len(line)]) else "it begins otherwise"
+        if number <= len(lines) and not problem:
+            try:
+                found.append(parse_json(line.decode("utf-8")))
+                problem = schema_problem(found[-1], RESULT_SCHEMA)
+                if not problem and not all(map(_is_time, found[-1]["cases"].values())):
+                    problem = "a case has no positive time"
+            except ValueError as error:
+                problem = str(error)
+        if problem:
+            raise BadInputError(
+                f"{path} is no history of this suite, and is left as it is: line {number}: "
+                f"{problem}; name another file with --store"
+            )
+    return found, sum(len(line) + 1 for line in lines)
 
 
-def _pragma(database: sqlite3.Connection, name: str) -> int:
-    return database.execute(f"PRAGMA {name}").fetchone()[0]
-
-
-def _is_empty(database: sqlite3.Connection) -> bool:
-    tables = database.execute("SELECT 1 FROM sqlite_master").fetchall()
-    return not tables and _pragma(database, "application_id") == 0
+def _is_time(value: object) -> bool:
+    return is_number(value) and value > 0
 
 
 def _machine_and_date(path: Path, context: Mapping[str, Any]) -> tuple[str, str, int, str]:
@@ -180,57 +144,88 @@ def _machine_and_date(path: Path, context: Mapping[str, Any]) -> tuple[str, str,
     return str(device["name"]), str(device.get("architecture") or ""), threads, _utc(at)
 
 
-def add_file(store: Path, path: Path, *, skip_known: bool) -> str:
-    """Adds one result file whole, or nothing of it; what to say of it, empty where it was known and
-    is passed over. BadInputError for what is no result of the suite, or is in already."""
+def result_of(path: Path) -> Json:
+    """What is kept of a result file. BadInputError for what is no result of the suite."""
     run = read_stored(path)
     if run.configuration:
         raise bad_file(path, "is of tiny_llama_train", "name a result file of tiny_llama_bench")
-    *machine, date = _machine_and_date(path, run.context)
-    context = json.dumps({key: value for key, value in run.context.items() if key != "peaks"})
-    commit, dirty = str(run.context.get("git_commit") or ""), bool(run.context.get("git_dirty"))
-    at, now = commit_time(commit), _utc(datetime.datetime.now(datetime.timezone.utc))
-    with opened(store, create=True) as database, database:
-        # a writer waits here for the others, and not in the middle of its work
-        database.execute("BEGIN IMMEDIATE")
-        find = "SELECT number, added FROM results WHERE digest = ?"
-        known = database.execute(find, [run.digest]).fetchone()
-        if known and skip_known:
-            return ""
-        if known:
-            raise BadInputError(
-                f"{path}: this very file is result {known[0]} of {store.name}, added {known[1]}; "
-                "a result counts once (history add --skip-known passes over it)"
-            )
-        last = "SELECT coalesce(max(number), 0) FROM results"
-        number = database.execute(last).fetchone()[0] + 1
-        row = (number, str(path), run.digest, *machine, commit, dirty, at, date, now, context)
-        database.execute(f"INSERT INTO results VALUES ({','.join('?' * len(row))})", row)
-        cases = [
-            (number, name, case.seconds, case.repetitions, counters, case.failed or case.skipped)
-            for name, case in run.cases.items()
-            for counters in [json.dumps(dict(case.counters), sort_keys=True)]
-        ]
-        database.executemany("INSERT INTO cases VALUES (?, ?, ?, ?, ?, ?)", cases)
-    return f"result {number}: {label_of(commit, dirty)} on {machine_text(*machine)}, {path}"
+    device, architecture, threads, date = _machine_and_date(path, run.context)
+    commit = str(run.context.get("git_commit") or "")
+    return {
+        "file": str(path),
+        "digest": run.digest,
+        "device": device,
+        "architecture": architecture,
+        "threads": threads,
+        "commit": commit,
+        "dirty": bool(run.context.get("git_dirty")),
+        "commit_time": commit_time(commit),
+        "date": date,
+        "added": _utc(datetime.datetime.now(datetime.timezone.utc)),
+        "libtorch": str(run.context.get("torch_version") or ""),
+        "host": str(run.context.get("host_name") or ""),
+        "cases": {n: case.seconds for n, case in run.cases.items() if case.seconds is not None},
+    }
+
+
+def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
+    """Adds each file whole, or nothing of it, and says so; the exit status. BadInputError where the
+    history cannot be read or written."""
+    status = 0
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with store.open("ab") as file:
+            # other writers are waited for
+            fcntl.flock(file, fcntl.LOCK_EX)
+            known, size = read_store(store)
+            file.truncate(size)
+            numbers = {one["digest"]: number for number, one in enumerate(known, start=1)}
+            for path in paths:
+                # one bad file keeps none of the others out
+                try:
+                    found = result_of(path)
+                    if found["digest"] in numbers and not skip_known:
+                        raise BadInputError(
+                            f"{path}: this very file is result {numbers[found['digest']]} of "
+                            f"{store.name}; a result counts once (history add --skip-known passes "
+                            "over it)"
+                        )
+                except BadInputError as error:
+                    print(f"scripts/compare history: {error}", file=sys.stderr)
+                    status = BAD_INPUT
+                    continue
+                if found["digest"] in numbers:
+                    continue
+                # one write for the line, so that a reader never sees more than a cut one
+                file.write(BEGINNING + json.dumps(found)[1:].encode() + b"\n")
+                file.flush()
+                number = numbers[found["digest"]] = len(numbers) + 1
+                label = label_of(found["commit"], found["dirty"])
+                print(f"result {number}: {label} on {machine_of(found)}, {path}")
+    except OSError as error:
+        raise BadInputError(
+            f"history {store}: cannot be written: {error.strerror}; name another --store"
+        ) from error
+    return status
 
 
 def read_series(store: Path) -> list[Json]:
-    """Every case of every machine; cases without a time are left out. Of each {"machine", "case",
-    "points"}, a point a file: {"result", "commit", "dirty", "date", "seconds", "libtorch", "host",
-    "file"}, and "at", by which they are ordered, and "label". All outputs are made of these
-    objects."""
-    with opened(store) as database:
-        database.row_factory = sqlite3.Row
-        rows = database.execute(SERIES).fetchall()
-    found = []
-    for (*machine, case), group in groupby(rows, key=lambda row: tuple(row)[:4]):
-        points = [dict(zip(row.keys()[4:], tuple(row)[4:], strict=True)) for row in group]
-        for point in points:
-            point["dirty"] = bool(point["dirty"])
-            point["label"] = label_of(point["commit"], point["dirty"])
-        found.append({"machine": machine_text(*machine), "case": case, "points": points})
-    return found
+    """Every case of every machine: {"machine", "case", "points"}, a point a file in the order of
+    "at". What was measured of changed files belongs to no commit, and stands where its date does.
+    All outputs are made of these objects."""
+    series: dict[tuple[str, str], list[Json]] = {}
+    keys = ("commit", "dirty", "date", "libtorch", "host", "file")
+    for number, one in enumerate(read_store(store)[0], start=1):
+        at = one["date"] if one["dirty"] or not one["commit_time"] else one["commit_time"]
+        label = label_of(one["commit"], one["dirty"])
+        point = {"result": number, "at": at, "label": label, **{key: one[key] for key in keys}}
+        for case, seconds in one["cases"].items():
+            found = series.setdefault((machine_of(one), case), [])
+            found.append({**point, "seconds": seconds})
+    return [
+        {"machine": machine, "case": case, "points": sorted(points, key=ORDER)}
+        for (machine, case), points in sorted(series.items())
+    ]
 
 
 # with fewer, no rank-sum test reaches 0.05 / files
@@ -287,6 +282,14 @@ def change_indices(seconds: Sequence[float], margin: float = MARGIN) -> list[int
     return points
 
 
+def segments_of(points: Sequence[Json], margin: float) -> list[tuple[int, int, float]]:
+    """What lies between changes: indices of the first point and of that after the last, and the
+    median of their seconds."""
+    seconds = [point["seconds"] for point in points]
+    ends = [0, *change_indices(seconds, margin), len(seconds)]
+    return [(start, end, float(np.median(seconds[start:end]))) for start, end in pairwise(ends)]
+
+
 def _remark(last: Json, first: Json) -> str:
     """What other than the named commit may be behind a change; empty where nothing is known."""
     remarks = []
@@ -303,33 +306,21 @@ def _remark(last: Json, first: Json) -> str:
     return "; ".join(remarks)
 
 
-def find_changes(series: Sequence[Json], margin: float = MARGIN) -> list[Json]:
-    """Of all series, those of the newest files first. A change lies between the last file before it
-    and the first after it, whose commit it names; seconds are medians of the files up to the next
-    change. A `ratio` of 1.05 is 5 % slower."""
-    found: list[tuple[tuple[object, ...], Json]] = []
+def change_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
+    """Under CHANGE_HEADER, those of the newest files first. A change lies between the last file
+    before it and the first after it; seconds are medians of the files up to the next change."""
+    found: list[tuple[tuple[object, ...], tuple[str, ...]]] = []
     for one in series:
-        points, seconds = one["points"], [point["seconds"] for point in one["points"]]
-        ends = [0, *change_indices(seconds, margin), len(seconds)]
-        parts = [(points[a:b], float(np.median(seconds[a:b]))) for a, b in pairwise(ends)]
-        for (before, seconds_before), (after, seconds_after) in pairwise(parts):
-            last, first = before[-1], after[0]
-            change = {
-                "advisory": True,
-                "machine": one["machine"],
-                "case": one["case"],
-                "ratio": seconds_after / seconds_before,
-                "commit": first["commit"],
-                "last_commit_before": last["commit"],
-                "labels": [last["label"], first["label"]],
-                "seconds_before": seconds_before,
-                "seconds_after": seconds_after,
-                "results_before": [point["result"] for point in before],
-                "results_after": [point["result"] for point in after],
-                "remark": _remark(last, first),
-            }
-            found.append(((first["at"], first["date"], first["result"]), change))
-    return [change for _, change in sorted(found, key=itemgetter(0), reverse=True)]
+        points = one["points"]
+        for (start, end, before), (_, last, after) in pairwise(one["segments"]):
+            older, newer = points[end - 1], points[end]
+            seconds = f"{seconds_text(before)} ({end - start} files) -> "
+            seconds += f"{seconds_text(after)} ({last - end} files)"
+            numbers = f"{newer['result']} to {points[last - 1]['result']}"
+            names = (newer["label"], one["case"], older["label"])
+            row = (change_text(after / before), *names, seconds, numbers, _remark(older, newer))
+            found.append((ORDER(newer), row))
+    return [row for _, row in sorted(found, reverse=True)]
 
 
 ADVISORY = (
@@ -342,14 +333,6 @@ CHANGE_HEADER = ("change", "commit", "case", "before", "seconds", "results", "re
 MOST_FILES = 10
 
 
-def file_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
-    """Under FILE_HEADER, in order."""
-    keys = ("result", "label", "at", "date", "libtorch", "file")
-    points = {point["result"]: point for one in series for point in one["points"]}
-    ordered = sorted(points.values(), key=itemgetter("at", "date", "result"))
-    return [tuple(str(point[key]) for key in keys) for point in ordered]
-
-
 def case_row(one: Json) -> tuple[str, ...]:
     """Under CASE_HEADER: the last value against the median of those before it."""
     *before, last = (point["seconds"] for point in one["points"])
@@ -360,63 +343,51 @@ def case_row(one: Json) -> tuple[str, ...]:
     return one["case"], str(len(one["points"])), seconds_text(last), against
 
 
-def change_row(change: Json) -> tuple[str, ...]:
-    """Under CHANGE_HEADER."""
-    (before, first), numbers = change["labels"], change["results_after"]
-    seconds = " -> ".join(
-        f"{seconds_text(change[f'seconds_{side}'])} ({len(change[f'results_{side}'])} files)"
-        for side in ("before", "after")
-    )
-    texts = (change_text(change["ratio"]), first, change["case"], before, seconds)
-    return (*texts, f"{numbers[0]} to {numbers[-1]}", change["remark"])
-
-
-def by_machine(rows: Sequence[Json]) -> dict[str, list[Json]]:
-    """Series or changes."""
-    machines = dict.fromkeys(row["machine"] for row in rows)
-    return {name: [row for row in rows if row["machine"] == name] for name in machines}
+def by_machine(series: Sequence[Json]) -> dict[str, list[Json]]:
+    """In their order."""
+    machines = dict.fromkeys(one["machine"] for one in series)
+    return {name: [one for one in series if one["machine"] == name] for name in machines}
 
 
 def show_text(series: Sequence[Json]) -> str:
     """For each machine: its newest files, and each case's latest time beside those before."""
     lines: list[str] = []
+    keys = ("result", "label", "at", "date", "libtorch", "file")
     for machine, own in by_machine(series).items():
-        files = file_rows(own)
+        points = {point["result"]: point for one in own for point in one["points"]}
+        files = [[str(p[key]) for key in keys] for p in sorted(points.values(), key=ORDER)]
         lines += [f"{machine}; files: {len(files)}, the newest {MOST_FILES} of which are", ""]
         lines += [*markdown_table(FILE_HEADER, files[-MOST_FILES:]), ""]
         lines += [*markdown_table(CASE_HEADER, map(case_row, own)), ""]
     return "\n".join(lines).rstrip()
 
 
-def changes_text(series: Sequence[Json], changes: Sequence[Json]) -> str:
+def changes_text(series: Sequence[Json]) -> str:
     """Newest first, under the sentence that says what they are worth."""
     enough = sum(len(one["points"]) >= FEWEST_FILES for one in series)
     looked = f"{enough} of {len(series)} series have the {FEWEST_FILES} files that it takes."
     lines = [ADVISORY, looked, ""]
-    for machine, own in by_machine(changes).items():
-        lines += [f"{machine}:", "", *markdown_table(CHANGE_HEADER, map(change_row, own)), ""]
-    return "\n".join(lines if changes else [*lines, "No change point."]).rstrip()
+    for machine, own in by_machine(series).items():
+        if rows := change_rows(own):
+            lines += [f"{machine}:", "", *markdown_table(CHANGE_HEADER, rows), ""]
+    return "\n".join(lines if lines[3:] else [*lines, "No change point."]).rstrip()
 
 
 TEMPLATE = Path(__file__).parent / "templates/history.html.j2"
 LABEL = 8
 MOST_TICKS = 6
 # of a point that is pointed at
-SHOWN = ("label", "result", "date", "libtorch", "host")
+SHOWN = ("label", "result", "date", "libtorch", "host", "file")
 
 
-def _chart(one: Json, changes: Sequence[Json]) -> Json:
+def _chart(one: Json) -> Json:
     """What plotly draws: the medians of the files, and the level of each segment. The page adds
     what all charts share."""
-    points = one["points"]
-    numbers = [point["result"] for point in points]
-    starts = [numbers.index(change["results_after"][0]) for change in changes]
-    levels = [*(c["seconds_before"] for c in changes[:1]), *(c["seconds_after"] for c in changes)]
-    edges = pairwise([0, *starts, len(points)])
+    points, segments = one["points"], one["segments"]
     # a gap after each
     steps = [
         (x, y)
-        for level, (start, end) in zip(levels, edges, strict=False)
+        for start, end, level in (segments if len(segments) > 1 else ())
         for x, y in ((start - 0.4, level), (end - 0.6, level), (None, None))
     ]
     ticks = range(0, len(points), -(-len(points) // MOST_TICKS))
@@ -427,29 +398,22 @@ def _chart(one: Json, changes: Sequence[Json]) -> Json:
         "ticks": list(ticks),
         "labels": [points[i]["label"][:LABEL] for i in ticks],
         "changes": [
-            {"x": start - 0.5, "text": change_text(change["ratio"])}
-            for start, change in zip(starts, changes, strict=True)
+            {"x": end - 0.5, "text": change_text(after / before)}
+            for (_, end, before), (_, _, after) in pairwise(segments)
         ],
     }
 
 
-def page_of(series: Sequence[Json], changes: Sequence[Json]) -> str:
-    """The HTML; texts from files are escaped. `changes`: of these series."""
-    articles = []
-    for number, one in enumerate(series):
-        own = [c for c in changes if (c["machine"], c["case"]) == (one["machine"], one["case"])]
-        # in the order of the files
-        more = {"number": number, "row": case_row(one), "chart": _chart(one, own[::-1])}
-        articles.append({**one, **more})
+def page_of(series: Sequence[Json]) -> str:
+    """The HTML; texts from files are escaped."""
+    articles = [{**one, "number": i, "row": case_row(one)} for i, one in enumerate(series)]
     return template(TEMPLATE).render(
         advisory=ADVISORY,
         fewest=FEWEST_FILES,
-        changes={machine: map(change_row, own) for machine, own in by_machine(changes).items()},
-        change_header=CHANGE_HEADER,
         machines=by_machine(articles),
-        file_rows=file_rows,
-        file_header=FILE_HEADER,
-        charts=[article["chart"] for article in articles],
+        change_rows=change_rows,
+        change_header=CHANGE_HEADER,
+        charts=list(map(_chart, series)),
         plotly=plotly.offline.get_plotlyjs(),
     )
 
@@ -465,14 +429,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     page = commands.add_parser("page", help="trends as one HTML file; advisory")
     page.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.html")
     for command in (add, show, changes, page):
-        store = "default: results/history.sqlite"
+        store = "default: results/history.jsonl"
         command.add_argument("--store", type=Path, default=DEFAULT_STORE, help=store)
     for command in (show, changes, page):
         only = "only these cases"
         command.add_argument("--case", type=regular_expression, metavar="REGEX", help=only)
         command.add_argument("--machine", metavar="NAME", help="only machines of such a name")
-    for command in (show, changes):
-        command.add_argument("--format", choices=("text", "json"), default="text")
     for command in (changes, page):
         smaller = "smaller changes are left out (default: %(default)s)"
         command.add_argument("--margin", type=fraction, default=MARGIN, help=smaller)
@@ -496,20 +458,6 @@ def _chosen(options: argparse.Namespace) -> list[Json]:
     return found
 
 
-def _add(options: argparse.Namespace) -> int:
-    status = 0
-    for path in options.files:
-        # one bad file keeps none of the others out
-        try:
-            said = add_file(options.store, path, skip_known=options.skip_known)
-        except BadInputError as error:
-            print(f"scripts/compare history: {error}", file=sys.stderr)
-            status = BAD_INPUT
-        else:
-            print(said, end="\n" if said else "")
-    return status
-
-
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(prog="scripts/compare history", description=__doc__)
@@ -521,19 +469,19 @@ def main(arguments: Sequence[str]) -> int:
     """`arguments`: what follows `history`. The exit status: 0, 2 or 130."""
     options = parse_options(arguments)
     if options.command == "add":
-        return _add(options)
+        return add_files(options.store, options.files, skip_known=options.skip_known)
     series = _chosen(options)
     if options.command == "show":
-        print(json.dumps(series) if options.format == "json" else show_text(series))
+        print(show_text(series))
         return 0
-    changes = find_changes(series, options.margin)
+    for one in series:
+        one["segments"] = segments_of(one["points"], options.margin)
     if options.command == "changes":
-        is_json = options.format == "json"
-        print(json.dumps(changes) if is_json else changes_text(series, changes))
+        print(changes_text(series))
         return 0
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output, page_of(series, changes))
+        write_whole(options.output, page_of(series))
     except OSError as error:
         raise BadInputError(
             f"--output {options.output}: cannot be written: {error.strerror}; name a file that can"

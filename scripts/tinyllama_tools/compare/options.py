@@ -50,7 +50,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--fail-on-growth", action="store_true", help=growth)
     allow = "cases that may be missing or fail in the new, by name or pattern (loss/*)"
     add("--allow-missing", nargs="+", action="extend", default=[], metavar="NAME", help=allow)
-    forms = ("text", "md", "json", "csv")
+    forms = ("text", "md", "json")
     add("--format", choices=forms, default="text", help="what to print (default: %(default)s)")
     output = "also write comparison.json, comparison.md and comparison.html there"
     add("--output", type=Path, metavar="FOLDER", help=output)
@@ -99,7 +99,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     folder = "whose CMake settings a git commit is built with (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
-    add("--rebuild", action="store_true", help="make the worktrees anew")
 
     add = parser.add_argument_group(
         "cases",
@@ -133,8 +132,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", choices=("before", "off"), default="before", help=verify)
 
     add_common_options(parser)
-    record = "every slice, as JSON lines (default: blocks.jsonl in --output)"
-    parser.add_argument("--record", type=Path, metavar="FILE", help=record)
 
 
 def _is_default_family(options: argparse.Namespace) -> bool:

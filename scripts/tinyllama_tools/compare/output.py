@@ -1,13 +1,10 @@
-"""A comparison as text, Markdown, CSV, JSON and one HTML page, all from the same rows."""
+"""A comparison as text, Markdown, JSON and one HTML page, all from the same rows."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -45,18 +42,15 @@ MEANINGS = {
     STILL_UNCLEAR: "not every case has an answer (--strict)",
 }
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
-VERDICT = HEADER.index("verdict")
 # what needs somebody's eyes comes first
 ORDER = (
     *(Outcome.SLOWER, Outcome.FAILED, Outcome.MISSING, Outcome.UNCLEAR, Outcome.FASTER),
     *(Outcome.NO_VERDICT, Outcome.SAME, Outcome.ADDED, Outcome.SKIPPED),
 )
-# of the terminal, and of Markdown
-CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters
 MOST_ROWS_OF_COMMENT, MOST_NOTE_OF_COMMENT = 150, 100
-MOST_DETAILS_OF_COMMENT, MOST_DETAILS_OF_PAGE = 20, 50
+MOST_DETAILS_OF_COMMENT = 20
 CONTEXT_ROWS = ("git_commit", "git_dirty", "device name", "torch_version", "threads")
 # the picture of an interval ends here on either side, as a log-ratio
 WIDEST = math.log(2.0)
@@ -76,8 +70,8 @@ def counter_text(change: CounterChange) -> str:
         side, value = ("new", new) if base is None else ("base", base)
         return f"{change.name} {_value(value)} in the {side} only"
     moved = f" ({change_text(new / base)})" if base else ""
-    way = ", worse" if change.worse else ", better" if change.better else ""
-    return f"{change.name} {_value(base)} -> {_value(new)}{moved}{way}"
+    worse = ", worse" if change.worse else ""
+    return f"{change.name} {_value(base)} -> {_value(new)}{moved}{worse}"
 
 
 def _part(case: str) -> str:
@@ -125,8 +119,6 @@ def warning_texts(comparison: Comparison) -> list[str]:
 def _note(case: ComparedCase) -> str:
     # a reason may be the last words of a program, on several lines
     notes = [" ".join(case.note.split())] if case.note else []
-    if case.outcome is Outcome.UNCLEAR and case.smallest_difference is not None:
-        notes.append(f"could have shown {100.0 * case.smallest_difference:.1f} %")
     if case.seconds_needed is not None:
         notes.append(f"an answer needs about {duration(case.seconds_needed)} more")
     return "; ".join(notes)
@@ -216,18 +208,14 @@ def _rendered(
     )
 
 
-def text_of(comparison: Comparison, *, colour: bool = False) -> str:
+def text_of(comparison: Comparison) -> str:
     """For a terminal; the last line has the counts and the meaning of the exit status."""
-    rows = rows_of(comparison.cases)
-    table = [HEADER, *(row.texts for row in rows)]
+    table = [HEADER, *(row.texts for row in rows_of(comparison.cases))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for texts, row in zip(table, (None, *rows), strict=True):
-        padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
-        if colour and row:
-            # after padding, since codes have a length that nobody sees
-            padded[VERDICT] = f"\033[{CODES[row.colour]}m{padded[VERDICT]}\033[0m"
-        lines.append("  ".join(padded).rstrip())
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
+        for texts in table
+    ]
     shown: Callable[[str], str] = str
     return _rendered(
         "comparison.md.j2", comparison, None, is_comment=False, table=lines, shown=shown
@@ -283,7 +271,7 @@ def page_of(comparison: Comparison) -> str:
     return _rendered(
         "comparison.html.j2",
         comparison,
-        MOST_DETAILS_OF_PAGE,
+        None,
         colour=colour_of(comparison),
         header=HEADER,
         rows=[(row, bar(row.case)) for row in rows_of(comparison.cases)],
@@ -316,21 +304,6 @@ def json_of(comparison: Comparison) -> str:
     return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
 
 
-CSV_COLUMNS = ("name", "outcome", "base_seconds", "new_seconds", "ratio", "low", "high", "p_value")
-
-
-def csv_of(comparison: Comparison) -> str:
-    """A line a case, in the order of the table; an interval's ends are ratios as well."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*CSV_COLUMNS, "note"])
-    for case in in_order(comparison.cases):
-        ends = (case.interval.low, case.interval.high) if case.interval else (None, None)
-        times = (case.base_seconds, case.new_seconds, case.ratio)
-        writer.writerow([case.name, case.outcome.value, *times, *ends, case.p_value, _note(case)])
-    return text.getvalue()
-
-
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}
 
 
@@ -352,10 +325,5 @@ def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
 
 
 def print_comparison(comparison: Comparison, form: str) -> None:
-    """`form`: text, md, json or csv. Colour on a terminal only (https://no-color.org)."""
-    if form == "text":
-        is_dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        text = text_of(comparison, colour=sys.stdout.isatty() and not is_dumb)
-    else:
-        text = {**FILES, "csv": csv_of}[form](comparison)
-    sys.stdout.write(text)
+    """`form`: text, md or json."""
+    sys.stdout.write((FILES | {"text": text_of})[form](comparison))

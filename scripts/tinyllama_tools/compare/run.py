@@ -22,7 +22,6 @@ import math
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
@@ -51,7 +50,6 @@ from tinyllama_tools.compare.comparison import (
     exit_status,
     layers_by_size,
     outcome_without_times,
-    unsettled_text,
     value_differences,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, add_options
@@ -60,7 +58,7 @@ from tinyllama_tools.compare.sides import WAITING
 from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.names import SideState, parse_case_name
+from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.looks import Attribution, attributions, judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
@@ -74,9 +72,7 @@ from tinyllama_tools.stats.verdicts import (
     plan_design,
 )
 
-TERA = 1e-12
 SEEDS = 2**32
-RECORDING = "blocks.jsonl"
 WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
 # why it ended, or a case is measured no more
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
@@ -227,20 +223,6 @@ def _cases(cases: Collection[str]) -> str:
     return "1 case" if len(cases) == 1 else f"{len(cases)} cases"
 
 
-def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str, float]:
-    """samples_per_second, tokens_per_second, and TFLOPS where there are matrix multiplications.
-
-    `seconds`: of an iteration, above 0. `counters`: of the case's opening.
-    """
-    axes = parse_case_name(case)
-    # of a data-parallel step, the mode decides how many samples there are
-    if axes is None or axes.is_data_parallel:
-        return {}
-    samples, flops = axes.batch / seconds, counters.get("model_flops", 0.0)
-    found = {"samples_per_second": samples, "tokens_per_second": axes.seq * samples}
-    return {**found, "TFLOPS": TERA * flops / seconds} if flops > 0 else found
-
-
 def option_warnings(options: argparse.Namespace) -> Iterator[str]:
     """Known before anything ran: of the environment of each side, and of proofs left out."""
     added = {BASE: dict(options.environment_base), NEW: dict(options.environment_new)}
@@ -284,10 +266,9 @@ def _compared(
     blocks, name = record.blocks, record.name
     sides = []
     for side in SIDES:
-        seconds, counters = None, dict(record.openings.get(side, {}).get("counters", {}))
-        if blocks:
-            seconds = statistics.median(getattr(block, f"{side}_seconds") for block in blocks)
-            counters |= rates(name, seconds, counters)
+        times = [getattr(block, f"{side}_seconds") for block in blocks]
+        seconds = statistics.median(times) if times else None
+        counters = record.openings.get(side, {}).get("counters", {})
         sides.append(SideCase(record.state(side), seconds, counters))
     judgement = run.judgements.get(name)
     if judgement is None:
@@ -296,21 +277,26 @@ def _compared(
         ratios = [block.log_ratio for block in blocks]
         ratio = math.exp(hodges_lehmann(ratios)) if blocks else None
         return compared_case(name, *sides, ratio=ratio, blocks=len(blocks), note=note)
-    needed, seconds_needed = judgement.blocks_needed, None
-    if judgement.outcome is Outcome.UNCLEAR and needed is not None:
-        # of further blocks of this case alone
-        seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     notes = [
         f"failed once on the {side} side: {reasons[-1]}"
         for side, reasons in record.failures.items()
         if reasons
     ]
+    seconds_needed = None
+    if judgement.outcome is Outcome.UNCLEAR:
+        later = (look for look in design.looks if look > judgement.blocks)
+        needed = next((look for look in later if look >= judgement.distance), None)
+        if needed is None:
+            notes.append("near the margin for such scatter: more blocks may not settle it")
+        else:
+            # of further blocks of this case alone
+            seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     return compared_case(
         name,
         *sides,
         judgement,
         seconds_needed=seconds_needed,
-        note="; ".join(filter(None, (*notes, unsettled_text(judgement, "blocks")))),
+        note="; ".join(notes),
         attribution=attribution,
     )
 
@@ -332,7 +318,8 @@ def comparison_of(
     allowed = allow_missing(cases, options.allow_missing)
     header = sides.header
     return Comparison(
-        **{key: header[key] for key in ("method", *SIDES, "base_context", "new_context")},
+        method="interleaved",
+        **{key: header[key] for key in (*SIDES, "base_context", "new_context")},
         cases=allowed,
         alpha=design.alpha,
         margin=design.margin,
@@ -356,14 +343,14 @@ def comparison_of(
 def _run(options: argparse.Namespace) -> int:
     progress = Progress()
     folder = options.output or run_folder("compare")
-    recording = options.record or folder / RECORDING
+    recording = folder / "blocks.jsonl"
     # before anything is built
     refuse_existing(recording)
     seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
     sides = prepare(options, seed, progress)
     rule = {"alpha": options.alpha, "margin": options.margin, "looks": options.looks}
     design = plan_design(len(sides.shared), **rule)
-    is_interrupted, troubles = False, []
+    stopped: BaseException | None = None
     with RecordingWriter(recording, sides.header) as writer:
         run = SequentialRun(
             sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
@@ -371,34 +358,21 @@ def _run(options: argparse.Namespace) -> int:
         # whatever ends it too early, what was measured is judged
         try:
             run.run(verify=options.verify == "before")
-        except KeyboardInterrupt:
-            is_interrupted = True
-            run.judge()
-        except (BadInputError, OSError) as error:
-            troubles.append(f"ended after {run.blocks} blocks: {error}")
+        except (KeyboardInterrupt, BadInputError, OSError) as error:
+            stopped = error
             run.judge()
     progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
     comparison = comparison_of(run, design, sides, options)
-    # prints first: what was found is then known even where the folder takes no more
-    try:
-        print_comparison(comparison, options.format)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # a reader that stops does not keep the files from being written
-        pass
-    except OSError as error:
-        troubles.append(f"standard output cannot be written: {error}")
     try:
         for path in write_comparison(comparison, folder):
             progress.line(str(path))
-    except BadInputError as error:
-        troubles.append(str(error))
-    if is_interrupted:
-        for trouble in troubles:
-            progress.line(trouble)
+    finally:
+        # what was found is known even where the folder takes no more
+        print_comparison(comparison, options.format)
+    if isinstance(stopped, KeyboardInterrupt):
         return INTERRUPTED
-    if troubles:
-        raise BadInputError("; ".join(troubles))
+    if stopped:
+        raise BadInputError(f"ended after {run.blocks} blocks: {stopped}") from stopped
     # a regression that is known already is one, whatever else could not be found out
     if comparison.exit_status == REGRESSION:
         return REGRESSION

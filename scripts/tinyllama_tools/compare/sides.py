@@ -74,11 +74,10 @@ def carried_settings(build_folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds commits of `project` with the settings of `build_folder`. `rebuild`: from nothing."""
+    """Builds commits of `project` with the settings of `build_folder`."""
 
     build_folder: Path = PROJECT / "build"
     project: Path = PROJECT
-    rebuild: bool = False
     say: Callable[[str], None] = print
 
     @property
@@ -115,7 +114,7 @@ class Builder:
             with (self.worktrees / "lock").open("w") as lock:
                 # two builds of one worktree would spoil each other: the second one waits
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if self.rebuild or not self._is_whole(tree, commit):
+                if not self._is_whole(tree, commit):
                     self._remove(tree)
                 if not tree.is_dir():
                     self.say(f"making a worktree of {commit[:12]} in {tree}")
@@ -139,16 +138,9 @@ class Builder:
                 "commit is built with; run scripts/bench --setup-only"
             )
         settings = carried_settings(self.build_folder.resolve()) | {"TINY_LLAMA_BUILD_TESTS": "OFF"}
-        kept = folder / "compare_settings.json"
-        text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
-        is_configured = (folder / "build.ninja").is_file() and kept.is_file()
-        if not is_configured or kept.read_text(encoding="utf-8") != text:
-            shutil.rmtree(folder, ignore_errors=True)
-            definitions = [f"-D{name}={value}" for name, value in settings.items()]
-            command = ("cmake", "-S", str(tree), "-B", str(folder), "-G", "Ninja", *definitions)
-            self.say(f"configuring {tree.name[:12]}")
-            self._step(command, log, f"{what} does not configure")
-            kept.write_text(text, encoding="utf-8")
+        definitions = [f"-D{name}={value}" for name, value in settings.items()]
+        command = ("cmake", "-S", str(tree), "-B", str(folder), "-G", "Ninja", *definitions)
+        self._step(command, log, f"{what} does not configure")
         self.say(f"building {tree.name[:12]} (minutes where it is new); log: {log}")
         # as scripts/bench builds: what memory allows
         script = f'source "{PROJECT}/scripts/lib/build.sh"; parallel_jobs'
