@@ -51,7 +51,8 @@ def test_every_kind_is_told_apart_and_read_whole(tmp_path: Path) -> None:
         with pytest.raises(BadInputError, match=reason):
             source_of(write(tmp_path / "x.json", content))
     inputs = read(*paths)
-    assert inputs.main is not None and inputs.main.products and inputs.omissions == ()
+    assert inputs.main is not None and inputs.main.products
+    assert [omission.kind for omission in inputs.omissions] == ["result"]
     assert {len(case.seconds) for case in inputs.main.cases.values()} == {3}
     assert inputs.study is not None and inputs.study.frontier == document("frontier.json")
     assert {cost.name.size for cost in inputs.study.costs} >= {"tiny", "very_large"}
@@ -80,7 +81,7 @@ def test_a_part_that_is_missing_is_no_error_and_a_damaged_one_costs_itself_only(
 def test_a_check_is_beside_the_rounds_and_no_part_of_them(inputs: ReportInputs) -> None:
     """So that rates do not know of it, and predictions can be checked by it."""
     (case,) = inputs.check_cases
-    assert str(case.name) == CHECK_STEP and CHECK_STEP not in inputs.sets[0].cases
+    assert str(case.name) == CHECK_STEP and CHECK_STEP not in inputs.main.cases
     (checked,) = [s for s in inputs.predictions.steps if str(s.cost.name) == CHECK_STEP]
     assert (checked.measured, checked.kind) == (case, CHECKED)
     seconds = median_ms(CHECK_STEP, ("check.json",)) / 1e3
@@ -110,7 +111,7 @@ def test_products_raise_the_peak_of_all_and_a_study_of_another_machine_says_noth
     change(study / "products.json", lambda of: of["context"]["peaks"]["measured"].update(**faster))
     other = write_result(tmp_path / "other.json", device="Another CPU")
     inputs = read(study, other)
-    assert inputs.main is not None and inputs.omissions == ()
+    assert inputs.main is not None and [of.name for of in inputs.omissions] == [str(other)]
     measured = inputs.main.context["peaks"]["measured"]["f32"]
     assert measured["flops_per_second"] == pytest.approx(twice)
     assert inputs.study is not None and read(other, study).study is None
@@ -162,12 +163,10 @@ def test_bad_values_of_other_files_are_named(
 def test_the_result_with_a_steps_parts_is_the_one_analysed(tmp_path: Path) -> None:
     bare = write_result(tmp_path / "bare.json", "^full_step.*/tiny/f32/batch:8/seq:128/")
     whole = write_result(tmp_path / "whole.json", device="Whole")
-    again = write_result(tmp_path / "later" / "results.json", device="Whole")
-    inputs = read(bare, whole, whole, again)
-    # what was named twice is read once; results of one commit and day have titles of their own
-    assert [of.title.split(" ")[0] for of in inputs.sets] == ["Whole", "Intel(R)", "Whole"]
-    titles = [of.title for of in inputs.sets]
-    assert titles[0].endswith(str(whole)) and titles[2].endswith(str(again))
+    # what was named twice is read once
+    inputs = read(bare, whole, whole)
+    assert inputs.main is not None and inputs.main.paths == (whole,)
+    assert [(of.name, of.is_error) for of in inputs.omissions] == [(str(bare), False)]
 
 
 def test_the_newest_of_each_kind_that_measured_something_is_found(tmp_path: Path) -> None:

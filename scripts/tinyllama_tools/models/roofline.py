@@ -4,10 +4,9 @@ Roofline: a case takes at least as long as its GEMMs at the peak, and as its byt
 that they can see.
 
 Speed of light of a step: a part takes at least as long as its GEMMs at the best rate measured at
-their own shapes, and as its bytes at the roofline's bandwidth; every occurrence of it is taken to
-find in the last-level cache what fits there. Parts follow one another, so the step's light is the
-sum of theirs. It is the same for every variant: GEMMs are those of the baseline, and bytes the
-least that any implementation moves (model/cost.hpp), so any variant's case tells them.
+their own shapes, and as its bytes at the roofline's bandwidth. Parts follow one another, so the
+step's light is the sum of theirs. It is the same for every variant: GEMMs are those of the
+baseline, and bytes the least that any implementation moves (model/cost.hpp).
 
 GEMMs are counted as the layers of model/ count their cost: a multiply-add is 2 FLOPs, K and V at
 their grouped-query width, scores in full, backward = 2 x forward (also for the first layer, whose
@@ -375,11 +374,9 @@ class TimedPart:
             return ""
         if self.light.seconds <= LARGEST_SHARE * self.seconds:
             return ""
-        return (
-            f"{self.name}: {seconds_text(self.seconds)} is faster than its speed of light, "
-            f"{seconds_text(self.light.seconds)}: a rate was measured too low, or the time is "
-            "wrong; measure both again"
-        )
+        faster = f"{seconds_text(self.seconds)} is faster than its speed of light"
+        why = "a rate was measured too low, or the time is wrong"
+        return f"{self.name}: {faster}, {seconds_text(self.light.seconds)}: {why}"
 
     @property
     def lost_seconds(self) -> float | None:
@@ -464,9 +461,7 @@ def _least_products(
     expected = sum(p.flops for p in step_products(size, name.batch, name.seq))
     counted = step.counters.get("model_flops")
     if counted != expected:
-        raise BadInputError(
-            f"model_flops is {counted}, by the dimensions of size '{name.size}' they are {expected}"
-        )
+        raise BadInputError(f"model_flops is {counted}, by the dimensions they are {expected}")
     if type_name not in machine.peak_flops:
         raise BadInputError(f"no peak of {type_name} products was measured")
     rates = {

@@ -4,9 +4,8 @@ computed once."""
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -147,19 +146,14 @@ class ScalingRun:
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """`sets`: every result of the suite, grid studies' included; the first one is what the report
-    analyses, of the others it names machine and peaks. `study`: of the same machine, since what
-    fits and what steps cost there is the machine's."""
+    """`main`: the result of the suite, or of a grid study, that is analysed. `study`: of the same
+    machine, since what fits and what steps cost there is the machine's."""
 
     sources: tuple[Source, ...] = ()
-    sets: tuple[ResultSet, ...] = ()
+    main: ResultSet | None = None
     study: GridStudy | None = None
     scalings: tuple[ScalingRun, ...] = ()
     omissions: tuple[Omission, ...] = ()
-
-    @property
-    def main(self) -> ResultSet | None:
-        return self.sets[0] if self.sets else None
 
     def main_result(self) -> ResultSet:
         """The same for sections that show it; raises Missing where there is none."""
@@ -170,7 +164,7 @@ class ReportInputs:
     @property
     def is_empty(self) -> bool:
         """Whether nothing could be used."""
-        return not (self.sets or self.study or self.scalings)
+        return not (self.main or self.study or self.scalings)
 
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
@@ -275,19 +269,11 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
     return GridStudy(description, results, costs or (), beside(FRONTIER, read_frontier), check)
 
 
-def _titled(sets: Sequence[ResultSet]) -> tuple[ResultSet, ...]:
-    """The first that has a training step with its parts comes first, else the first that has a
-    step. Those that share a title get the path of their file behind it."""
-
-    def lacks(results: ResultSet) -> int:
-        step = main_step(results)
-        return 2 if step is None else lacks_parts(results, step.name)
-
-    best, times = min(sets, key=lacks, default=None), Counter(of.title for of in sets)
-    return tuple(
-        replace(of, title=f"{of.title} · {shown_path(of.paths[0])}") if times[of.title] > 1 else of
-        for of in sorted(sets, key=lambda of: of is not best)
-    )
+def _lacks(results: ResultSet) -> int:
+    """The less, the rather it is analysed: one that has a training step with its parts, else one
+    that has a step."""
+    step = main_step(results)
+    return 2 if step is None else lacks_parts(results, step.name)
 
 
 def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> ReportInputs:
@@ -306,11 +292,16 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
             found[source.kind].append(one)
             results = one if source.kind is Kind.SUITE else getattr(one, "results", None)
             sets += [results] if results is not None else []
-    titled = _titled(sets)
+    main = min(sets, key=_lacks, default=None)
+    omissions += [
+        Omission("result", shown_path(of.paths[0]), f"{main.title} is analysed; name it alone")
+        for of in sets
+        if main is not None and of is not main
+    ]
 
     def is_of_main(study: GridStudy) -> bool:
         of = study.results
-        return not titled or (of is not None and is_same_device(of.context, titled[0].context))
+        return main is None or (of is not None and is_same_device(of.context, main.context))
 
     study = next(filter(is_of_main, found[Kind.STUDY]), None)
-    return ReportInputs(tuple(sources), titled, study, tuple(found[Kind.SCALING]), tuple(omissions))
+    return ReportInputs(tuple(sources), main, study, tuple(found[Kind.SCALING]), tuple(omissions))

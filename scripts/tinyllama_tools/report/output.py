@@ -116,7 +116,6 @@ def page_of(document: Document) -> str:
 # as in requirements-pictures.in: only pictures and tests of pages need it, and it is large
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PAGE_TIMEOUT_MS = 60_000
 
 
 def write_pngs(document: Document, folder: Path) -> list[Path]:
@@ -131,7 +130,7 @@ def write_pngs(document: Document, folder: Path) -> list[Path]:
         path = Path(place) / "report.html"
         path.write_text(page_of(document), encoding="utf-8")
         page = browser.new_page()
-        page.set_default_timeout(PAGE_TIMEOUT_MS)
+        page.set_default_timeout(60_000)  # milliseconds
         page.goto(path.as_uri())
         page.evaluate("reportReady")
         for identity in wanted:
@@ -177,12 +176,8 @@ def installed_browser() -> Iterator[Browser]:
 
 
 def plain(text: str) -> str:
-    """In one line, and no markup but the code between backticks: names come from files."""
-    parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:
-        parts = ["'".join(parts)]
-    shown = [part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts)]
-    return "`".join(shown)
+    """In one line, and no markup: names come from files."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 def markdown_of(document: Document) -> str:

@@ -4,7 +4,7 @@ step, what was left out; and the report in a few figures."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from tinyllama_tools.report.document import (
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.machine import Machine
-    from tinyllama_tools.data.results import ResultSet
     from tinyllama_tools.models.roofline import StepTimes, TimedPart
     from tinyllama_tools.report.inputs import ReportInputs
 
@@ -76,11 +75,43 @@ PEAK_NOTE = (
 )
 
 
-def _result_row(results: ResultSet) -> Mapping[str, Cell]:
-    context = results.context
-    device = context.get("device") or {}
+def _peak_rows(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
+    peaks = context.get("peaks") or {}
+    datasheet = peaks.get("datasheet") or {}
+    of_types = datasheet.get("flops_per_second") or {}
+    known = {**of_types, "memory_bandwidth": datasheet.get("memory_bytes_per_second")}
+    for name, peak in (peaks.get("measured") or {}).items():
+        is_bandwidth = name in BANDWIDTHS
+        key = "bytes_per_second" if is_bandwidth else "flops_per_second"
+        yield {
+            "figure": BANDWIDTHS.get(name, f"peak of {name} GEMMs"),
+            "measured": scaled(peak.get(key) or None, 1 / GIGA),
+            "datasheet": scaled(known.get(name) or None, 1 / GIGA),
+            "unit": "GB/s" if is_bandwidth else "GFLOP/s",
+            "measured with": str(peak.get("source") or "unknown"),
+        }
+
+
+def _said(inputs: ReportInputs) -> Iterator[str]:
+    if inputs.main is not None:
+        against = (inputs.main.context.get("peaks") or {}).get("mfu_is_against")
+        yield from [f"MFU is against {against}."] if against else []
+        yield from inputs.main.warnings
+    about = inputs.study.description if inputs.study else {}
+    done, planned = about.get("rounds_done"), about.get("rounds")
+    if isinstance(done, int) and isinstance(planned, int) and done < planned:
+        why = about.get("left_out") or "`scripts/study --resume` goes on with it"
+        yield f"The grid study has {done} of {count_of(planned, 'round')}: {why}."
+
+
+def environment(page: Section, inputs: ReportInputs) -> None:
+    page.text += _said(inputs)
+    taken = [{"kind": of.kind.words, "path": shown_path(of.path)} for of in inputs.sources]
+    page.tables.append(Table("sources", "Results taken", taken))
+    results = inputs.main_result()
+    context, device = results.context, results.context.get("device") or {}
     failed = sum(case.is_failure for case in results.left_out)
-    return {
+    row = {
         "result": results.title,
         "architecture": device.get("architecture") or "unknown",
         "memory [GiB]": scaled(device.get("memory_bytes") or None, 1 / GIB),
@@ -92,55 +123,14 @@ def _result_row(results: ResultSet) -> Mapping[str, Cell]:
         "skipped": len(results.left_out) - failed,
         "failed": failed,
     }
-
-
-def _peak_rows(results: ResultSet) -> Iterator[Mapping[str, Cell]]:
-    peaks = results.context.get("peaks") or {}
-    datasheet = peaks.get("datasheet") or {}
-    of_types = datasheet.get("flops_per_second") or {}
-    known = {**of_types, "memory_bandwidth": datasheet.get("memory_bytes_per_second")}
-    for name, peak in (peaks.get("measured") or {}).items():
-        is_bandwidth = name in BANDWIDTHS
-        key = "bytes_per_second" if is_bandwidth else "flops_per_second"
-        yield {
-            "result": results.title,
-            "figure": BANDWIDTHS.get(name, f"peak of {name} GEMMs"),
-            "measured": scaled(peak.get(key) or None, 1 / GIGA),
-            "datasheet": scaled(known.get(name) or None, 1 / GIGA),
-            "unit": "GB/s" if is_bandwidth else "GFLOP/s",
-            "measured with": str(peak.get("source") or "unknown"),
-        }
-
-
-def _said(inputs: ReportInputs) -> Iterator[str]:
-    if inputs.main is not None:
-        yield f"The report looks into {inputs.main.title}."
-        against = (inputs.main.context.get("peaks") or {}).get("mfu_is_against")
-        if against:
-            yield f"MFU is against {against}."
-    about = inputs.study.description if inputs.study else {}
-    done, planned = about.get("rounds_done"), about.get("rounds")
-    if isinstance(done, int) and isinstance(planned, int) and done < planned:
-        why = about.get("left_out") or "`scripts/study --resume` goes on with it"
-        yield f"The grid study has {done} of {count_of(planned, 'round')}: {why}."
-    for results in inputs.sets:
-        yield from results.warnings
-
-
-def environment(page: Section, inputs: ReportInputs) -> None:
-    page.text += _said(inputs)
-    taken = [{"kind": of.kind.words, "path": shown_path(of.path)} for of in inputs.sources]
-    page.tables.append(Table("sources", "Results taken", taken))
-    context = inputs.main_result().context
-    peaks = [row for results in inputs.sets for row in _peak_rows(results)]
     about = dict(sorted((context.get("settings") or {}).items()))
     more = ("verify", "cold_cache", "seed", "memory_source")
     about |= {name: context[name] for name in more if name in context}
     settings = [{"setting": name, "value": str(of)} for name, of in about.items()]
     page.tables[:0] = [
-        Table("results", "Results", [_result_row(of) for of in inputs.sets], is_key=True),
-        Table("peaks", "Peaks", peaks, PEAK_NOTE, is_key=True),
-        Table("settings", f"Settings of {inputs.sets[0].title}", settings),
+        Table("results", "Result", [row], is_key=True),
+        Table("peaks", "Peaks", list(_peak_rows(context)), PEAK_NOTE, is_key=True),
+        Table("settings", "Settings", settings),
     ]
 
 
@@ -322,11 +312,9 @@ def time(page: Section, inputs: ReportInputs) -> None:
 
 
 def case_omissions(inputs: ReportInputs) -> Iterator[Omission]:
-    """Cases that were skipped or failed, of every result."""
-    for results in inputs.sets:
-        place = f" ({results.title})" if len(inputs.sets) > 1 else ""
-        for case in results.left_out:
-            yield Omission("case", f"{case.name}{place}", case.reason, case.is_failure)
+    """Cases that were skipped or failed."""
+    for case in inputs.main.left_out if inputs.main is not None else ():
+        yield Omission("case", case.name, case.reason, case.is_failure)
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
