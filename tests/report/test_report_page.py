@@ -100,13 +100,16 @@ def test_a_table_has_its_first_500_rows() -> None:
     assert len(re.findall(r"^\| +\d", text, re.MULTILINE)) == 40
 
 
-def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> None:
+def test_texts_of_files_are_no_markup() -> None:
     text = page_of(hostile_document())
     assert HOSTILE not in text
     # three elements of ours: the data, plotly, the page's script
     assert len(re.findall(r"<script\b", text)) == len(re.findall(r"</script>", text)) == 3
     assert "makes one</p>" in text and "<code>scripts/a</code>" in text
-    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+
+
+def test_texts_of_files_are_shown_as_they_are(tmp_path: Path, open_page: PageOpener) -> None:
+    (tmp_path / "page.html").write_text(page_of(hostile_document()), encoding="utf-8")
     opened = open_page(tmp_path / "page.html")
     assert points_of(opened) == {"f": 1}
     assert opened.texts("#table-t td") == ["\u2013", HOSTILE]
@@ -202,13 +205,10 @@ def write_beside(document: Document, folder: Path) -> list[Path]:
         return pool.submit(write_pngs, document, folder).result()
 
 
+@pytest.mark.usefixtures("browser")
 def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path, built: Document) -> None:
-    pytest.importorskip("playwright")
     few = replace(built, sections=built.sections[3:4])
-    try:
-        written = write_beside(few, tmp_path / "pictures")
-    except BadInputError as error:
-        pytest.skip(str(error))
+    written = write_beside(few, tmp_path / "pictures")
     names = [figure.id for part in few.sections for figure in part.figures]
     assert [path.name for path in written] == [f"{name}.png" for name in names]
     assert {picture_size(path) for path in written} == {(1600, 900)}

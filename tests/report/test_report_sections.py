@@ -379,7 +379,8 @@ def test_the_summary_has_the_figures_of_the_sections(built: Document) -> None:
     assert facts["f32 GEMMs"].value == f"{PEAK / 1e9:.4g} GFLOP/s"
     step = facts["training step"]
     assert step.value == f"{median_ms(SMALL_STEP) / 1e3:.4g} s"
-    assert step.note.startswith("small, baseline, f32, 8 x 256, ")
+    per_second = f"{8e3 / median_ms(SMALL_STEP):,.4g} samples/s"
+    assert step.note == f"small, baseline, f32, 8 x 256, {per_second}"
     parts = table(section(built, "time"), "parts")
     assert facts["of its speed of light"].value == f"{cell(parts, 'step', 'share'):.1f} %"
     (part, lost), *_ = sorted(((row[0], row[5]) for row in parts.rows[:-1]), key=lambda of: -of[1])
