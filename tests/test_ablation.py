@@ -101,13 +101,6 @@ def test_tables_are_made_anew_of_a_result_alone(
         assert "ablation.json: no result of scripts/ablation" in capsys.readouterr().err
 
 
-def test_a_report_shows_a_new_result(folder: Path, tmp_path: Path) -> None:
-    page = tmp_path / "report.md"
-    command = [folder / "ablation.json", "--format=md", f"--output={page}"]
-    assert tools.report(command) == 0
-    assert "optimized without sdpa" in page.read_text()
-
-
 @pytest.mark.parametrize(
     ("option", "words"),
     [

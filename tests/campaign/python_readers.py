@@ -197,18 +197,12 @@ def all_readers() -> Iterator[Reader]:
         is_slow=True,
         read=lambda f, p: command("compare", f / "base.json", p),
     )
-    for name, file in (
-        ("result", {"results.json": result}),
-        ("training", training),
-        ("ablation", {"ablation.json": ablation}),
-        ("frontier", {"frontier.json": frontier}),
-    ):
-        yield Reader(
-            f"scripts/report of {name}",
-            file,
-            is_slow=True,
-            read=lambda f, p: command("report", p, "--format", "md", "-o", f / "page.md"),
-        )
+    yield Reader(
+        "scripts/report of result",
+        {"results.json": result},
+        is_slow=True,
+        read=lambda f, p: command("report", p, "--format", "md", "-o", f / "page.md"),
+    )
     yield Reader(
         "scripts/report of ranks",
         scaling,

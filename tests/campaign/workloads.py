@@ -199,8 +199,7 @@ def scaling_command(folder: Path, *more: str) -> list[str]:
 
 
 def report_command(folder: Path) -> list[str]:
-    limits = REFERENCE / "frontier_by_seq_2core_xeon_avx512.json"
-    return tool("report", RESULT, limits, "-o", folder / "page.html")
+    return tool("report", RESULT, "-o", folder / "page.html")
 
 
 def report_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:

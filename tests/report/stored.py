@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fake_training import made_up_summary
 from made_up_scaling import write_run
 from reference_study import FOLDER
 from tinyllama_tools.core.app import Json
@@ -103,23 +102,14 @@ def write_study(folder: Path, keep: str = OWN_SHAPE, rounds: int = 3) -> Path:
 
 
 def write_result(path: Path, keep: str = OWN_SHAPE, device: str = DEVICE) -> Path:
-    """A run of the suite; of another device, which is half as fast again."""
+    """A run of the suite."""
     found = document("round_1.json", keep)
     found["context"]["device"]["name"] = device
-    for row in found["benchmarks"] if device != DEVICE else ():
-        row["real_time"] /= 1.5
     return write(path, found)
-
-
-def write_training(folder: Path) -> Path:
-    """A performance_summary.json with memory, operators and FLOPs."""
-    return write(folder / "performance_summary.json", made_up_summary())
 
 
 def write_everything(folder: Path) -> list[Path]:
     """A result of every kind."""
-    (published,) = FOLDER.glob("ablation_*.json")
-    ablation = json.loads(published.read_text(encoding="utf-8"))
     write_run(ranks := folder / "20260304T090000Z_scaling")
     with contextlib.redirect_stdout(io.StringIO()):
         assert scaling([f"--from={ranks}", "--interconnects=mi300x_ndr,ethernet_10g"]) == 0
@@ -127,8 +117,6 @@ def write_everything(folder: Path) -> list[Path]:
     return [
         write_study(folder / "20260304T050607Z_grid", keep=""),
         write_result(folder / "20260304T060000Z_another_cpu/results.json", "", device),
-        write_training(folder / "performance_results_tiny_20260304_070000"),
-        write(folder / "20260304T080000Z_ablation/ablation.json", ablation).parent,
         ranks,
     ]
 

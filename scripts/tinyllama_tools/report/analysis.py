@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tinyllama_tools.models.prediction import StepPrediction
 
 Item = TypeVar("Item")
-F32 = "f32"
 # of components that have several passes, the one that a step consists of
 WHOLE_PASSES = ("train", "update", "forward_backward")
 COMPONENTS = (
@@ -45,28 +44,24 @@ COMPONENTS = (
 sizes_by_name = functools.cache(problem_sizes)
 
 
-def rank(value: str, order: Sequence[str]) -> tuple[int, str]:
+def rank(value: str, *order: str) -> tuple[int, str]:
     """For sorting: the known ones in their order, then the others by name."""
     return (order.index(value) if value in order else len(order), value)
 
 
-def size_rank(name: CaseName) -> tuple[int, str]:
-    return rank(name.size, tuple(sizes_by_name()))
-
-
 def variant_rank(name: CaseName) -> tuple[object, ...]:
     """`optimized` before other variants, f32 before other types."""
-    return (rank(name.variant, (OPTIMIZED, BASELINE)), rank(name.dtype, (F32,)))
+    return (rank(name.variant, OPTIMIZED, BASELINE), rank(name.dtype, "f32"))
 
 
 def name_rank(name: CaseName) -> tuple[object, ...]:
     """The order of tables: by component, size, dtype, variant, pass and shape."""
     return (
-        rank(name.component, COMPONENTS),
-        size_rank(name),
-        rank(name.dtype, (F32,)),
-        rank(name.variant, (BASELINE, OPTIMIZED)),
-        rank(name.pass_name, WHOLE_PASSES),
+        rank(name.component, *COMPONENTS),
+        rank(name.size, *sizes_by_name()),
+        rank(name.dtype, "f32"),
+        rank(name.variant, BASELINE, OPTIMIZED),
+        rank(name.pass_name, *WHOLE_PASSES),
         name.batch,
         name.seq,
     )
@@ -130,27 +125,17 @@ def main_step(results: ResultSet) -> MeasuredCase | None:
     return min(every, key=lambda case: _preference(results, case), default=None)
 
 
-MIB = 2**20
-PEAK_MEMORY = "peak_memory_MiB"
-# some 10 ms of computing each: a report is written within seconds
-MOST_LAWS = 320
-TOO_MANY = f"a report fits {MOST_LAWS} series at most; report fewer components or variants at once"
-
-
 @dataclass(frozen=True)
 class SeriesFit:
-    """Of cases that differ in nothing but batch and sequence. `name`: of the first of them.
-    `short`: cases that were not measured in all rounds of the others, which `points` lacks.
-    `refusal`: why there is no law; empty where there is. `held_out`: in the order of the grid;
-    empty where there are too few sizes, which `held_out_refusal` says."""
+    """Of cases that differ in nothing but batch and sequence. `name`: of the first of them. `law`:
+    None where it is refused; `held_out`: in the order of the grid, empty where that is refused.
+    `refused`: what cannot be said, and why."""
 
     name: CaseName
     points: tuple[GridPoint, ...]
-    short: tuple[MeasuredCase, ...] = ()
-    law: Law | None = None
-    refusal: str = ""
-    held_out: tuple[HeldOutCell, ...] = ()
-    held_out_refusal: str = ""
+    law: Law | None
+    held_out: tuple[HeldOutCell, ...]
+    refused: tuple[Omission, ...]
 
     @property
     def series(self) -> str:
@@ -158,47 +143,34 @@ class SeriesFit:
         return "/".join((of.component, of.pass_name, of.variant, of.size, of.dtype))
 
 
-def _fitted(one: SeriesFit) -> SeriesFit:
-    try:
-        fitted = replace(one, law=fit_time_law(one.points))
-    except LawRefusedError as error:
-        return replace(one, refusal=str(error))
-    try:
-        return replace(fitted, held_out=check_held_out(one.points))
-    except LawRefusedError as error:
-        return replace(fitted, held_out_refusal=str(error))
+LAW, CHECK = "time law", "held-out check of a time law"
 
 
-def _unfitted(cases: Sequence[MeasuredCase]) -> SeriesFit:
-    """Points: what was measured in the rounds that most of the cases have."""
+def _fitted(cases: Sequence[MeasuredCase]) -> SeriesFit:
+    """Of what was measured in the rounds that most of the cases have."""
     # one value each tells nothing of rounds
     found = [(case, case.rounds if len(case.seconds) > 1 else ()) for case in cases]
     counts = Counter(rounds for _, rounds in found)
     usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)))
-    points = (GridPoint(c.name.batch, c.name.seq, c.seconds) for c, of in found if of == usual)
-    return SeriesFit(cases[0].name, tuple(points), tuple(c for c, of in found if of != usual))
+    points = tuple(GridPoint(c.name.batch, c.name.seq, c.seconds) for c, of in found if of == usual)
+    why = "not measured in the {} rounds of the other sizes, so the law is of those without it"
+    short = [str(case.name) for case, of in found if of != usual]
+    refused = [Omission(LAW, name, why.format(len(points[0].rounds))) for name in short]
+    fit, law, held_out = SeriesFit(cases[0].name, points, None, (), ()), None, ()
+    try:
+        law = fit_time_law(points)
+        held_out = check_held_out(points)
+    except LawRefusedError as error:
+        refused.insert(0, Omission(CHECK if law else LAW, fit.series, str(error)))
+    return replace(fit, law=law, held_out=held_out, refused=tuple(refused))
 
 
 def time_fits(results: ResultSet) -> list[SeriesFit]:
-    """Laws of every series, in the order of tables; of more than MOST_LAWS those that matter
-    most."""
+    """Laws of every series, in the order of tables."""
     every: dict[CaseName, list[MeasuredCase]] = {}
     for case in sorted(results.cases.values(), key=lambda case: name_rank(case.name)):
         every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
-    unfitted = [_unfitted(cases) for cases in every.values()]
-
-    def importance(one: SeriesFit) -> tuple[object, ...]:
-        variant, dtype = variant_rank(one.name)
-        return (variant, rank(one.name.pass_name, WHOLE_PASSES), dtype)
-
-    found: dict[str, SeriesFit] = {}
-    fitted = 0
-    for one in sorted(unfitted, key=importance):
-        of = _fitted(one) if fitted < MOST_LAWS else replace(one, refusal=TOO_MANY)
-        # a refusal costs nothing
-        fitted += not of.refusal
-        found[of.series] = of
-    return [found[one.series] for one in unfitted]
+    return [_fitted(cases) for cases in every.values()]
 
 
 def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
@@ -216,19 +188,6 @@ def held_out_by_size(fits: Sequence[SeriesFit]) -> dict[str, list[HeldOutCell]]:
         if fit.held_out:
             found.setdefault(fit.name.size, []).extend(fit.held_out)
     return found
-
-
-def refused(fits: Sequence[SeriesFit]) -> list[Omission]:
-    """To be named: series without a law or a check of it, and cases that are no part of one."""
-    law, check = "time law", "held-out check of a time law"
-    found = [Omission(law, fit.series, fit.refusal) for fit in fits if fit.refusal]
-    found += [Omission(check, f.series, f.held_out_refusal) for f in fits if f.held_out_refusal]
-    why = "not measured in the {} rounds of the other sizes, so the law is of those without it"
-    return found + [
-        Omission(law, str(case.name), why.format(len(fit.points[0].rounds)))
-        for fit in fits
-        for case in fit.short
-    ]
 
 
 NOT_RUN, CHECKED, CALIBRATED = "prediction", "prediction, checked", "calibrated on this size"
@@ -275,25 +234,20 @@ def predictions_of(
     by_name = {str(cost.name): cost for cost in costs}
     known = {str(case.name): case for case in (*results.cases.values(), *checks)}
 
-    def is_asked(name: str, of: CaseName) -> bool:
+    def is_asked(name: str) -> bool:
+        of = by_name[name].name
         return is_own_shape(of) or (name in known and of.size not in rates.sizes)
 
     found = []
     for one in every:
         name = str(one.name)
-        if is_asked(name, one.name):
+        if is_asked(name):
             measured = known.get(name)
             kind = CHECKED if measured else NOT_RUN
             kind = CALIBRATED if one.name.size in rates.sizes else kind
             found.append(PredictedStep(by_name[name], one, kind, measured))
-
-    def order(of: CaseName) -> tuple[object, ...]:
-        return (size_rank(of), not is_own_shape(of), of.batch, of.seq)
-
-    found.sort(key=lambda step: order(step.cost.name))
-    omissions = [
-        Omission("prediction", one.name, one.reason)
-        for one in lacking
-        if is_asked(one.name, by_name[one.name].name)
-    ]
+    # of a size its own shape first
+    found.sort(key=lambda s: (name_rank(s.cost.name)[1], not is_own_shape(s.cost.name)))
+    asked = [one for one in lacking if is_asked(one.name)]
+    omissions = [Omission("prediction", one.name, one.reason) for one in asked]
     return Predictions(found, "" if found else "no step could be predicted", omissions, rates)

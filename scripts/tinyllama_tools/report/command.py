@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
-from tinyllama_tools.data.programs import SuiteError
-from tinyllama_tools.models.prediction import RatesRefusedError
 from tinyllama_tools.report.document import (
     Document,
-    Fact,
     Kind,
     Missing,
     Omission,
@@ -22,49 +19,28 @@ from tinyllama_tools.report.document import (
     count_of,
     grouped,
     listed,
-    not_foreseen,
 )
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
-from tinyllama_tools.report.sections import costs, data_parallel, laws, machine, runs, step
-from tinyllama_tools.report.sections.summary import SUMMARY
-from tinyllama_tools.stats.laws import LawRefusedError
+from tinyllama_tools.report.sections import data_parallel, growth, measured
 
 # In the order in which they are read; what was left out comes last, when all of it is known. Each
 # fills a Section, and raises Missing where there is nothing to show.
 SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
-    ("cases", "Cases", machine.cases),
-    ("environment", "Environment", machine.environment),
-    ("roofline", "Roofline", step.roofline),
-    ("time", "Where the time goes", step.time),
-    ("scaling", "Scaling", laws.scaling),
-    ("memory", "Memory", laws.memory),
-    ("frontier", "What fits into memory", costs.frontier),
-    ("predictions", "Predictions", costs.predictions),
+    ("cases", "Cases", measured.cases),
+    ("environment", "Environment", measured.environment),
+    ("roofline", "Roofline", measured.roofline),
+    ("time", "Where the time goes", measured.time),
+    ("scaling", "Scaling", growth.scaling),
+    ("memory", "Memory", growth.memory),
+    ("frontier", "What fits into memory", growth.frontier),
+    ("predictions", "Predictions", growth.predictions),
     ("data_parallel", "Data-parallel scaling", data_parallel.build),
-    ("ablation", "What each optimisation buys", runs.ablation),
-    ("training", "Training runs", runs.training),
-    ("comparison", "Comparison", machine.comparison),
 )
 
-REFUSALS = (BadInputError, LawRefusedError, RatesRefusedError, SuiteError)
 
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, REFUSALS) else not_foreseen(error)
-
-
-def build_document(inputs: ReportInputs, title: str = "") -> Document:
-    """Every section, in order; `title`: instead of the one made from the data. A fault of ours in
-    one part must not cost the reader the others."""
-    facts: list[Fact] = []
-    sections: list[Section] = []
-    omissions = [*inputs.omissions, *machine.case_omissions(inputs)]
-    for what, find in SUMMARY:
-        try:
-            facts += find(inputs)
-        except Exception as error:
-            omissions.append(Omission("summary", what, _reason(error), is_error=True))
+def _filled(inputs: ReportInputs) -> Iterator[Section]:
+    """Every section; a fault of ours in one must not cost the reader the others."""
     for identity, name, fill in SECTIONS:
         page = Section(identity, name)
         try:
@@ -72,30 +48,34 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
         except Missing as missing:
             page.missing = str(missing)
         except Exception as error:
-            page = Section(identity, name, missing=_reason(error))
-            page.omissions.append(Omission("section", name, page.missing, is_error=True))
-        page.tables = [table for table in page.tables if table.rows]
+            is_known = isinstance(error, BadInputError)
+            why = str(error) if is_known else f"not foreseen: {type(error).__name__}: {error}"
+            page = Section(identity, name, missing=why)
+            page.omissions.append(Omission("section", name, why, is_error=True))
+        page.tables = [table for table in page.tables if table.records]
         page.figures = [figure for figure in page.figures if figure.points]
-        sections.append(page)
-        omissions += page.omissions
+        yield page
+
+
+def build_document(inputs: ReportInputs, title: str = "") -> Document:
+    """Every section, in order; `title`: instead of the one made from the data."""
+    sections = list(_filled(inputs))
+    omissions = [*inputs.omissions, *measured.case_omissions(inputs)]
+    omissions += [omission for page in sections for omission in page.omissions]
     last = Section("left_out", "Left out")
-    machine.left_out(last, omissions)
+    measured.left_out(last, omissions)
     of = inputs.main.title if inputs.main else next((s.path.name for s in inputs.sources), "")
-    return Document(
-        title or f"Tiny LLaMA on {of}",
-        datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        facts,
-        [*sections, last],
-        omissions,
-    )
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    title = title or f"Tiny LLaMA on {of}"
+    return Document(title, now, list(measured.facts(inputs)), [*sections, last], omissions)
 
 
 FORMATS = ("html", "md", "png", "fom")
 EPILOG = """\
-RESULT: a result file of the suite, the folder of a grid study, of a run of the suite, of a training
-run, of a frontier, of a data-parallel run or of an ablation. Of several results of the suite, the
-first that has a training step with all its parts is analysed; all are compared. Without any, the
-newest of each kind in results/ is taken, and what is taken and what is missing is said.
+RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite or of a
+data-parallel run. Of several results of the suite, the first that has a training step with all its
+parts is analysed (scripts/compare compares results). Without any, the newest of each kind in
+results/ is taken, and what is taken is said.
 
 html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
 and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
@@ -118,9 +98,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespace) -> list[Path]:
-    """The files written; md and fom go to standard output unless a file is named. BadInputError
-    where that cannot be written."""
+def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespace) -> str:
+    """What was written where; md and fom go to standard output unless a file is named.
+    BadInputError where that cannot be written."""
     path = of.output
     if path is None and of.format in ("html", "png"):
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -131,21 +111,19 @@ def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespac
             written = write_pngs(document, path)
             if not written:
                 raise BadInputError("the report has no figure to draw; --format md has its tables")
-            return written
-        if of.format == "html":
-            text = page_of(document)
-        elif of.format == "md":
-            text = markdown_of(document)
-        else:
+            return f"wrote {count_of(len(written), 'file')} to {path}"
+        if of.format == "fom":
             text = figures_of_merit(inputs, document.errors)
+        else:
+            text = page_of(document) if of.format == "html" else markdown_of(document)
         if path is None:
             sys.stdout.write(text)
-            return []
+            return ""
         if path.is_dir():
             raise BadInputError(f"{path}: is a folder; name a file, such as {path}/report.html")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
-        return [path]
+        return f"wrote {path}"
     except OSError as error:
         raise BadInputError(
             f"{path}: cannot be written: {error.strerror}; name another file with -o"
@@ -163,33 +141,21 @@ def _say_omissions(omissions: Sequence[Omission]) -> None:
         _say(f"{mark}: {first.kind} {listed(names, 5)}: {first.reason}")
 
 
-def _read_named(paths: Sequence[Path]) -> ReportInputs:
-    sources, unknown = [], []
-    for path in paths:
+def main(arguments: Sequence[str]) -> int:
+    """The exit status. BadInputError where nothing can be used or written."""
+    options = parse_options(arguments)
+    named, folder = options.results, options.results_folder
+    sources = [] if named else newest_sources(folder)
+    for source in sources:
+        _say(f"taking {shown_path(source.path)}: {source.kind.words}")
+    unknown = []
+    for path in named:
         try:
             sources.append(source_of(path))
         except BadInputError as error:
             reason = str(error).removeprefix(f"{path}: ")
             unknown.append(Omission("file", str(path), reason, is_error=True))
-    return read_inputs(sources, unknown=unknown)
-
-
-def _read_newest(results: Path) -> ReportInputs:
-    """The newest of each kind, which is said."""
-    found = newest_sources(results)
-    for source in found.sources:
-        _say(f"taking {shown_path(source.path)}: {source.kind.words}")
-    for kind in found.absent:
-        what = kind.words.partition(" ")[2]
-        _say(f"no {what} in {shown_path(results)}: {kind.command} makes one")
-    return read_inputs(*found)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The exit status. BadInputError where nothing can be used or written."""
-    options = parse_options(arguments)
-    named, folder = options.results, options.results_folder
-    inputs = _read_named(named) if named else _read_newest(folder)
+    inputs = read_inputs(sources, unknown)
     if inputs.is_empty:
         _say_omissions(inputs.omissions)
         where = ", ".join(map(str, named)) or str(folder)
@@ -198,9 +164,6 @@ def main(arguments: Sequence[str]) -> int:
         )
     document = build_document(inputs, options.title)
     _say_omissions(document.omissions)
-    written = write_report(document, inputs, options)
-    if len(written) == 1:
-        _say(f"wrote {written[0]}")
-    elif written:
-        _say(f"wrote {count_of(len(written), 'file')} to {written[0].parent}")
+    if said := write_report(document, inputs, options):
+        _say(said)
     return 1 if document.errors else 0

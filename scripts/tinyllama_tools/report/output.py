@@ -21,24 +21,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jinja2
 import plotly.offline
 from markupsafe import Markup, escape
 
 from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.core.text import markdown_table, template
+from tinyllama_tools.data.machine import BYTES, FLOPS
 from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
+    Cell,
     Document,
     Table,
     cell_text,
-    compact,
     count_of,
     grouped,
     listed,
+    scaled,
 )
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 40
 
 def _first(table: Table, most: int) -> Table:
     """So many of its rows; where there are more, the note says so."""
-    count = len(table.rows)
+    count = len(table.records)
     if count <= most:
         return table
     note = f"The first {most} of {count:,} rows. {table.note}".rstrip()
-    return replace(table, rows=table.rows[:most], note=note)
+    return replace(table, records=table.records[:most], note=note)
 
 
 def marked(text: str) -> Markup:
@@ -77,50 +78,35 @@ def _packed_plotly() -> str:
     return _packed(plotly.offline.get_plotlyjs())
 
 
+def _cell(value: Cell) -> tuple[str, str]:
+    """Its text and, where that is rounded, the number that rows are sorted by."""
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return (cell_text(value if isinstance(value, str) else None), "")
+    text, number = cell_text(value), f"{value:.6g}"
+    return (text, "" if float(text.replace(",", "")) == float(number) else number)
+
+
 def table_view(table: Table) -> Json:
-    """Columns as title, unit and whether it has numbers; cells as text and, where that is rounded,
-    the number that rows are sorted by."""
+    """Columns as title, unit and whether it has numbers; rows of cells."""
     table, columns = _first(table, MOST_ROWS), []
-    for index, heading in enumerate(table.columns):
+    for heading, *cells in zip(table.columns, *table.rows, strict=True):
         title, _, unit = heading.partition(" [")
-        has_numbers = any(isinstance(row[index], (int, float)) for row in table.rows)
+        has_numbers = any(isinstance(cell, (int, float)) for cell in cells)
         columns.append((title, unit[:-1], has_numbers or bool(unit)))
-
-    def cell(value: Any) -> tuple[str, str]:  # noqa: ANN401
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            return (cell_text(value if isinstance(value, str) else None), "")
-        text, number = cell_text(value), f"{value:.6g}"
-        return (text, "" if float(text.replace(",", "")) == float(number) else number)
-
-    rows = [[cell(value) for value in row] for row in table.rows]
-    return {**vars(table), "columns": columns, "rows": rows}
+    rows = [[_cell(value) for value in row] for row in table.rows]
+    about = {"id": table.id, "title": table.title, "note": table.note}
+    return {**about, "columns": columns, "rows": rows}
 
 
 def page_of(document: Document) -> str:
-    """The HTML. Texts are escaped; numbers that are not finite are shown as missing. ValueError: an
-    id that two figures or two tables share."""
+    """The HTML. Texts are escaped; numbers that are not finite are shown as missing."""
     figures = [figure for section in document.sections for figure in section.figures]
-    tables = [table for section in document.sections for table in section.tables]
-    for things in (figures, tables):
-        if len({one.id for one in things}) < len(things):
-            raise ValueError(f"an id is there twice: {', '.join(one.id for one in things)}")
-    drawn = compact({figure.id: figure.as_json() for figure in figures})
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"marked": marked, "view": table_view}
-    script, style = (
-        (TEMPLATES / f"report_page.{end}").read_text(encoding="utf-8") for end in ("js", "css")
-    )
-    return environment.get_template("report_page.html.j2").render(
+    drawn = {figure.id: figure.as_json() for figure in figures}
+    return template(TEMPLATES / "report_page.html.j2").render(
         document=document,
         most_figures=MOST_FIGURES,
-        css=Markup(style),
-        script=Markup(script),
+        marked=marked,
+        view=table_view,
         plotly_version=plotly.offline.get_plotlyjs_version(),
         plotly=_packed_plotly(),
         data=_packed(json.dumps(drawn, allow_nan=False, separators=(",", ":"))),
@@ -130,7 +116,6 @@ def page_of(document: Document) -> str:
 # as in requirements-pictures.in: only pictures and tests of pages need it, and it is large
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PAGE_TIMEOUT_MS = 60_000
 
 
 def write_pngs(document: Document, folder: Path) -> list[Path]:
@@ -138,14 +123,14 @@ def write_pngs(document: Document, folder: Path) -> list[Path]:
     light. BadInputError where the driver or a browser is not installed, or the browser does not
     start."""
     wanted = [figure.id for section in document.sections for figure in section.figures]
-    written: list[Path] = []
     if not wanted:
-        return written
+        return []
+    written = []
     with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
         path = Path(place) / "report.html"
         path.write_text(page_of(document), encoding="utf-8")
         page = browser.new_page()
-        page.set_default_timeout(PAGE_TIMEOUT_MS)
+        page.set_default_timeout(60_000)  # milliseconds
         page.goto(path.as_uri())
         page.evaluate("reportReady")
         for identity in wanted:
@@ -191,30 +176,22 @@ def installed_browser() -> Iterator[Browser]:
 
 
 def plain(text: str) -> str:
-    """In one line, and no markup but the code between backticks: names come from files."""
-    parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:
-        parts = ["'".join(parts)]
-    shown = [part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts)]
-    return "`".join(shown)
-
-
-def _markdown_table(table: Table) -> list[str]:
-    table = _first(table, MOST_MARKDOWN_ROWS)
-    rows = [[plain(cell_text(cell)) for cell in row] for row in table.rows]
-    lines = [f"### {plain(table.title)}", "", *markdown_table(table.columns, rows), ""]
-    return [*lines, *([plain(table.note), ""] if table.note else [])]
+    """In one line, and no markup: names come from files."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 def markdown_of(document: Document) -> str:
     """Summary, key tables, and what is missing or left out; ends with a line break."""
     lines = [f"# {plain(document.title)}", ""]
-    facts = [[plain(text) for text in (of.what, of.value, of.note)] for of in document.facts]
+    facts = [[plain(text) for text in fact] for fact in document.facts]
     lines += [*markdown_table(("what", "value", "of"), facts), ""] if facts else []
     for section in document.sections:
-        tables = [table for table in section.tables if table.is_key]
+        tables = [_first(table, MOST_MARKDOWN_ROWS) for table in section.tables if table.is_key]
         lines += [f"## {section.title}", ""] if tables else []
-        lines += [line for table in tables for line in _markdown_table(table)]
+        for table in tables:
+            rows = [[plain(cell_text(cell)) for cell in row] for row in table.rows]
+            lines += [f"### {plain(table.title)}", "", *markdown_table(table.columns, rows), ""]
+            lines += [plain(table.note), ""] if table.note else []
     missing = ", ".join(section.title for section in document.sections if section.missing)
     if missing:
         lines += [f"Not measured: {missing}. The page says what each would take.", ""]
@@ -226,40 +203,30 @@ def markdown_of(document: Document) -> str:
 
 
 # as tiny_llama_bench --figures-of-merit names them
-COUNTERS = (
-    ("samples_per_second", "samples_per_second", "samples/s"),
-    ("tokens_per_second", "tokens_per_second", "tokens/s"),
-    ("TFLOPS", "TFLOPS", "TFLOP/s"),
-    ("MFU_percent", "MFU_percent", "%"),
-    ("peak_percent", "peak_percent", "%"),
-    ("roof_percent", "roof_percent", "%"),
-    ("peak_memory_MiB", "peak_memory", "MiB"),
-)
-# None: not known
-Row = tuple[str, float | None, str]
+COUNTERS = {
+    "samples_per_second": "samples/s",
+    "tokens_per_second": "tokens/s",
+    "TFLOPS": "TFLOP/s",
+    **dict.fromkeys(("MFU_percent", "peak_percent", "roof_percent"), "%"),
+    "peak_memory_MiB": "MiB",
+}
 
 
-def _of_results(inputs: ReportInputs) -> Iterator[Row]:
-    """Peaks, then the headline steps."""
-    if inputs.main is None:
-        return
-    measured = (inputs.main.context.get("peaks") or {}).get("measured") or {}
+def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
+    """Name, value and unit: of the first result peaks and headline steps; held-out cells by size,
+    over all series; predicted steps; and steps over several ranks. None: not known."""
+    measured = (inputs.main.context.get("peaks") or {}).get("measured") or {} if inputs.main else {}
     for name in sorted(set(measured) - set(BANDWIDTHS)):
-        rate = measured[name].get("flops_per_second")
-        yield f"peak/gemm/{name}/TFLOPS", rate / 1e12 if rate else None, "TFLOP/s"
+        yield f"peak/gemm/{name}/TFLOPS", scaled(measured[name].get(FLOPS), 1e-12), "TFLOP/s"
     for name in BANDWIDTHS:
-        rate = measured.get(name, {}).get("bytes_per_second")
-        yield f"peak/{name}", rate / 1e9 if rate else None, "GB/s"
+        yield f"peak/{name}", scaled(measured.get(name, {}).get(BYTES), 1e-9), "GB/s"
     shares = {of.step: of.share_percent for of in inputs.steps}
-    for step in headline_steps(inputs.main):
+    for step in headline_steps(inputs.main) if inputs.main else ():
         yield f"{step.name}/time", step.median_seconds, "s"
-        for counter, name, unit in COUNTERS:
+        for counter, unit in COUNTERS.items():
+            name = counter.removesuffix("_MiB")
             yield f"{step.name}/{name}", step.counters.get(counter), unit
         yield f"{step.name}/speed_of_light_percent", shares.get(step.name), "%"
-
-
-def _of_models(inputs: ReportInputs) -> Iterator[Row]:
-    """Held-out cells by size, over all series, then predicted steps."""
     for size, found in held_out_by_size(inputs.time_fits).items():
         error = statistics.median(abs(held.error_percent) for held in found)
         covered = 100 * sum(held.is_covered for held in found) / len(found)
@@ -269,34 +236,26 @@ def _of_models(inputs: ReportInputs) -> Iterator[Row]:
         for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
             yield f"{of.name}/predicted_time{end}", seconds, "s"
         yield f"{of.name}/predicted_memory", of.memory_bytes / 2**20, "MiB"
-
-
-def _of_ranks(inputs: ReportInputs) -> Iterator[Row]:
-    """A step that several runs have is the first run's: a name stands for one figure."""
-    known: set[str] = set()
+    known = set()
     for run in inputs.scalings:
-        for result in run.analysis.results:
-            for point in run.analysis.points:
-                name = str(result.steps[point.mode].name) if point.ranks == result.ranks else ""
-                if not name or name in known:
-                    continue
+        by_ranks = {result.ranks: result for result in run.analysis.results}
+        for point in run.analysis.points:
+            result = by_ranks[point.ranks]
+            # a step that several runs have is the first run's: a name stands for one figure
+            if (name := result.steps[point.mode].name) not in known:
                 known.add(name)
                 yield f"{name}/time", point.seconds.median, "s"
-                shares = {
-                    f"{result.scaling}_efficiency": point.efficiency,
-                    "communication": point.communication,
-                }
-                for what, share in shares.items():
+                shares = (f"{result.scaling}_efficiency", point.efficiency)
+                for what, share in (shares, ("communication", point.communication)):
                     yield f"{name}/{what}_percent", share.median if share else None, "%"
 
 
 def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:
-    """Of the first result, and of every data-parallel run: the lines, and at the end SUCCESS: or
-    FAILED:, which are looked for as those of tiny_llama_bench --figures-of-merit are."""
+    """The lines, and at the end SUCCESS: or FAILED:, which are looked for as those of
+    tiny_llama_bench --figures-of-merit are."""
     lines = [
         f"FOM {name} = {value:.6g} {unit}"
-        for rows in (_of_results(inputs), _of_models(inputs), _of_ranks(inputs))
-        for name, value, unit in rows
+        for name, value, unit in _figures(inputs)
         # what is no number is no figure
         if value is not None and math.isfinite(value)
     ]

@@ -3,19 +3,14 @@ scripts/scaling shows the same tables."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
-from tinyllama_tools.data.studies import SCALING_FILE
-from tinyllama_tools.models.data_parallel import RANKS, Estimate, LossPart
+from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
+from tinyllama_tools.models.data_parallel import Estimate, LossPart
 from tinyllama_tools.report.document import (
-    COLOURS,
-    DASHES,
-    LIGHT,
-    ROOF,
+    GREY,
     Cell,
     Figure,
     Kind,
@@ -25,11 +20,7 @@ from tinyllama_tools.report.document import (
     Table,
     axis,
     bars,
-    error_bars,
-    layout,
-    line,
-    markers,
-    nth,
+    trace,
 )
 
 if TYPE_CHECKING:
@@ -38,12 +29,8 @@ if TYPE_CHECKING:
     from tinyllama_tools.models.data_parallel import Analysis
     from tinyllama_tools.report.inputs import ReportInputs
 
-GIGA = 1e9
-# numbers of devices that are shown where there is no room for all
-SHOWN_DEVICES = (8, 64, 512, 4096)
-COMMIT_DIGITS = 8
 # of what is in s and bytes/s, by the unit of its column
-SCALES = {"ms": 1e3, "us": 1e6, "GB/s": 1 / GIGA}
+SCALES = {"ms": 1e3, "us": 1e6, "GB/s": 1e-9}
 # by a table's identity: its title; its columns, each with its heading, its unit in brackets and,
 # where that is not its heading, what it shows of a row; and what to know before reading it
 TABLES: Mapping[str, tuple[str, str, str]] = {
@@ -61,11 +48,6 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "Where the rest of an ideal step went",
         "ranks | part = name | of the step [%] = percent | from [%] = low | to [%] = high",
         "Means over rounds with 95 % intervals; those of one number of ranks add up to 100 %.",
-    ),
-    "rank_steps": (
-        "Ranks without communication",
-        "ranks | rank | node | cores | local step [ms] = seconds",
-        "Medians over all steps of all rounds.",
     ),
     "collective_fits": (
         "Latency and bandwidth of collectives",
@@ -128,7 +110,7 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "step is not in them: Local steps has it.",
     ),
 }
-KEY_TABLES = ("parallel_efficiency", "projections")
+KEY_TABLES = ("parallel_efficiency", "projected_efficiency")
 
 
 def _cell(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
@@ -145,13 +127,12 @@ def _cell(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
 
 def _table(identity: str, rows: Iterable[Any]) -> Table:
     title, columns, note = TABLES[identity]
-    found, headings, cells = list(rows), [], []
+    paths = {}
     for heading, _, path in (column.partition(" = ") for column in columns.split(" | ")):
         name, _, unit = heading.removesuffix("]").partition(" [")
-        headings.append(heading)
-        cells.append([_cell(row, path or name, unit) for row in found])
-    rows = list(zip(*cells, strict=True))
-    return Table(identity, title, headings, rows, note, is_key=identity in KEY_TABLES)
+        paths[heading] = (path or name, unit)
+    records = [{heading: _cell(row, *of) for heading, of in paths.items()} for row in rows]
+    return Table(identity, title, records, note, is_key=identity in KEY_TABLES)
 
 
 def _losses(analysis: Analysis) -> Iterator[Json]:
@@ -160,17 +141,6 @@ def _losses(analysis: Analysis) -> Iterator[Json]:
         if not one.refusal:
             whole = LossPart("efficiency", one.efficiency, None, None)
             yield from ({"ranks": one.ranks, **asdict(part)} for part in (whole, *one.parts))
-
-
-def _ranks(analysis: Analysis) -> Iterator[Json]:
-    """Which ranks are slow where they do not wait for each other."""
-    for result in analysis.results:
-        row = result.steps.get(LOCAL)
-        rounds = result.rank_samples.get(str(row.name), ()) if row is not None else ()
-        # the same order as that of the ranks
-        for place, *of_rounds in zip(result.distributed["ranks"], *rounds, strict=False):
-            if seconds := [second for one in of_rounds for second in one]:
-                yield {"ranks": result.ranks, "seconds": statistics.median(seconds), **place}
 
 
 def _rates(analysis: Analysis) -> Iterator[Json]:
@@ -190,14 +160,11 @@ def _overview(projection: Json) -> Iterable[Json]:
     return found.values()
 
 
-def tables_of(
-    analysis: Analysis, projection: Json | None, devices: Collection[int] = RANKS
-) -> list[Table]:
-    """Those with rows. `projection`: of scaling.json. `devices`: numbers of them to show."""
+def tables_of(analysis: Analysis, projection: Json | None) -> list[Table]:
+    """Those with rows. `projection`: of scaling.json."""
     rows: dict[str, Iterable[Any]] = {
         "parallel_efficiency": analysis.points,
         "scaling_losses": _losses(analysis),
-        "rank_steps": _ranks(analysis),
         "collective_fits": analysis.fits,
         "collective_rates": _rates(analysis),
         "projection_checks": analysis.checks,
@@ -209,11 +176,10 @@ def tables_of(
             for link in (one["device"], one["network"])
             if link
         ]
-        steps = [step for step in projection["steps"] if step["ranks"] in devices]
         rows |= {"local_steps": projection["local_steps"], "projection_links": links}
-        rows |= {"projected_efficiency": _overview(projection), "projections": steps}
+        rows |= {"projected_efficiency": _overview(projection), "projections": projection["steps"]}
     tables = (_table(identity, of) for identity, of in rows.items())
-    return [table for table in tables if table.rows]
+    return [table for table in tables if table.records]
 
 
 def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
@@ -222,7 +188,7 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
     changed = " with changes" if context.get("git_dirty") else ""
     yield (
         f"{analysis.device or 'unknown device'}, commit "
-        f"{str(context.get('git_commit', 'unknown'))[:COMMIT_DIGITS]}{changed}, libtorch "
+        f"{str(context.get('git_commit', 'unknown'))[:8]}{changed}, libtorch "
         f"{context.get('torch_version')}, {of['backend']}, threads a rank: {context.get('threads')}"
     )
     what = f"{name.size}, {name.variant}, {name.dtype}, sequence {name.seq}" if name else "no step"
@@ -254,105 +220,37 @@ def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) ->
             yield Omission("loss of a step", f"{title}, {one.ranks} ranks", one.refusal)
 
 
-def _lines(points: Iterable[tuple[str, float, float, float, float]]) -> list[Json]:
-    """A line with error bars for each name, of points (name, x, y, low, high)."""
-    traces, found = [], list(points)
-    for number, name in enumerate(dict.fromkeys(point[0] for point in found)):
-        xs, ys, lows, highs = zip(*(of[1:] for of in found if of[0] == name), strict=True)
-        more = {"mode": "lines+markers", "error_y": error_bars(ys, lows, highs)}
-        traces.append(line(name, xs, ys, dash=nth(DASHES, number), **more))
-    return traces
-
-
-def _speedups(analysis: Analysis) -> Iterator[tuple[str, float, float, float, float]]:
-    for point in analysis.points:
-        if of := point.speedup:
-            ends = (of.interval.low, of.interval.high) if of.interval else (of.median,) * 2
-            yield (point.mode.replace("_", " "), point.ranks, of.median, *ends)
-
-
-def speedup_figure(identity: str, analysis: Analysis) -> Figure:
+def _speedup_figure(identity: str, analysis: Analysis) -> Figure:
     """How many times one rank's throughput, against as many times as there are ranks."""
-    ranks = sorted({point.ranks for point in analysis.points})
-    if traces := _lines(_speedups(analysis)):
-        traces.insert(0, line("ideal", ranks, ranks, colour=ROOF))
-    axes = layout(
-        axis("ranks", log=True, ticks=ranks), axis("speed-up over one rank alone", log=True)
-    )
+    points = [(point.mode, point.ranks, point.speedup) for point in analysis.points]
+    ranks, traces = sorted({ranks for _, ranks, speedup in points if speedup}), []
+    for mode in dict.fromkeys(mode for mode, _, speedup in points if speedup):
+        own = {ranks: speedup for of, ranks, speedup in points if of == mode and speedup}
+        values = [of.median for of in own.values()]
+        lows = [of.interval.low if of.interval else of.median for of in own.values()]
+        highs = [of.interval.high if of.interval else of.median for of in own.values()]
+        more = {"mode": "lines+markers", "ends": (lows, highs)}
+        traces.append(trace(mode.replace("_", " "), own, values, **more))
+    traces.append(trace("ideal", ranks, ranks, mode="lines", colour=GREY))
+    x = axis("ranks", log=True, ticks=ranks)
+    y = axis("speed-up over one rank alone", log=True)
     note = "Medians over rounds with their intervals; within a round, ways of a step take turns."
-    return Figure(identity, "Speed-up against ideal", traces, axes, note)
+    return Figure(identity, "Speed-up against ideal", traces, x, y, note)
 
 
-def loss_figure(identity: str, analysis: Analysis) -> Figure:
+def _loss_figure(identity: str, analysis: Analysis) -> Figure:
     """Efficiency and losses as parts of a step, which make up 100 %."""
     rows, traces = list(_losses(analysis)), []
     for name in dict.fromkeys(row["name"] for row in rows):
         of = [row for row in rows if row["name"] == name]
         labels, shares = [f"{row['ranks']} ranks" for row in of], [row["percent"] for row in of]
-        traces.append(bars(name, labels, shares, colour=None if traces else LIGHT))
-    axes = layout(axis("", type="category"), axis("share of the step", "%"), barmode="relative")
+        traces.append(bars(name, labels, shares))
+    x, y = axis("ranks", type="category"), axis("share of the step [%]")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
-    return Figure(identity, "Where the rest of an ideal step went", traces, axes, note)
+    title = "Where the rest of an ideal step went"
+    return Figure(identity, title, traces, x, y, note, barmode="relative")
 
 
-def bandwidth_figure(identity: str, analysis: Analysis, ranks: int) -> Figure:
-    """Algorithm bandwidth over size, measured and as latency and bandwidth say."""
-    traces = []
-    rates: dict[str, dict[int, float]] = {}
-    for row in _rates(analysis):
-        if row["ranks"] == ranks:
-            rates.setdefault(row["operation"], {})[row["bytes"]] = row["algorithm"] / GIGA
-    fits = {fit.operation: fit for fit in analysis.fits if fit.ranks == ranks}
-    for number, (operation, of) in enumerate(rates.items()):
-        own = {"legendgroup": operation, "colour": nth(COLOURS, number)}
-        sizes = sorted(of)
-        traces.append(markers(operation, sizes, [of[size] for size in sizes], **own))
-        if fit := fits.get(operation):
-            fitted = [size / fit.seconds(size) / GIGA for size in sizes]
-            traces.append(line(f"{operation}, fit", sizes, fitted, dash=nth(DASHES, number), **own))
-    axes = layout(
-        axis("size", "bytes", log=True, tickformat="~s"),
-        axis("algorithm bandwidth", "GB/s", log=True),
-    )
-    note = (
-        "Bytes over time, as nccl-tests counts them; fits: bytes / (latency + bytes / bandwidth)."
-    )
-    return Figure(identity, f"Collectives of {ranks} ranks", traces, axes, note)
-
-
-def projection_figure(identity: str, steps: Sequence[Json], title: str) -> Figure:
-    """Efficiency over devices, a line for each interconnect."""
-    ends = ("efficiency_low", "efficiency_low", "efficiency_high")
-    points = [(of["interconnect"], of["ranks"], *(of[end] for end in ends)) for of in steps]
-    devices = axis("devices", log=True, ticks=[step["ranks"] for step in steps])
-    axes = layout(devices, axis("projected efficiency", "%", rangemode="tozero"))
-    note = (
-        "Projections, not measurements. The line is with nothing hidden behind the backward, the "
-        "bar reaches to as much hidden as can be."
-    )
-    return Figure(identity, f"Projection: {title}", _lines(points), axes, note)
-
-
-def figures_of(analysis: Analysis, projection: Json | None, mark: str) -> list[Figure]:
-    """Those with points. `mark`: what tells them from another run's."""
-    figures = [
-        speedup_figure(f"speedup{mark}", analysis),
-        loss_figure(f"scaling_loss{mark}", analysis),
-    ]
-    for ranks in sorted({row.name.ranks for row in analysis.collectives}):
-        figures.append(bandwidth_figure(f"collectives_{ranks}{mark}", analysis, ranks))
-    size = analysis.name.size if analysis.name is not None else ""
-    for scaling in (WEAK, STRONG):
-        every = (projection or {}).get("steps", ())
-        steps = [of for of in every if (of["size"], of["scaling"]) == (size, scaling)]
-        title = f"{scaling} scaling of {size}"
-        figures.append(projection_figure(f"projection_{scaling}{mark}", steps, title))
-    return [figure for figure in figures if figure.points]
-
-
-MISSING = f"no data-parallel run was given; {Kind.SCALING.command} makes one"
-NO_PROJECTION = "no scaling.json is beside the results; scripts/scaling --from FOLDER makes it"
-SAME_NAMES = "an earlier run has steps of the same names: --format fom prints its figures only"
 METHOD = (
     "Efficiency is one rank's time alone over that of the data-parallel step, in the same round; "
     "the communication's share is what the step takes longer than the same ranks without it."
@@ -362,22 +260,18 @@ METHOD = (
 def build(page: Section, inputs: ReportInputs) -> None:
     """Of every data-parallel run that was given."""
     if not inputs.scalings:
-        raise Missing(MISSING)
+        raise Missing(f"no data-parallel run was given; {Kind.SCALING.command} makes one")
     page.text.append(METHOD)
-    named: set[str] = set()
     for number, run in enumerate(inputs.scalings):
-        names = {str(row.name) for result in run.analysis.results for row in result.steps.values()}
-        if names & named:
-            page.omissions.append(Omission("figures of merit", run.title, SAME_NAMES))
-        named |= names
         mark = f"_{number + 1}" if number else ""
         page.text += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
-        page.figures += figures_of(run.analysis, run.projection, mark)
-        for table in tables_of(run.analysis, run.projection, SHOWN_DEVICES):
-            page.tables.append(replace(table, id=table.id + mark))
+        page.figures.append(_speedup_figure(f"speedup{mark}", run.analysis))
+        page.figures.append(_loss_figure(f"scaling_loss{mark}", run.analysis))
+        for table in tables_of(run.analysis, run.projection):
+            # scaling.md has the hundreds of rows of the last
+            if table.id != "projections":
+                page.tables.append(replace(table, id=table.id + mark))
         page.omissions += omissions_of(run.analysis, run.failures, run.title)
-        if run.refusal:
-            what = f"{run.title}, {SCALING_FILE}"
-            page.omissions.append(Omission("projection", what, run.refusal, is_error=True))
-        elif run.projection is None:
-            page.omissions.append(Omission("projection", run.title, NO_PROJECTION))
+        if run.projection is None:
+            why = "no projection in scaling.json: scripts/scaling --from FOLDER makes it"
+            page.omissions.append(Omission("projection", run.title, why))

@@ -1,0 +1,347 @@
+"""How a step's time and memory grow with batch and sequence: laws, held-out cells and the parts of
+the peak; what fits into memory; and what sizes that were not run would cost."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
+from tinyllama_tools.report.analysis import (
+    WHOLE_PASSES,
+    SeriesFit,
+    best_of_each,
+    held_out_by_size,
+    range_kind,
+    steps,
+    variant_rank,
+)
+from tinyllama_tools.report.document import (
+    COLOURS,
+    GIB,
+    KILO,
+    MEGA,
+    MIB,
+    Cell,
+    Figure,
+    Kind,
+    Missing,
+    Section,
+    Table,
+    axis,
+    bars,
+    shape_text,
+    step_text,
+    trace,
+)
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.names import CaseName
+    from tinyllama_tools.report.analysis import PredictedStep
+    from tinyllama_tools.report.inputs import ReportInputs
+
+# of each term its title and unit, and how many a second is
+TERMS = {
+    "launch": ("launch", "us", 1e6),
+    "linear": ("per token", "ns", 1e9),
+    "quadratic": ("per token and token", "ps", 1e12),
+}
+# of a curve between two measured lengths or more; straight pieces on logarithmic axes
+CURVE_POINTS = 13
+# of a percentage; what is less is rounding of the computation
+DECIMALS = 6
+
+
+def law_figure(fit: SeriesFit) -> Figure:
+    """The series over the sequence, a curve a batch; without a law the points alone."""
+    of, traces = fit.name, []
+    for number, batch in enumerate(sorted({point.batch for point in fit.points})):
+        points = sorted((p for p in fit.points if p.batch == batch), key=lambda point: point.seq)
+        lengths, name = [point.seq for point in points], f"batch {batch}"
+        own = {"colour": COLOURS[number % len(COLOURS)], "legendgroup": name}
+        traces.append(trace(name, lengths, [KILO * point.value for point in points], **own))
+        if fit.law is not None and len(lengths) > 1:
+            curve = [round(seq) for seq in np.geomspace(lengths[0], lengths[-1], CURVE_POINTS)]
+            fitted = [KILO * fit.law.at(batch, seq) for seq in curve]
+            more = {"mode": "lines", "showlegend": False}
+            traces.append(trace(f"law, {name}", curve, fitted, **own, **more))
+    note = f"No law: {fit.refused[0].reason}." if fit.law is None else fit.law.formula
+    if fit.law is not None and fit.held_out:
+        note += f". Bars: {fit.law.range_kind.short}."
+        values, *ends = (
+            [KILO * getattr(one, key) for one in fit.held_out] for key in ("value", "low", "high")
+        )
+        texts = [
+            f"batch {one.point.batch}: {one.error_percent:+.1f} % of the measured"
+            for one in fit.held_out
+        ]
+        where = [one.point.seq for one in fit.held_out]
+        more = {"text": texts, "ends": ends, "symbol": "x"}
+        traces.append(trace("predicted without them", where, values, **more))
+    x = axis("sequence [tokens]", log=True, ticks=[point.seq for point in fit.points])
+    identity = re.sub(r"\W", "_", f"time_{fit.series}".replace("+", "_plus_"))
+    title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
+    return Figure(identity, title, traces, x, axis("time [ms]", log=True), note)
+
+
+def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
+    """One a component and size: the passes that a step consists of, `optimized`, f32."""
+    return best_of_each(
+        (f for f in fits if f.name.pass_name in WHOLE_PASSES and len(f.points) > 1),
+        lambda fit: (fit.name.component, fit.name.size),
+        lambda fit: (fit.law is None, variant_rank(fit.name)),
+    )
+
+
+def law_table(fits: Sequence[SeriesFit]) -> Table:
+    """Every law with how far off it was at the cells that were held out."""
+    rows = []
+    for fit in fits:
+        if fit.law is None:
+            continue
+        row: dict[str, Cell] = {"series": fit.series, "sizes": len(fit.law.points)}
+        for term, *values in fit.law.coefficients:
+            title, unit, scale = TERMS[term.name]
+            headings = (f"{what} [{unit}]" for what in (title, "from", "to"))
+            row |= zip(headings, (scale * value for value in values), strict=True)
+        residuals, errors = (
+            [round(value, DECIMALS) for value in values]
+            for values in (fit.law.residuals_percent, [of.error_percent for of in fit.held_out])
+        )
+        row["largest residual [%]"] = max(map(abs, residuals), default=0.0)
+        row["held out"] = len(errors)
+        row["covered"] = sum(of.is_covered for of in fit.held_out)
+        row["median error [%]"] = statistics.median(map(abs, errors)) if errors else None
+        row["largest error [%]"] = max(errors, key=abs, default=None)
+        rows.append(row)
+    note = f"{range_kind(fits).meaning} A term whose range reaches 0 may not be there."
+    return Table("time_laws", "Laws of time", rows, note)
+
+
+def held_out_table(fits: Sequence[SeriesFit]) -> Table:
+    """By problem size over all its series."""
+    rows = []
+    for size, cells in held_out_by_size(fits).items():
+        errors = [round(abs(held.error_percent), DECIMALS) for held in cells]
+        rows.append(
+            {
+                "size": size,
+                "held-out cells": len(cells),
+                "median error [%]": statistics.median(errors),
+                "largest error [%]": max(errors),
+                "covered [%]": 100.0 * sum(held.is_covered for held in cells) / len(cells),
+                "median width [%]": statistics.median(held.width_percent for held in cells),
+            }
+        )
+    kind = range_kind(fits)
+    note = (
+        "Cells of half the largest batch x sequence and more were left out of the fit and "
+        "predicted from the others: they are of the same rounds. Covered: how many lie in the "
+        f"law's range ({kind.short}), whose median width is given in percent. {kind.meaning}"
+    )
+    return Table("held_out_time", "Held-out cells by size", rows, note, is_key=True)
+
+
+def scaling(page: Section, inputs: ReportInputs) -> None:
+    inputs.main_result()
+    fits = inputs.time_fits
+    page.omissions += [omission for fit in fits for omission in fit.refused]
+    with_law = sum(fit.law is not None for fit in fits)
+    if not with_law:
+        why = fits[0].refused[0].reason if fits else "there is none"
+        what = f"no series of cases supports a law: {why}"
+        raise Missing(f"{what}; make a grid: {Kind.STUDY.command}")
+    page.text += [
+        "At one model size, time = launch + a B S + b B S²: B is the batch, S the sequence. The "
+        "laws describe the grid that they were fitted to; other model sizes are under Predictions.",
+        f"{with_law} of {len(fits)} series of cases support a law.",
+    ]
+    page.figures += [law_figure(fit) for fit in shown_fits(fits)]
+    page.tables += [held_out_table(fits), law_table(fits)]
+
+
+# amp_* keeps parameters and moments in float32
+NARROW = ("bf16", "f16")
+PARTS_NOTE = (
+    "Weights and AdamW's two moments are alive throughout. How many gradients there are at the peak"
+    " does not follow from any count: a training run's memory profile has them."
+)
+
+
+def memory_parts(name: CaseName, parameters: float, peak: float) -> Mapping[str, float]:
+    """Bytes of each part; together they are the peak. Empty where the peak is not known, or less
+    than what is alive throughout: then something is wrong."""
+    weights = parameters * (2 if name.dtype in NARROW else 4)
+    rest = peak - 3 * weights
+    parts = {"weights": weights, "AdamW moments": 2 * weights}
+    return {**parts, "gradients, activations, scratch": rest} if weights and rest >= 0 else {}
+
+
+def memory(page: Section, inputs: ReportInputs) -> None:
+    """Of each size the parts of a step's peak, of its first variant, at every batch and sequence;
+    and measured against predicted peaks."""
+    every = steps(main := inputs.main_result())
+    for of in best_of_each(every, lambda c: c.name.size, lambda c: variant_rank(c.name)):
+        what, stacks = ", ".join((of.name.size, of.name.variant, of.name.dtype)), {}
+        for case in every:
+            if step_text(case.name).startswith(f"{what}, "):
+                counters = (case.counters.get(k, 0.0) for k in ("parameters", "peak_memory_MiB"))
+                parameters, peak = counters
+                if parts := memory_parts(case.name, parameters, MIB * peak):
+                    stacks[shape_text(case.name)] = parts
+        traces = [
+            bars(part, stacks, [parts[part] / MIB for parts in stacks.values()])
+            for part in next(iter(stacks.values()), ())
+        ]
+        title = f"Peak of a step by part, batch x sequence: {what}"
+        x, y = axis("batch x sequence", type="category"), axis("memory [MiB]")
+        identity = f"memory_parts_{of.name.size}"
+        page.figures.append(Figure(identity, title, traces, x, y, PARTS_NOTE, barmode="stack"))
+    keys = ("peak_memory_MiB", "predicted_memory_MiB")
+    pairs = [(case.name, *map(case.counters.get, keys)) for case in main.cases.values()]
+    pairs = [pair for pair in pairs if pair[1] and pair[2]]
+    if not pairs:
+        raise Missing(f"no case of {main.title} has a measured and a predicted peak of memory")
+    page.text.append("Peak bytes alive in tensors, from the allocator that served them.")
+    found: dict[str, list[float]] = {}
+    for name, here, there in pairs:
+        found.setdefault(name.component, []).append(100 * (here / there - 1))
+    rows = [
+        {
+            "component": name,
+            "cases": len(percents),
+            "median [%]": statistics.median(percents),
+            "largest [%]": max(percents, key=abs),
+        }
+        for name, percents in found.items()
+    ]
+    note = "Measured over predicted peak, less 100 %; the prediction knows no measurement."
+    title = "Measured against predicted peak"
+    page.tables.append(Table("memory_agreement", title, rows, note, is_key=True))
+
+
+def _frontier(page: Section, file: Json, of: Axis) -> None:
+    """Over sequences, or over batches: a figure a dtype, without what does not fit at all, which
+    has no place on a logarithmic axis."""
+    identity, given = f"frontier_{of.given}", "sequence" if of is BY_SEQ else "batch"
+    title = f"{of.title.capitalize()} within {file['limit_bytes'] / GIB:.4g} GiB"
+    commit = f"commit {file['git_commit'][:8]}" if file.get("git_commit") else ""
+    made = filter(None, (file.get("device"), commit, file.get("date", "")[:10]))
+    note = (
+        "Predicted; `scripts/bench --components full_step --find-limit "
+        f"{of.searched} --confirm` tries it. Limit: {file['limit_source']}. Beyond the predicted "
+        f"memory: {file['overhead']['source']}. Made on {', '.join(made)}. Needs: of the smallest "
+        "step where none fits."
+    )
+    rows = [
+        {key: point[key] for key in ("size", "variant", "dtype")}
+        | {given: point[of.given], of.title: int(point[of.largest_key])}
+        | {"it needs [MiB]": point["predicted_bytes"] / MIB}
+        | {"remark": point.get("remark") if point[of.largest_key] else "not even 1 fits"}
+        for point in file[of.key]
+    ]
+    page.tables.append(Table(identity, title, rows, note, is_key=True))
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        lines: dict[str, list[Mapping[str, Cell]]] = {}
+        for row in rows:
+            if row["dtype"] == dtype and row[of.title]:
+                lines.setdefault(f"{row['size']}, {row['variant']}", []).append(row)
+        traces = [
+            trace(
+                name,
+                [row[given] for row in points],
+                [row[of.title] for row in points],
+                mode="lines+markers",
+            )
+            for name, points in lines.items()
+        ]
+        x = axis(given, log=True, ticks=[row[given] for row in rows])
+        y = axis(of.title, log=True)
+        figure = Figure(f"{identity}_{dtype}", f"{title}, {dtype}", traces, x, y, note)
+        page.figures.append(figure)
+
+
+def frontier(page: Section, inputs: ReportInputs) -> None:
+    file = inputs.study.frontier if inputs.study else None
+    if file is None:
+        raise Missing(f"no frontier was given; {Kind.STUDY.command} writes one with its grid")
+    for of in AXES.values():
+        if file.get(of.key):
+            _frontier(page, file, of)
+
+
+METHOD = (
+    "Predictions, not measurements: the sum over a step's parts of FLOPs over the rates attained "
+    "here, bytes over bandwidth and starts of operators. The range of a time is a 95 % interval "
+    "where at least two sizes were measured, each of which is predicted from the others, and an "
+    "assumption where one was. A step that was run and is called a prediction checks it: the rates "
+    "do not know of it."
+)
+
+
+def _off(value: float, measured: float | None) -> float | None:
+    """Percent of the measured, above 0 where too much was predicted."""
+    # memory that is right to the byte is off by what the counter in MiB rounds
+    return round(100 * (value / measured - 1), 3) if measured else None
+
+
+def _prediction_row(step: PredictedStep) -> Mapping[str, Cell]:
+    of, cost, case = step.prediction, step.cost, step.measured
+    seconds = case.median_seconds if case else None
+    peak = MIB * case.counters.get("peak_memory_MiB", 0.0) if case else None
+    inside = "yes" if seconds and of.low <= seconds <= of.high else "no"
+    return {
+        "size": cost.name.size,
+        "batch x sequence": shape_text(cost.name),
+        "parameters [10⁶]": cost.parameters / MEGA,
+        "predicted time [s]": of.seconds,
+        "from [s]": of.low,
+        "to [s]": of.high,
+        "from and to": of.range_words,
+        "measured time [s]": seconds,
+        "off by [%]": _off(of.seconds, seconds),
+        "inside the range": inside if seconds else "",
+        "peak memory [GiB]": of.memory_bytes / GIB,
+        "memory off by [%]": _off(of.memory_bytes, peak),
+        "fits": "yes" if cost.fits else cost.reason or "no",
+        "kind": step.kind,
+    }
+
+
+def predictions(page: Section, inputs: ReportInputs) -> None:
+    """Of every problem size at its own batch and sequence, and of steps that check one."""
+    found = inputs.predictions
+    page.omissions += found.omissions
+    if found.refusal or found.rates is None:
+        raise Missing(f"{found.refusal}; measure a grid: {Kind.STUDY.command}")
+    held = "; ".join(
+        f"{size} from the others {percent:+.1f} %"
+        for size, percent in found.rates.held_out_percent().items()
+    )
+    note = (
+        f"{METHOD} Rates: of {found.rates.basis()}. Steps of each size predicted from the others, "
+        f"median: {held or 'one size alone'}."
+    )
+    # a size may be there at two shapes
+    steps = {f"{s.cost.name.size}, {shape_text(s.cost.name)}": s for s in found.steps}
+    every = [step.prediction for step in steps.values()]
+    known = {label: s.measured.median_seconds for label, s in steps.items() if s.measured}
+    ends = ([one.low for one in every], [one.high for one in every])
+    values = [one.seconds for one in every]
+    traces = [
+        trace("predicted", steps, values, symbol="diamond", ends=ends),
+        trace("measured", known, list(known.values())),
+    ]
+    x = axis("size and batch x sequence", type="category")
+    y = axis("time of a step [s]", log=True)
+    title = "Time of a step at each size's batch x sequence"
+    page.figures.append(Figure("predictions_plot", title, traces, x, y))
+    of = found.steps[0].cost.name
+    title = f"Training steps, {of.variant}, {of.dtype}"
+    rows = [_prediction_row(step) for step in found.steps]
+    page.tables.append(Table("predicted_steps", title, rows, note, is_key=True))
