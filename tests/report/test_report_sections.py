@@ -286,7 +286,7 @@ def test_training_and_ablation_are_the_files(inputs: ReportInputs) -> None:
     total = sum(of["seconds"] for of in run.summary["summary"]["breakdown"].values())
     assert sum(trace["x"][0] for trace in phases.traces) == pytest.approx(1e3 * total)
     assert losses.traces[0]["y"] == [step["loss"] for step in run.summary["steps"]]
-    found, main = section(inputs, "ablation"), inputs.ablations[0].study.main
+    found, main = section(inputs, "ablation"), inputs.ablations[0].study
     point = main.points()[0]
     seconds = [main.get(name, point).seconds for name in ("baseline", "optimized")]
     (row,) = (row for row in table(found, "ablation_1").rows if row[0] == "optimized")

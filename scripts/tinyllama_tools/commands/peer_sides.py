@@ -1,22 +1,17 @@
-"""Sides that are interleaved at one case: our program, and processes of LlamaForCausalLM.
-
-A peer's malloc keeps its memory: glibc's maps and unmaps every large tensor, which costs a small
-step a tenth to a third.
-"""
+"""Sides that are interleaved at one case: our program, and processes of LlamaForCausalLM."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import TextIO
 
 from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.text import last_words
@@ -24,25 +19,24 @@ from tinyllama_tools.data.names import UNITS, CaseName
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-PREFIX = "peer:"
+PREFIX, PLAIN = "peer:", "glibc"
 
 
 @dataclass(frozen=True)
 class PeerForm:
-    """How one peer runs. `precision`: the float32 matmul precision that it asks for; `malloc`: a
-    caching malloc is preloaded."""
+    """How one peer runs. `malloc`: that of its process, as a result calls it."""
 
     name: str
     attention: str
     is_compiled: bool = False
-    precision: str = "highest"
     adamw: str = "fused"
-    malloc: bool = False
+    malloc: str = PLAIN
 
 
-# `medium`: float32 GEMMs by way of oneDNN, true float32 only where the processor has nothing less
-# exact; the peer's process sets `highest` where it is not
-TUNED = {"is_compiled": True, "precision": "medium", "malloc": True}
+# By itself glibc maps and unmaps every large tensor, which costs a small step a tenth to a third.
+# These are above any tensor here; the last underscore is glibc's.
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
+TUNED = {"is_compiled": True, "malloc": "glibc that keeps its memory"}
 FORMS = {
     form.name: form
     for form in (
@@ -54,125 +48,19 @@ FORMS = {
 }
 
 
-class Malloc(NamedTuple):
-    """What a process needs in its environment, and how that is called in a result."""
-
-    environment: dict[str, str]
-    description: str
-
-
-# above any tensor here; the last underscore is glibc's
-GLIBC_KEEPS = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-# in the order of preference, as -l would name them; jemalloc gives memory back after ten seconds
-# unless told otherwise
-MALLOCS: dict[str, dict[str, str]] = {
-    "tcmalloc_minimal": {},
-    "tcmalloc": {},
-    "jemalloc": {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"},
-}
-
-
-def caching_malloc() -> Malloc:
-    """The first library that is installed, or glibc's with its thresholds raised."""
-    for library, more in MALLOCS.items():
-        if file := ctypes.util.find_library(library):
-            return Malloc({"LD_PRELOAD": file, **more}, f"{file} preloaded")
-    keeps = ", ".join(f"{key}={value}" for key, value in GLIBC_KEEPS.items())
-    return Malloc(GLIBC_KEEPS, f"glibc with {keeps}: none of {', '.join(MALLOCS)} is installed")
-
-
 class SideError(Exception):
-    """A side failed at a case; the message names it."""
+    """A side failed at a case, or left it out on purpose; the message says why."""
 
-    @property
-    def entry(self) -> Json:
-        """What a result says of the case."""
-        return {"error_occurred": True, "error_message": str(self)}
-
-
-class SideSkip(SideError):  # noqa: N818 -- not an error: the case is left out on purpose
-    """A side's case is left out; the message says why, with the figures."""
-
-    @property
-    def entry(self) -> Json:
-        return {"skipped": True, "skip_message": str(self)}
+    def __init__(self, reason: str, *, is_skip: bool = False) -> None:
+        super().__init__(reason)
+        failed = {"error_occurred": True, "error_message": reason}
+        self.entry: Json = {"skipped": True, "skip_message": reason} if is_skip else failed
 
 
 # which has torch and transformers; scripts/peers says which, where it is not this one
 ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
 PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
 SECONDS_TO_END = 10
-
-
-class PeerProcess:
-    """A running peer. In a session of its own: Ctrl-C is for us, who then close its input."""
-
-    def __init__(
-        self, name: str, environment: Mapping[str, str], command: Sequence[str] = PEER
-    ) -> None:
-        self.name = name
-        # closed in close(), with the process
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._requests, self._answers = self._process.stdin, self._process.stdout
-
-    def send(self, do: str, **what: object) -> None:
-        """Asks for something; `receive` has to follow, which says where the process has ended."""
-        with contextlib.suppress(BrokenPipeError):
-            self._requests.write(json.dumps({"do": do, **what}) + "\n")
-            self._requests.flush()
-
-    def receive(self) -> Json:
-        """The answer. SideError where it says that it could not, or has ended."""
-        line = self._answers.readline()
-        if not line:
-            status = self._process.wait()
-            self._said.seek(0)
-            words = last_words(self._said.read()) or "it said nothing"
-            raise SideError(f"{self.name}: its process ended with {status}: {words}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise SideError(f"{self.name}: {answer['error']}")
-        return answer
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it can still be asked."""
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        """Lets it end, and makes it where it does not."""
-        with contextlib.suppress(BrokenPipeError):
-            self._requests.close()
-        try:
-            self._process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._answers.close()
-        self._said.close()
-
-
-def start_peer(form: PeerForm, malloc: Malloc, device: str) -> PeerProcess:
-    """The process of one form: threads placed as our program places its own, the form's malloc, and
-    where code is kept."""
-    environment = {
-        "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
-        **placed_threads(os.environ),
-        "PYTHONPATH": str(PROJECT / "scripts"),
-        **(malloc.environment if form.malloc else {}),
-    }
-    return PeerProcess(PREFIX + form.name, environment, (*PEER, device))
 
 
 def step_flops(case: CaseName) -> float:
@@ -186,51 +74,29 @@ def step_flops(case: CaseName) -> float:
     return 6.0 * tokens * (weights + scores)
 
 
-class Side:
-    """One of the programs that are compared. Every method may raise SideError or SideSkip."""
-
-    variant: str
-
-    def start(self, case: CaseName) -> None:
-        """Begins to build the case, without waiting."""
-
-    def wait_until_built(self) -> None:
-        """Until then it may keep every processor busy; from then on only when it is asked."""
-
-    def get_ready(self, case: CaseName) -> float:
-        """Warms up; seconds of a step, as far as they are known then."""
-        raise NotImplementedError
-
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        """So many steps, each an entry in the suite's own format."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Ends its process."""
-
-
 # Our program refuses a case that it cannot warm up, meter and time within its limit.
 FEWEST_ITERATIONS = 3
 
 
-class OurSide(Side):
+class OurSide:
     """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
     the proof."""
 
     def __init__(self, variant: str, program: SuiteProgram, max_seconds: float) -> None:
         self.variant = variant
-        self.contexts: list[Json] = []
         self._program = program
         self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
         # against float64: of the verified process, the only one that compared
         self._error = 0.0
 
     def get_ready(self, case: CaseName) -> float:
+        """Seconds of a verified step."""
         (first, *_) = self._run(case, 1, verify=True)
         self._error = first["max_rel_error"]
         return first["real_time"] * UNITS[first["time_unit"]]
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
+        """So many steps, each an entry in the suite's own format."""
         return [e | {"max_rel_error": self._error} for e in self._run(case, steps, verify=False)]
 
     def _run(self, case: CaseName, steps: int, *, verify: bool) -> list[Json]:
@@ -240,57 +106,83 @@ class OurSide(Side):
         except SuiteError as error:
             raise SideError(str(error)) from error
         (run,) = result.cases
-        self.contexts.append(result.context)
-        if run.skipped:
-            raise SideSkip(run.skipped)
-        if run.failed:
-            raise SideError(run.failed)
+        if run.skipped or run.failed:
+            raise SideError(run.skipped or run.failed, is_skip=bool(run.skipped))
         return [entry for entry in run.entries if entry["run_type"] == "iteration"]
 
+    def close(self) -> None:
+        """It has no process between its turns."""
 
-class PeerSide(Side):
+
+class PeerSide:
     """One form of the peer, in a process that is started when it is needed, and again if it died.
     `settings`: what the process said of itself."""
 
-    def __init__(
-        self, form: PeerForm, start: Callable[[PeerForm], PeerProcess], threads: int, limit: float
-    ) -> None:
+    def __init__(self, form: PeerForm, device: str, threads: int, max_seconds: float) -> None:
         self.form = form
         self.variant = PREFIX + form.name
         self.settings: Json = {}
-        self._start = start
+        self._device = device
         self._threads = threads
-        self._max_seconds = limit
-        self._process: PeerProcess | None = None
-        # by size and dtype, the smallest case whose step took longer than the limit
-        self._too_slow: dict[tuple[str, str], CaseName] = {}
+        self._max_seconds = max_seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._said: TextIO | None = None
 
-    def start(self, case: CaseName) -> None:
-        slow = self._too_slow.get((case.size, case.dtype))
-        if slow and step_flops(case) >= step_flops(slow):
-            where = f"batch:{slow.batch}/seq:{slow.seq}, which has fewer FLOPs"
-            raise SideSkip(f"{self._limit_text} was exceeded at {where}")
-        if self._process is None or not self._process.is_running:
-            self.close()
-            self._process = self._start(self.form)
-            self._process.send("hello", form=asdict(self.form), threads=self._threads)
-            self.settings = self._process.receive()
-        size = problem_sizes()[case.size]
-        self._process.send("build", size=size, dtype=case.dtype, batch=case.batch, seq=case.seq)
+    def _start(self) -> None:
+        """Threads placed as our program places its own, the form's malloc, and where code is kept.
+        In a session of its own: Ctrl-C is for us, who then close its input."""
+        self.close()
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
+            **placed_threads(os.environ),
+            "PYTHONPATH": str(PROJECT / "scripts"),
+            **({} if self.form.malloc == PLAIN else KEEPING),
+        }
+        # closed in close(), with the process
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            (*PEER, self._device),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self.settings = self._ask("hello", form=asdict(self.form), threads=self._threads)
 
-    def wait_until_built(self) -> None:
-        # never of a process started anew, which would have nothing to answer
-        assert self._process
-        self._process.receive()
+    def _ask(self, do: str, **what: object) -> Json:
+        """The answer. SideError where it says that it could not, or has ended."""
+        process, said = self._process, self._said
+        assert process and process.stdin and process.stdout and said
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps({"do": do, **what}) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            status = process.wait()
+            said.seek(0)
+            words = last_words(said.read()) or "it said nothing"
+            raise SideError(f"{self.variant}: its process ended with {status}: {words}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise SideError(f"{self.variant}: {answer['error']}")
+        return answer
 
     def get_ready(self, case: CaseName) -> float:
+        """Builds the case and warms up; seconds of a step."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        size = problem_sizes()[case.size]
+        self._ask("build", size=size, dtype=case.dtype, batch=case.batch, seq=case.seq)
         seconds = min(self._ask("warm_up", limit=self._max_seconds)["seconds"])
         if seconds > self._max_seconds:
-            self._too_slow[case.size, case.dtype] = case
-            raise SideSkip(f"a step took {seconds:.1f} s, more than {self._limit_text}")
+            limit = f"--max-seconds-per-case {self._max_seconds:g}"
+            raise SideError(f"a step took {seconds:.1f} s, more than {limit}", is_skip=True)
         return seconds
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
+        """So many steps, each an entry in the suite's own format."""
         answer = self._ask("time", steps=steps)
         flops = step_flops(case)
         return [
@@ -307,33 +199,22 @@ class PeerSide(Side):
             for wall, cpu in zip(answer["seconds"], answer["cpu_seconds"], strict=True)
         ]
 
-    @property
-    def _limit_text(self) -> str:
-        return f"--max-seconds-per-case {self._max_seconds:g}"
-
-    def _ask(self, do: str, **what: object) -> Json:
-        assert self._process
-        self._process.send(do, **what)
-        return self._process.receive()
-
     def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        """Lets its process end, and makes it where it does not."""
+        process, self._process = self._process, None
+        if process and process.stdin and process.stdout and self._said:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+            self._said.close()
 
 
-class Effort(NamedTuple):
-    """Turns of a case, steps of a turn, and the seconds of timed steps that a side may have."""
-
-    turns: int
-    steps: int
-    max_seconds: float
-
-    def for_step_of(self, seconds: float) -> Effort:
-        """What of it there is time for: first fewer steps, then fewer turns, at least one."""
-        affordable = max(1, int(self.max_seconds / seconds))
-        turns = min(self.turns, affordable)
-        return Effort(turns, max(1, min(self.steps, affordable // turns)), self.max_seconds)
+Side = OurSide | PeerSide
 
 
 @dataclass
@@ -351,13 +232,6 @@ class SideRun:
             for turn in self.turns
         ]
 
-    @property
-    def text(self) -> str:
-        """The first turn in a word, for who waits."""
-        reason = self.stopped.get("error_message") or self.stopped.get("skip_message")
-        word = "FAILED" if "error_message" in self.stopped else "skipped"
-        return f"{word}: {reason}" if reason else f"{1e3 * self.medians[0]:.1f} ms"
-
 
 @dataclass
 class CaseRun:
@@ -374,26 +248,18 @@ class CaseRun:
 
 
 def measure_case(
-    case: CaseName,
-    sides: Sequence[Side],
-    effort: Effort,
-    say: Callable[[str], None],
-    keep: Callable[[CaseRun], None],
+    result: CaseRun, sides: Sequence[Side], turns: int, steps: int, max_seconds: float
 ) -> None:
-    """All sides at one case; `keep` gets its result before anything is measured.
-
-    All are built at once and, when all are built, warmed up one by one, since what a step takes
-    then decides over their turns. Who begins a turn moves on by one each turn.
-    """
-    result = CaseRun(case, {side.variant: SideRun() for side in sides})
-    keep(result)
-    efforts: dict[str, Effort] = {}
+    """All sides at one case, so many steps a turn, fewer where all turns would take longer than
+    that. Who begins a turn moves on by one each turn."""
+    steps_of: dict[str, int] = {}
 
     def get_ready(side: Side) -> None:
-        efforts[side.variant] = effort.for_step_of(side.get_ready(case))
+        affordable = int(max_seconds / turns / side.get_ready(result.case))
+        steps_of[side.variant] = max(1, min(steps, affordable))
 
     def time(side: Side) -> None:
-        entries = side.time(case, efforts[side.variant].steps)
+        entries = side.time(result.case, steps_of[side.variant])
         result.sides[side.variant].turns.append(entries)
 
     def attempt(side: Side, do: Callable[[Side], None]) -> bool:
@@ -405,14 +271,9 @@ def measure_case(
             return False
         return True
 
-    left = list(sides)
-    for prepare in (lambda s: s.start(case), lambda s: s.wait_until_built(), get_ready):
-        left = [side for side in left if attempt(side, prepare)]
-    for turn in range(effort.turns):
-        due = [side for side in left if turn < efforts[side.variant].turns]
-        first = turn % len(due) if due else 0
-        for side in (*due[first:], *due[:first]):
+    left = [side for side in sides if attempt(side, get_ready)]
+    for turn in range(turns):
+        first = turn % len(left) if left else 0
+        for side in (*left[first:], *left[:first]):
             if not attempt(side, time):
                 left.remove(side)
-        if turn == 0:
-            say(", ".join(f"{variant} {run.text}" for variant, run in result.sides.items()))

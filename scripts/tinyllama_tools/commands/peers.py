@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
 import re
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 from tinyllama_tools.commands.peer_sides import (
     FORMS,
     PREFIX,
     CaseRun,
-    Effort,
     OurSide,
     PeerSide,
-    caching_malloc,
+    SideRun,
     measure_case,
-    start_peer,
-    step_flops,
 )
 from tinyllama_tools.core.app import (
     INTERRUPTED,
@@ -51,19 +47,15 @@ from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio
 
-PAGE = Path(__file__).parent / "templates/peers.md.j2"
-VARIANTS = ("baseline", "optimized")
+PAGE, RESULT = Path(__file__).parent / "templates/peers.md.j2", "peers.json"
 # in the order in which they run: what is slow without support by the processor comes last
 DTYPES = ("f32", "amp_bf16", "bf16")
-# full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
-# the points that autocast adds.
+# full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences)
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
-AUTOCAST_GRIDS = {"tiny": ((8, 16), (128, 256)), "small": ((8,), (256,))}
 DESCRIPTION = """\
 Training steps of LlamaForCausalLM in Python (eager, scaled_dot_product_attention, torch.compile as
 it is and tuned) beside full_step of tiny_llama_bench: the same cases, threads and loss,
-interleaved. Without an axis option, all full_step cases of the default grid and some under
-autocast."""
+interleaved. Without an axis option, all full_step cases of the default grid, and under autocast."""
 EPILOG = """\
 Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
 set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
@@ -71,20 +63,15 @@ written."""
 
 
 def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
-    """The cases in the order in which they run: the smallest first, since it says how long the
-    others will take."""
-    if given.quick:
-        return (full_step("tiny", "f32", 4, 64),)
-    cases: list[CaseName] = []
+    """The cases in the order in which they run."""
+    cases = []
     for dtype in sorted(given.dtypes, key=DTYPES.index):
-        grids = AUTOCAST_GRIDS if dtype.startswith("amp_") else GRIDS
         for size in given.sizes:
             own = problem_sizes()[size]
-            batches, seqs = grids.get(size, ((own["batch"],), (own["seq"],)))
-            batches, seqs = given.batch or batches, given.seq or seqs
-            grid = [full_step(size, dtype, batch, seq) for batch in batches for seq in seqs]
-            cases += sorted(grid, key=step_flops)
-    return tuple(dict.fromkeys(cases))
+            batches, seqs = GRIDS.get(size, ((own["batch"],), (own["seq"],)))
+            shapes = itertools.product(given.batch or batches, given.seq or seqs)
+            cases += [full_step(size, dtype, batch, seq) for batch, seq in shapes]
+    return tuple(cases)
 
 
 def device(text: str) -> str:
@@ -94,48 +81,38 @@ def device(text: str) -> str:
     return text
 
 
-def parser() -> argparse.ArgumentParser:
-    result = script_parser("peers", DESCRIPTION, EPILOG)
-    add = result.add_argument
-    sizes, forms = list_of(tuple(problem_sizes()), "size"), list_of(tuple(FORMS), "peer")
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options with `cases`. A bad one ends the program with status 2."""
+    parser = script_parser("peers", DESCRIPTION, EPILOG)
+    add, sizes = parser.add_argument, list_of(tuple(problem_sizes()), "size")
     add("--sizes", type=sizes, default=("tiny", "small"), help="default: tiny,small")
     dtypes = list_of(DTYPES, "dtype")
     add("--dtypes", type=dtypes, default=DTYPES, help=f"default: {','.join(DTYPES)}")
     add("--batch", type=positive_list, help="e.g. 4,8 (default: those of the default grid)")
     add("--seq", type=positive_list, help="e.g. 64,128 (default: those of the default grid)")
-    peers_help = f"default: {','.join(FORMS)}"
-    add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=peers_help)
-    ours_help = f"of ours (default: {','.join(VARIANTS)})"
-    add("--variant", dest="variants", type=variants, default=VARIANTS, help=ours_help)
+    forms, all_of_them = list_of(tuple(FORMS), "peer"), f"default: {','.join(FORMS)}"
+    add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=all_of_them)
+    ours = {"dest": "variants", "type": variants, "default": ("baseline", "optimized")}
+    add("--variant", **ours, help="of ours (default: baseline,optimized)")
     turns_help = "how often each side runs (default: 6, enough for 95 %%)"
     add("--turns", type=positive, default=6, help=turns_help)
     add("--steps", type=positive, default=3, help="timed steps of a turn (default: 3)")
     limit_help = (
-        "of timed steps of a side (default: 10); slow steps get fewer of them, and a case with a "
-        "step above it is skipped"
+        "of timed steps of a side (default: 10), which gets fewer of them, but one a turn; a case "
+        "with a step above it is skipped"
     )
     add("--max-seconds-per-case", type=seconds, default=10.0, metavar="S", help=limit_help)
     threads_help = "CPU threads of every side (default: tiny_llama_bench's own choice)"
     add("--threads", type=positive, help=threads_help)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
-    add("--quick", action="store_true", help="a smoke test: tiny f32 4 x 64, 2 turns of 2 steps")
-    add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
-    add("--markdown", type=Path, metavar="FILE", help="tables (default: PEERS.md beside it)")
-    source_help = "write the tables of an earlier result anew"
+    add("--output", type=Path, help="folder (default: results/<UTC time>_peers)")
+    source_help = "write the tables of an earlier peers.json anew"
     add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
-    return result
-
-
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Options with `cases` and `effort`. A bad one ends the program with status 2."""
-    options = parser()
-    given = options.parse_args(arguments)
+    given = parser.parse_args(arguments)
     given.cases = choose_cases(given)
     if min(case.seq for case in given.cases) < 2:
-        options.error("--seq '1': must be at least 2, for there to be a next token")
-    turns, steps = (2, 2) if given.quick else (given.turns, given.steps)
-    given.effort = Effort(turns, steps, given.max_seconds_per_case)
+        parser.error("--seq '1': must be at least 2, for there to be a next token")
     return given
 
 
@@ -181,25 +158,16 @@ def peers_document(
     ours: Sequence[OurSide],
     peers: Sequence[PeerSide],
     context: Json,
-    malloc: str,
 ) -> Json:
-    """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one."""
-    contexts = [context, *(c for side in ours for c in side.contexts)]
-    benchmarks, measured = [], set()
-    for number, result in enumerate(results):
-        found = list(entries(result, number * len(result.sides)))
-        benchmarks += found
-        measured |= {result.case} if found else set()
+    """The whole file. `context`: that of any process of ours."""
+    rows = [list(entries(result, i * len(result.sides))) for i, result in enumerate(results)]
+    measured = {result.case for result, found in zip(results, rows, strict=True) if found}
     about = {
-        "forms": {
-            side.variant: asdict(side.form)
-            | {"malloc": malloc if side.form.malloc else "glibc", "measured": side.settings}
-            for side in peers
-        },
-        "turns": options.effort.turns,
-        "steps": options.effort.steps,
-        "max_seconds_per_case": options.effort.max_seconds,
-        "commits": sorted({c["git_commit"] for c in contexts}),
+        "forms": {s.variant: asdict(s.form) | {"measured": s.settings} for s in peers},
+        "turns": options.turns,
+        "steps": options.steps,
+        "max_seconds_per_case": options.max_seconds_per_case,
+        "commits": [context["git_commit"]],
         # what an interruption left out
         "not_measured": [title(case) for case in options.cases if case not in measured],
         "ratios": [
@@ -211,10 +179,9 @@ def peers_document(
             if (ratio := result.ratio(peer.variant, our.variant))
         ],
     }
-    dirty = any(c["git_dirty"] for c in contexts)
     # The turns were timed without the proof; what it said in a process of its own is in the rows.
-    context = {**context, "verify": "off", "git_dirty": dirty, "peers": about}
-    return {"context": context, "benchmarks": benchmarks}
+    context = {**context, "verify": "off", "peers": about}
+    return {"context": context, "benchmarks": list(itertools.chain(*rows))}
 
 
 def read_peers(path: Path) -> Json:
@@ -230,80 +197,60 @@ def time_of(entries: Sequence[Json]) -> tuple[str, str]:
     last = entries[-1]
     for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
         if key in last:
-            return word, f"{word}: {last[key]}"
+            return word, last[key]
     median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
     above = [entry["above_peak"] for entry in entries if "above_peak" in entry]
     return f"{1e3 * median:.4g}", above[-1] if above else ""
 
 
 def peers_page(document: Json) -> str:
-    """The whole page. Reasons stand below the table of times, numbered, each once."""
-    context = document["context"]
-    about = context["peers"]
+    """The whole page. Reasons stand below the table of times."""
+    about = document["context"]["peers"]
     cells: dict[CaseName, dict[str, list[Json]]] = {}
     for entry in document["benchmarks"]:
         case = parse_case_name(entry["run_name"])
         row = cells.setdefault(replace(case, variant=BASELINE), {})
         row.setdefault(case.variant, []).append(entry)
-    reasons: dict[str, int] = {}
-
-    def time_text(entries: list[Json] | None) -> str:
-        text, reason = time_of(entries) if entries else ("", "")
-        number = reasons.setdefault(reason, len(reasons) + 1) if reason else None
-        return f"{text} [{number}]" if number else text
-
     names = list(dict.fromkeys(name for row in cells.values() for name in row))
     peers = [name for name in names if name.startswith(PREFIX)]
+    found = {
+        (case, name): time_of(entries)
+        for case, row in cells.items()
+        for name, entries in row.items()
+    }
     ratios = {(row["case"], row["peer"]): Ratio.from_json(row).text() for row in about["ratios"]}
 
     def ratio_rows(variant: str) -> list[list[str]]:
-        found = {case: str(replace(case, variant=variant)) for case in cells}
+        named = {case: str(replace(case, variant=variant)) for case in cells}
         return [
             [*points[case], *(ratios.get((name, peer), "") for peer in peers)]
-            for case, name in found.items()
+            for case, name in named.items()
         ]
 
     points = {case: (case.size, case.dtype, str(case.batch), str(case.seq)) for case in cells}
-    confidences = {
-        ratio["turns"]: ratio["interval"]["confidence"]
-        for ratio in about["ratios"]
-        if ratio["interval"]
-    }
     return template(PAGE).render(
-        context=context,
+        context=document["context"],
         about=about,
         measured=next((f["measured"] for f in about["forms"].values() if f["measured"]), None),
-        confidences=sorted(confidences.items()),
         ratios=[(name, ratio_rows(name)) for name in reversed(names) if name not in peers],
         times=[
-            [*points[case], *(time_text(row.get(name)) for name in names)]
-            for case, row in cells.items()
+            [*points[case], *(found.get((case, name), ("", ""))[0] for name in names)]
+            for case in cells
         ],
         axes=["size", "dtype", "batch", "seq"],
         peers=peers,
         variants=names,
-        reasons=list(reasons),
+        reasons=[
+            f"{name} at {title(case)}: {why}" for (case, name), (_, why) in found.items() if why
+        ],
     )
 
 
-def output_files(options: argparse.Namespace) -> tuple[Path, Path]:
-    """JSON and tables; BadInputError where they cannot be written, before anything is measured."""
-    folder = run_folder("peers", RESULTS)
-    files = options.out or folder / "peers.json", options.markdown or folder / "PEERS.md"
-    for path in files:
-        if path.is_dir():
-            raise BadInputError(f"'{path}': must be a file, not a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(path.parent, os.W_OK):
-            raise BadInputError(f"'{path}': its folder cannot be written to")
-    return files
-
-
-def write(document: Json, files: tuple[Path, Path]) -> str:
+def write(document: Json, folder: Path) -> str:
     """Both files; the page."""
     page = peers_page(document)
-    write_whole(files[0], json.dumps(document, indent=1) + "\n")
-    write_whole(files[1], page)
+    write_whole(folder / RESULT, json.dumps(document, indent=1) + "\n")
+    write_whole(folder / "PEERS.md", page)
     return page
 
 
@@ -318,15 +265,12 @@ def our_program(options: argparse.Namespace) -> SuiteProgram:
     return program
 
 
-def measure(
-    options: argparse.Namespace, program: SuiteProgram, files: tuple[Path, Path]
-) -> tuple[int, str]:
+def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) -> tuple[int, str]:
     """All cases, written after each; the exit status, and the page if anything was measured."""
     context = program.run([QUICKEST], 1).context
-    malloc, limit = caching_malloc(), options.effort.max_seconds
+    limit, of_peers = options.max_seconds_per_case, (options.device, context["threads"])
     ours = [OurSide(variant, program, limit) for variant in options.variants]
-    start = partial(start_peer, malloc=malloc, device=options.device)
-    peers = [PeerSide(FORMS[name], start, context["threads"], limit) for name in options.forms]
+    peers = [PeerSide(FORMS[name], *of_peers, limit) for name in options.forms]
     sides = [*ours, *peers]
     results: list[CaseRun] = []
     begin, page, is_interrupted = time.monotonic(), "", False
@@ -334,13 +278,13 @@ def measure(
         for number, case in enumerate(options.cases, start=1):
             spent = time.monotonic() - begin
             say(f"[{number}/{len(options.cases)}] {title(case)}  ({spent:.0f} s so far)")
+            results.append(CaseRun(case, {side.variant: SideRun() for side in sides}))
             try:
-                measure_case(case, sides, options.effort, say, results.append)
+                measure_case(results[-1], sides, options.turns, options.steps, limit)
             except KeyboardInterrupt:
                 say("interrupted")
                 is_interrupted = True
-            document = peers_document(options, results, ours, peers, context, malloc.description)
-            page = write(document, files)
+            page = write(peers_document(options, results, ours, peers, context), folder)
             if is_interrupted:
                 return INTERRUPTED, page
     finally:
@@ -353,16 +297,14 @@ def measure(
 def main(arguments: Sequence[str]) -> int:
     """Measures; --from: the tables of an earlier result."""
     options = parse_options(arguments)
-    if options.source:
-        document = read_peers(options.source)
-        files = output_files(options)
-        status, page = 0, write(document, files)
-    else:
-        # before there is a folder
-        program = our_program(options)
-        files = output_files(options)
-        status, page = measure(options, program, files)
-    for path in files:
-        say(f"wrote {path}")
+    # a result in results/reference has its page elsewhere
+    is_run = options.source and options.source.name == RESULT
+    folder = options.output or (options.source.parent if is_run else run_folder("peers", RESULTS))
+    # before there is a folder
+    document = read_peers(options.source) if options.source else None
+    program = None if document else our_program(options)
+    folder.mkdir(parents=True, exist_ok=True)
+    status, page = (0, write(document, folder)) if document else measure(options, program, folder)
     print(page, end="")
+    print(folder)
     return status

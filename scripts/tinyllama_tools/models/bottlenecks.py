@@ -402,15 +402,13 @@ def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
         basis = f"measured: `{basis}` at {cell.point.title}"
         return Effect(name, (before - peak) * 2**20, ratio, basis)
 
-    baseline = study.main.get(BASELINE, point)
+    baseline = study.get(BASELINE, point)
     before = baseline.counter("peak_memory_MiB") if baseline and baseline.can_run else None
     found = {
-        name: ranked(filter(None, [effect(name, row, study.main.get(row, point)) for row in rows]))
+        name: ranked(filter(None, [effect(name, row, study.get(row, point)) for row in rows]))
         for name, rows in ABLATION_ROWS.items()
     }
-    cells = [
-        (dtype, study.main.get(BASELINE, replace(point, dtype=dtype))) for dtype in MIXED_DTYPES
-    ]
+    cells = [(dtype, study.get(BASELINE, replace(point, dtype=dtype))) for dtype in MIXED_DTYPES]
     found[MIXED] = list(filter(None, [effect(MIXED, *cell) for cell in cells]))
     return [found[name][0] for name in OPTIMIZATIONS if found[name]]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import operator
 import re
 import subprocess
 import sys
@@ -25,9 +26,22 @@ import torch
 import transformers
 
 from tinyllama_tools.core.text import template
-from tinyllama_tools.proofs.checks import CHECKS, WEIGHTS_SECTION, check_round_trip
-from tinyllama_tools.proofs.golden import GOLDEN_FOLDER, PARTS, made_anew
-from tinyllama_tools.proofs.oracle import ORACLE_SECTION, PROJECT, Proof, other_transformers
+from tinyllama_tools.proofs.golden import (
+    GOLDEN_CASES,
+    GOLDEN_FOLDER,
+    PARTS,
+    WEIGHTS_FILE,
+    check_oracle,
+    made_anew,
+    say,
+)
+from tinyllama_tools.proofs.oracle import (
+    ORACLE_SECTION,
+    PROJECT,
+    Proof,
+    build_model,
+    other_transformers,
+)
 from tinyllama_tools.proofs.run_tests import TIMEOUT_S, Program, gtest_programs, run_program
 
 
@@ -61,6 +75,7 @@ CONTROLS = [
     for program, source in {fault.program: fault.source for fault in FAULTS}.items()
 ]
 FAULT_TIMEOUT_S = 600
+WEIGHTS_SECTION = "Weights in and out"
 
 
 def changed_source(fault: Fault) -> str:
@@ -116,13 +131,8 @@ def failed_tests(fault: Fault, build_folder: Path, scratch: Path) -> list[str]:
     return counts.failures
 
 
-def number(value: float) -> str:
-    """Two digits; 0 as it is."""
-    return "0" if value == 0 else f"{value:.2g}"
-
-
 def proof_row(proof: Proof) -> tuple[str, ...]:
-    figures = (str(proof.comparisons), number(proof.tolerance), number(proof.largest_error))
+    figures = (f"{proof.comparisons}", f"{proof.tolerance:.2g}", f"{proof.largest_error:.2g}")
     return proof.check, proof.against, *figures, "yes" if proof.held else f"**no**: {proof.worst}"
 
 
@@ -167,11 +177,6 @@ SECTIONS = (
 )
 
 
-def say(text: str) -> None:
-    """Progress, a line a step."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def proof_of(text: str) -> Proof:
     """What ProofRecord (model/proof_record.hpp) handed to the report; infinity comes as text."""
     proof = Proof(**json.loads(text))
@@ -193,10 +198,25 @@ def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[Proof], list
     return proofs, failed
 
 
+def check_round_trip(copy_program: Path) -> Proof:
+    """A model saved by transformers, read and written by C++: no bit and no byte may differ."""
+    check = "files of a model read and written by C++, bytes that differ"
+    proof = Proof(WEIGHTS_SECTION, check, "those that transformers saved", tolerance=0)
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = Path(folder, "in"), Path(folder, "out")
+            build_model(GOLDEN_CASES["gqa_groups_2"], dtype).save_pretrained(source)
+            subprocess.run([copy_program, source, target], check=True)
+            for name in (WEIGHTS_FILE, "config.json"):
+                old, new = ((at / name).read_bytes() for at in (source, target))
+                different = sum(map(operator.ne, old, new)) + abs(len(old) - len(new))
+                proof.add(different, f"{dtype}: {name}", len(old))
+    return proof
+
+
 def prove_oracle(build_folder: Path) -> list[Proof]:
-    """The oracle's own checks, and weights through transformers, C++ and transformers again."""
-    proofs = [check_round_trip(build_folder / "tests/fuzzing/copy_weights")]
-    proofs += [check() for check in CHECKS]
+    """Weights through transformers and C++, and the golden files: by other means, and made anew."""
+    proofs = [check_round_trip(build_folder / "tests/fuzzing/copy_weights"), check_oracle()]
     proofs += made_anew(list(PARTS), GOLDEN_FOLDER)
     for proof in proofs:
         say(f"{proof.check}: largest error {proof.largest_error:.2g}")
@@ -217,22 +237,17 @@ def find_faults(build_folder: Path, scratch: Path) -> dict[Fault, list[str]]:
 
 def environment(build_folder: Path) -> dict[str, str]:
     """What the proofs ran on."""
-    git = "git -c safe.directory='*'"
-    # this page itself does not count
-    status = f"{git} status --porcelain --untracked-files=no -- ':!results/PROOF.md'"
-    changed = " with changes" if run_shell(f"{status} || true", PROJECT) else ""
-    commit = run_shell(f"{git} rev-parse --short=12 HEAD || echo unknown", PROJECT).strip()
+    git = "git -c safe.directory='*' describe --always --abbrev=12 --exclude='*' --dirty"
     processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     # the programs' libtorch, which need not be this Python's torch
     cache = (build_folder / "CMakeCache.txt").read_text()
     (folder,) = re.findall(r"^Torch_DIR:[A-Z]+=(.*)$", cache, re.MULTILINE)
     version = (Path(folder) / "TorchConfigVersion.cmake").read_text()
-    (libtorch,) = re.findall(r'PACKAGE_VERSION "([^"]+)"', version)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": f"{commit}{changed}",
+        "commit": run_shell(f"{git} || echo unknown", PROJECT).strip(),
         "processor": processor[1] if processor else "unknown",
-        "libtorch": libtorch,
+        "libtorch": version.partition('PACKAGE_VERSION "')[2].partition('"')[0],
         "oracle": f"torch {torch.__version__}, transformers {transformers.__version__}",
     }
 
@@ -241,11 +256,8 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
     parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
     parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
-    parser.add_argument(
-        "--without-faults",
-        action="store_true",
-        help="leave the deliberate faults out, whose tests take some minutes to compile",
-    )
+    slow = "leave the deliberate faults out, whose tests take some minutes to compile"
+    parser.add_argument("--without-faults", action="store_true", help=slow)
     return parser.parse_args(arguments)
 
 

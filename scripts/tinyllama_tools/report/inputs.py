@@ -101,7 +101,7 @@ def _is_frontier(document: Json) -> bool:
 KINDS: tuple[tuple[Callable[[Json], bool], Kind, bool], ...] = (
     (_is_study, Kind.STUDY, True),
     (is_training_summary, Kind.TRAINING, False),
-    (lambda found: {"format_version", "rows", "main"} <= set(found), Kind.ABLATION, False),
+    (lambda found: {"format_version", "meta", "main"} <= set(found), Kind.ABLATION, False),
     (_is_frontier, Kind.FRONTIER, False),
     (
         lambda found: found.get("kind") == SCALING_KIND and "schema_version" in found,

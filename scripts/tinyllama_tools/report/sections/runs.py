@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path
-from tinyllama_tools.models.ablations import Kind as RowKind
-from tinyllama_tools.models.ablations import Row, rows_at
+from tinyllama_tools.data.names import BASELINE
+from tinyllama_tools.models.ablations import Cell as AblationCell
+from tinyllama_tools.models.ablations import Study
 from tinyllama_tools.report.document import (
     MEASURED,
     Cell,
@@ -38,13 +39,13 @@ ABLATION_NOTE = (
 )
 
 
-def _ablation_row(row: Row) -> list[Cell]:
-    seconds, ratio = row.cell.seconds, row.ratio
+def _ablation_row(study: Study, cell: AblationCell) -> list[Cell]:
+    seconds, ratio = cell.seconds, study.ratio(cell)
     interval = ratio.interval if ratio else None
     ends = (interval.low, interval.high) if interval else (None, None)
     return [
-        *(row.row.name, seconds * 1e3 if seconds else None, ratio.median if ratio else None),
-        *(*ends, row.memory_ratio, row.mfu_percent, row.cell.note),
+        *(cell.row, seconds * 1e3 if seconds else None, ratio.median if ratio else None),
+        *(*ends, study.memory_ratio(cell), cell.mfu_percent, cell.note),
     ]
 
 
@@ -59,14 +60,13 @@ def ablation(page: Section, inputs: ReportInputs) -> None:
     date = study.meta.get("date", "unknown date")
     page.text.append(f"Measured on {device}, commit {commit}, {date}: {shown_path(path)}.")
     page.text += [f"Not shown: {shown_path(other.path)}." for other in inputs.ablations[1:]]
-    for number, point in enumerate(study.main.points(), start=1):
-        title, every = f"Optimisations at {point.title}", rows_at(study.main, study.rows, point)
-        rows = [_ablation_row(row) for row in every]
-        kinds = [row.row.kind for row in every]
+    for number, point in enumerate(study.points(), start=1):
+        title = f"Optimisations at {point.title}"
+        rows = [_ablation_row(study, cell) for cell in study.cells_at(point)]
         drawn = [
             (name, median, low or median, high or median)
-            for (name, _, median, low, high, *_), kind in zip(rows, kinds, strict=True)
-            if median is not None and kind != RowKind.baseline
+            for name, _, median, low, high, *_ in rows
+            if median is not None and name != BASELINE
         ]
         if drawn:
             names, medians, lows, highs = zip(*drawn[::-1], strict=True)
