@@ -67,23 +67,19 @@ def test_the_oracle_is_the_package_but_for_roundings_and_a_wrong_value_is_found(
     assert not proof.held and f"{CASE}: {TENSOR} at index" in proof.worst
 
 
-def test_a_proof_holds_up_to_its_tolerance_and_not_of_nothing_or_nan() -> None:
-    zeros, ones = torch.zeros(2, 3), torch.ones(2, 3)
-    spoilt = ones.clone()
-    spoilt[1, 2] = 3.0
-    assert tensor_error(2 * ones, spoilt) == (0.5, (0, 0))
-    assert tensor_error(ones, spoilt) == (2.0, (1, 2))
+def test_a_proof_fails_of_nothing_of_nan_and_of_another_shape_or_type() -> None:
+    zeros, spoilt = torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 3.0]])
+    assert tensor_error(torch.ones(2, 3), spoilt) == (2.0, (1, 2))
     # where all that is expected is zero, it is absolute
     assert tensor_error(zeros, zeros + 0.25)[0] == 0.25
     for other in (torch.zeros(3, 2), zeros.double(), zeros * math.nan):
         assert tensor_error(zeros, other)[0] == math.inf
     proof = Proof("section", "check", "against", tolerance=0.5)
     assert not proof.held
-    proof.add_tensors("file", {"a": 2 * ones}, {"a": spoilt})
+    proof.add_tensors("file", {"a": zeros}, {"a": zeros + 0.5})
     assert proof.held
-    proof.add_tensors("file", {"a": ones, "b": ones}, {"a": ones})
-    assert not proof.held
-    assert "file: b" in proof.worst
+    proof.add_tensors("file", {"a": zeros, "b": zeros}, {"a": zeros})
+    assert not proof.held and "file: b" in proof.worst
 
 
 @pytest.mark.parametrize("name", [*(f"grid_{i:02d}" for i in range(0, 44, 9)), "tiny"])
@@ -93,24 +89,14 @@ def test_flops_counted_anew_are_the_same(name: str) -> None:
     assert ComponentCounter({key: entry[key] for key in DIMENSIONS}).count() == entry["flops"]
 
 
-def test_start_is_what_our_initializer_draws() -> None:
-    model, tokens = golden.tiny_start()
-    assert sum(p.numel() for p in model.parameters()) == 2_873_600
-    assert tokens.tolist() == CURVES_DOCUMENT["tokens"]
-    assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.01)
-    checksum = golden.weights_checksum(model)
-    assert checksum == CURVES_DOCUMENT["weights_checksum"]
-    # which tells one bit in one weight
-    model.lm_head.weight.data[17, 3] *= 1 + 2**-7
-    assert golden.weights_checksum(model) != checksum
-
-
 @pytest.mark.parametrize("name", CURVES)
 def test_first_steps_trained_anew_are_the_same(name: str) -> None:
     steps = 10 if name in {"f64", "f32"} else 3
     found = golden.losses(CURVES[name], steps)
     stored = CURVES_DOCUMENT["losses"][name][:steps]
     assert found == pytest.approx(stored, rel=CURVES[name].tolerance)
+    # from where our own model starts
+    assert golden.weights_checksum(golden.tiny_start()[0]) == CURVES_DOCUMENT["weights_checksum"]
 
 
 # scripts/golden

@@ -10,41 +10,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.names import UNITS, CaseName
+from tinyllama_tools.data.programs import CaseRun as SuiteRun
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-PREFIX, PLAIN = "peer:", "glibc"
-
-
-@dataclass(frozen=True)
-class PeerForm:
-    """How one peer runs. `malloc`: that of its process, as a result calls it."""
-
-    name: str
-    attention: str
-    is_compiled: bool = False
-    adamw: str = "fused"
-    malloc: str = PLAIN
+PREFIX = "peer:"
 
 
 # By itself glibc maps and unmaps every large tensor, which costs a small step a tenth to a third.
 # These are above any tensor here; the last underscore is glibc's.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-TUNED = {"is_compiled": True, "malloc": "glibc that keeps its memory"}
-FORMS = {
-    form.name: form
-    for form in (
-        PeerForm("eager", attention="eager", adamw="for-loop"),
-        PeerForm("sdpa", attention="sdpa"),
-        PeerForm("compile_default", attention="sdpa", is_compiled=True),
-        PeerForm("compile_tuned", attention="eager", **TUNED),
-    )
+KEEPS = "glibc that keeps its memory"
+_PLAIN: Json = {"is_compiled": False, "adamw": "fused", "malloc": "glibc"}
+# How each peer runs, by its name.
+FORMS: dict[str, Json] = {
+    "eager": _PLAIN | {"attention": "eager", "adamw": "for-loop"},
+    "sdpa": _PLAIN | {"attention": "sdpa"},
+    "compile_default": _PLAIN | {"attention": "sdpa", "is_compiled": True},
+    "compile_tuned": _PLAIN | {"attention": "eager", "is_compiled": True, "malloc": KEEPS},
 }
 
 
@@ -86,20 +75,17 @@ class OurSide:
         self.variant = variant
         self._program = program
         self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
-        # against float64: of the verified process, the only one that compared
-        self._error = 0.0
 
     def get_ready(self, case: CaseName) -> float:
         """Seconds of a verified step."""
-        (first, *_) = self._run(case, 1, verify=True)
-        self._error = first["max_rel_error"]
-        return first["real_time"] * UNITS[first["time_unit"]]
+        return self._run(case, 1, verify=True).seconds[0]
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
         """So many steps, each an entry in the suite's own format."""
-        return [e | {"max_rel_error": self._error} for e in self._run(case, steps, verify=False)]
+        entries = self._run(case, steps, verify=False).entries
+        return [entry for entry in entries if entry["run_type"] == "iteration"]
 
-    def _run(self, case: CaseName, steps: int, *, verify: bool) -> list[Json]:
+    def _run(self, case: CaseName, steps: int, *, verify: bool) -> SuiteRun:
         own = replace(case, variant=self.variant)
         try:
             result = self._program.run([own], steps, verify=verify, more=[self._limit])
@@ -108,19 +94,16 @@ class OurSide:
         (run,) = result.cases
         if run.skipped or run.failed:
             raise SideError(run.skipped or run.failed, is_skip=bool(run.skipped))
-        return [entry for entry in run.entries if entry["run_type"] == "iteration"]
-
-    def close(self) -> None:
-        """It has no process between its turns."""
+        return run
 
 
 class PeerSide:
     """One form of the peer, in a process that is started when it is needed, and again if it died.
     `settings`: what the process said of itself."""
 
-    def __init__(self, form: PeerForm, device: str, threads: int, max_seconds: float) -> None:
-        self.form = form
-        self.variant = PREFIX + form.name
+    def __init__(self, name: str, device: str, threads: int, max_seconds: float) -> None:
+        self.form = FORMS[name]
+        self.variant = PREFIX + name
         self.settings: Json = {}
         self._device = device
         self._threads = threads
@@ -136,7 +119,7 @@ class PeerSide:
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
             **placed_threads(os.environ),
             "PYTHONPATH": str(PROJECT / "scripts"),
-            **({} if self.form.malloc == PLAIN else KEEPING),
+            **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }
         # closed in close(), with the process
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -149,7 +132,7 @@ class PeerSide:
             env=environment,
             start_new_session=True,
         )
-        self.settings = self._ask("hello", form=asdict(self.form), threads=self._threads)
+        self.settings = self._ask("hello", form=self.form, threads=self._threads)
 
     def _ask(self, do: str, **what: object) -> Json:
         """The answer. SideError where it says that it could not, or has ended."""

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.commands.peer_sides import (
@@ -163,7 +163,7 @@ def peers_document(
     rows = [list(entries(result, i * len(result.sides))) for i, result in enumerate(results)]
     measured = {result.case for result, found in zip(results, rows, strict=True) if found}
     about = {
-        "forms": {s.variant: asdict(s.form) | {"measured": s.settings} for s in peers},
+        "forms": {s.variant: s.form | {"measured": s.settings} for s in peers},
         "turns": options.turns,
         "steps": options.steps,
         "max_seconds_per_case": options.max_seconds_per_case,
@@ -270,7 +270,7 @@ def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) ->
     context = program.run([QUICKEST], 1).context
     limit, of_peers = options.max_seconds_per_case, (options.device, context["threads"])
     ours = [OurSide(variant, program, limit) for variant in options.variants]
-    peers = [PeerSide(FORMS[name], *of_peers, limit) for name in options.forms]
+    peers = [PeerSide(name, *of_peers, limit) for name in options.forms]
     sides = [*ours, *peers]
     results: list[CaseRun] = []
     begin, page, is_interrupted = time.monotonic(), "", False
@@ -288,7 +288,7 @@ def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) ->
             if is_interrupted:
                 return INTERRUPTED, page
     finally:
-        for side in sides:
+        for side in peers:
             side.close()
     runs = [run for result in results for run in result.sides.values()]
     return int(any("error_occurred" in run.stopped for run in runs)), page

@@ -68,9 +68,9 @@ SEED = 42
 NORM_STD = 0.25
 # Scores then have a standard deviation of about 2: attention is far from uniform, not saturated.
 QUERY_KEY_GAIN = 1.5
-STEPS = 5
-LEARNING_RATE = 1e-3
-WEIGHT_DECAY = 0.1
+ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+# of the five small models
+STEPS, WEIGHT_DECAY = 5, 0.1
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
@@ -135,19 +135,6 @@ def evaluate(model: LlamaForCausalLM, inputs: Tensors) -> Tensors:
     return found | gradients
 
 
-def train(model: LlamaForCausalLM, inputs: Tensors) -> Tensors:
-    """`after_5_steps.<parameter>`: AdamW on the one batch; changes the model."""
-    rates = {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}
-    optimizer = torch.optim.AdamW(
-        model.parameters(), **rates, betas=(0.9, 0.999), eps=1e-8, foreach=False
-    )
-    for _ in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        forward(model, inputs)[1].backward()
-        optimizer.step()
-    return {f"after_{STEPS}_steps.{name}": p.detach() for name, p in model.named_parameters()}
-
-
 def write_case(name: str, golden: Path) -> None:
     """The five files of one case."""
     size, folder = GOLDEN_CASES[name], golden / name
@@ -160,8 +147,15 @@ def write_case(name: str, golden: Path) -> None:
     # the package's float32, untouched; and all in float64, rotary tables as ours
     f32 = evaluate(loaded_model(size, weights, torch.float32), inputs)
     model = make_portable(loaded_model(size, weights, torch.float64), size["seq"])
+    options = ADAMW | {"weight_decay": WEIGHT_DECAY}
     with Float64Mode():
-        f64 = evaluate(model, inputs) | train(model, inputs)
+        f64 = evaluate(model, inputs)
+        optimizer = torch.optim.AdamW(model.parameters(), **options, foreach=False)
+        for _ in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            forward(model, inputs)[1].backward()
+            optimizer.step()
+    f64 |= {f"after_{STEPS}_steps.{name}": p.detach() for name, p in model.named_parameters()}
     for file, tensors in ((F32_FILE, f32), (F64_FILE, f64)):
         # safetensors stores nothing else
         save_file({n: tensor.contiguous() for n, tensor in tensors.items()}, folder / file)
@@ -190,7 +184,6 @@ CURVES_SIZE = "tiny"
 CURVES_BATCH, CURVES_SEQ = 2, 16
 # kInitialStd of model/parameters.hpp
 INITIAL_STD = 0.02
-ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
 
 
 @dataclass(frozen=True)
@@ -256,8 +249,7 @@ def losses(curve: Curve, steps: int) -> list[float]:
     if curve.parameters is torch.float64:
         make_portable(model, CURVES_SEQ)
         mode = Float64Mode()
-    options = ADAMW | {"betas": tuple(ADAMW["betas"])}
-    optimizer = torch.optim.AdamW(model.parameters(), **options, foreach=False, fused=False)
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW, foreach=False, fused=False)
     # one that is not enabled passes everything through
     scaler = torch.amp.GradScaler("cpu", enabled=curve.autocast is torch.float16)
     found = []

@@ -18,7 +18,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,42 +130,6 @@ def failed_tests(fault: Fault, build_folder: Path, scratch: Path) -> list[str]:
     return counts.failures
 
 
-def proof_row(proof: Proof) -> tuple[str, ...]:
-    figures = (f"{proof.comparisons}", f"{proof.tolerance:.2g}", f"{proof.largest_error:.2g}")
-    return proof.check, proof.against, *figures, "yes" if proof.held else f"**no**: {proof.worst}"
-
-
-def proof_page(
-    environment: dict[str, str],
-    proofs: Sequence[Proof],
-    faults: dict[Fault, list[str]],
-    failed: Sequence[str],
-) -> str:
-    """`environment`: what the proofs ran on; `faults`: with the tests that found each; `failed`:
-    tests beside the proofs."""
-    sections: dict[str, list[tuple[str, ...]]] = {}
-    for proof in proofs:
-        sections.setdefault(proof.section, []).append(proof_row(proof))
-    return template(Path(__file__).with_name("proof.md.j2")).render(
-        held=sum(proof.held for proof in proofs),
-        proofs=len(proofs),
-        comparisons=sum(proof.comparisons for proof in proofs),
-        found=sum(map(bool, faults.values())),
-        environment=environment,
-        failed=failed,
-        sections=sections,
-        faults=[
-            (
-                fault.name,
-                f"`{fault.source}`",
-                f"`{fault.program}`: `{fault.found_by}`",
-                f"yes, {len(found)} failed" if found else "**no**",
-            )
-            for fault, found in faults.items()
-        ],
-    )
-
-
 SECTIONS = (
     "Values, gradients and updates",
     "Training",
@@ -252,15 +215,6 @@ def environment(build_folder: Path) -> dict[str, str]:
     }
 
 
-def parse_options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
-    parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
-    parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
-    slow = "leave the deliberate faults out, whose tests take some minutes to compile"
-    parser.add_argument("--without-faults", action="store_true", help=slow)
-    return parser.parse_args(arguments)
-
-
 def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     """Writes the page and says in one line how it went."""
     # what forbids it is met before the proofs, which take long
@@ -271,21 +225,34 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
         proofs += prove_oracle(build_folder)
         faults = {} if without_faults else find_faults(build_folder, scratch)
         ran_on = environment(build_folder)
-    sections = list(dict.fromkeys(proof.section for proof in proofs))
-    failed += [f"nothing was proved about: {name}" for name in SECTIONS if name not in sections]
-    proofs.sort(key=lambda proof: [*SECTIONS, *sections].index(proof.section))
-    page.write_text(proof_page(ran_on, proofs, faults, failed))
-    held = sum(proof.held for proof in proofs)
-    found = sum(map(bool, faults.values()))
+    names = dict.fromkeys((*SECTIONS, *(proof.section for proof in proofs)))
+    sections = {name: [proof for proof in proofs if proof.section == name] for name in names}
+    failed += [f"nothing was proved about: {name}" for name, found in sections.items() if not found]
+    about = {
+        "proofs": proofs,
+        "held": sum(proof.held for proof in proofs),
+        "faults": faults,
+        "found": sum(map(bool, faults.values())),
+        "failed": failed,
+        "sections": sections,
+        "environment": ran_on,
+    }
+    page.write_text(template(Path(__file__).with_name("proof.md.j2")).render(about))
     print(
-        f"{held} of {len(proofs)} proofs held, {found} of {len(faults)} faults found, "
-        f"{len(failed)} tests failed: {page}"
+        f"{about['held']} of {len(proofs)} proofs held, {about['found']} of {len(faults)} faults "
+        f"found, {len(failed)} tests failed: {page}"
     )
-    return 1 if held < len(proofs) or found < len(faults) or failed else 0
+    is_whole = about["held"] == len(proofs) and about["found"] == len(faults)
+    return 0 if is_whole and not failed else 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse_options(arguments)
+    parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
+    parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
+    parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
+    slow = "leave the deliberate faults out, whose tests take some minutes to compile"
+    parser.add_argument("--without-faults", action="store_true", help=slow)
+    options = parser.parse_args(arguments)
     if other_version := other_transformers():
         say(f"error: {other_version}")
         return 2
