@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tools
-from fake_ablation import POINT, FakeProgram
+from fake_suite_program import POINT, FakeProgram
 from tinyllama_tools.commands import ablation
 from tinyllama_tools.commands.ablation import ablation_page
 from tinyllama_tools.models.ablations import SWITCHES, Cell, Study, ratio_text, read_study

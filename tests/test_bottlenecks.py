@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fake_ablation import CONTEXT, POINT
 from fake_exercise import (
     changed_summary,
     components,
@@ -16,6 +15,7 @@ from fake_exercise import (
     operator_table,
     roofline,
 )
+from fake_suite_program import CONTEXT, POINT
 from fake_training import made_up_summary
 from tinyllama_tools.commands import exercise_1
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent

@@ -17,6 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import tools
+from fake_suite_program import FakeProgram
 from oracle_packages import require_oracle_packages
 from tinyllama_tools.commands import peer_sides, peers
 from tinyllama_tools.commands.peer_sides import (
@@ -30,8 +31,7 @@ from tinyllama_tools.commands.peer_sides import (
 )
 from tinyllama_tools.commands.peers import parse_options
 from tinyllama_tools.data.names import CaseName, full_step
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram, SuiteResult, read_case
-from tinyllama_tools.data.results import checked_result
+from tinyllama_tools.data.programs import SuiteProgram
 
 Json = dict[str, Any]
 CASE = full_step("tiny", "f32", 8, 128)
@@ -126,71 +126,43 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Makes scripts/peers measure played sides and write into the folder that is returned.
-
-    Our program answers from a real result's context and entries: baseline 100 ms, optimized 50.
-    """
-    reference = project_root / "results/reference/tiny_f32_2core_xeon_avx512.json"
-    document = checked_result(json.loads(reference.read_text(encoding="utf-8")), reference)
-    step = next(e for e in document["benchmarks"] if e["name"].startswith("full_step/"))
-    del step["max_rel_error"]
-
-    def run(
-        _: SuiteProgram,
-        cases: list[CaseName],
-        repetitions: int,
-        *,
-        verify: bool = False,
-        more: object = (),  # noqa: ARG001
-    ) -> SuiteResult:
-        (case,) = cases
-        if case.variant == "qkv":
-            raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: it said nothing")
-        if case.variant == "sdpa" and case.dtype == "bf16":
-            raise KeyboardInterrupt
-        name = f"{case!s}/manual_time"
-        own = {"name": name, "run_name": name, "time_unit": "ms"}
-        own |= {"real_time": 50.0 if case.variant == "optimized" else 100.0}
-        own |= {"max_rel_error": 1e-6} if verify else {}
-        entries = [{**step, **own, "repetition_index": i} for i in range(repetitions)]
-        return SuiteResult(document["context"], (read_case(str(case), entries),))
-
-    def list_cases(_: SuiteProgram, options: list[str]) -> tuple[list[str], str]:
-        refusal = "tiny_llama_bench: --variants: variant 'nonsense': must be baseline"
-        return [], refusal if "nonsense" in options[-1] else ""
-
-    monkeypatch.setattr(SuiteProgram, "run", run)
-    monkeypatch.setattr(SuiteProgram, "list_cases", list_cases)
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
+    """What scripts/peers measures, with played peers, into tmp_path."""
+    program = FakeProgram()
+    program.drift = 0.0
+    monkeypatch.setattr(peers, "SuiteProgram", lambda *_: program)
     monkeypatch.setattr(peer_sides, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
-    return tmp_path
+    return program
 
 
 def test_what_is_refused_is_said_before_anything_is_measured(
-    played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: FakeProgram,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    program.refusal = "variant 'nonsense': must be baseline"
     assert tools.peers(["--variant=baseline,nonsense"]) == 2
-    assert "variant 'nonsense': must be baseline" in capsys.readouterr().err
-    monkeypatch.undo()
-    monkeypatch.setattr(peers, "RESULTS", played)
-    monkeypatch.setattr(peers, "SuiteProgram", partial(SuiteProgram, program=played / "absent"))
+    assert program.refusal in capsys.readouterr().err
+    monkeypatch.setattr(peers, "SuiteProgram", partial(SuiteProgram, program=tmp_path / "absent"))
     assert tools.peers([]) == 2
     assert "absent cannot be started" in capsys.readouterr().err
-    assert not list(played.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa"]
 
 
 def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
-    played: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
+    program: FakeProgram, tmp_path: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    program.crashes.add("qkv")
     schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
     assert tools.peers([*AXES, "--variant=baseline,optimized,qkv"]) == 1
-    (folder,) = played.glob("*_peers")
+    (folder,) = tmp_path.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     validator = Draft202012Validator(schema)
     assert [error.message for error in validator.iter_errors(document)] == []
@@ -208,24 +180,25 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     page = (folder / "PEERS.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out == f"{page}{folder}\n"
     page = re.sub(" +", " ", page)  # the columns are aligned
-    _, _, optimized, baseline, *_ = page.split("\n## ")
-    assert "| tiny | f32 | 8 | 128 | 4.00 (4.00 to 4.00) | 2.00 (2.00 to 2.00) |" in optimized
-    assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) | 1.00 (1.00 to 1.00) |" in baseline
-    assert "| tiny | f32 | 8 | 128 | 100 | 50 | failed | 200 | 100 |" in page
-    assert "| tiny | bf16 | 8 | 128 | 100 | 50 | failed | skipped | skipped |" in page
-    for reason in (
-        "qkv at tiny bf16 8 x 128: tiny_llama_bench was ended by signal SIGSEGV",
-        "peer:sdpa at tiny bf16 8 x 128: a step took 60.0 s, more than --max-seconds-per-case 10",
-        "peer:eager at small f32 8 x 256: peer:eager: the compiler is absent",
+    assert "| side | ms | over baseline | over optimized | over qkv | note |" in page
+    for row in (
+        "f32 | 8 | 128 | optimized | 50 | | | | |",
+        "f32 | 8 | 128 | qkv | failed | | | | tiny_llama_bench was ended by signal SIGSEGV",
+        "f32 | 8 | 128 | peer:eager | 200 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) | | |",
+        "f32 | 8 | 128 | peer:sdpa | 100 | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | | |",
+        "bf16 | 8 | 128 | peer:sdpa | skipped | | | | a step took 60.0 s, more than --max-seconds",
     ):
-        assert f"- {reason}" in page
+        assert f"| tiny | {row}" in page
+    failed = "failed | | | | peer:eager: the compiler is absent |"
+    assert f"| small | f32 | 8 | 256 | peer:eager | {failed}" in page
     assert "| peer:sdpa | sdpa | no | fused | glibc |" in page
 
 
-def test_a_peer_that_dies_is_started_anew_with_its_threads_and_its_malloc(played: Path) -> None:
+@pytest.mark.usefixtures("program")
+def test_a_peer_that_dies_is_started_anew_with_its_threads_and_its_malloc(tmp_path: Path) -> None:
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128", "--variant=baseline"]
-    assert tools.peers([*options, "--peers=eager,compile_tuned", f"--output={played}"]) == 1
-    document = json.loads((played / "peers.json").read_text(encoding="utf-8"))
+    assert tools.peers([*options, "--peers=eager,compile_tuned", f"--output={tmp_path}"]) == 1
+    document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     entries = [e for e in document["benchmarks"] if "error_message" in e]
     stopped = {entry["name"]: entry["error_message"] for entry in entries}
     died = "its process ended with 7: last words"
@@ -272,10 +245,12 @@ def test_turns_rotate_and_slow_steps_are_fewer() -> None:
 
 
 def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
-    played: Path, capsys: pytest.CaptureFixture[str]
+    program: FakeProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, again = played / "made", played / "again"
-    options = [*AXES, "--sizes=tiny", "--variant=sdpa"]
+    made, again = tmp_path / "made", tmp_path / "again"
+    options = [*AXES, "--sizes=tiny", "--variant=baseline"]
+    # the first process, and two cases of a verified one and six turns
+    program.interrupt_after = 1 + 2 * (1 + 6)
     assert tools.peers([*options, f"--output={made}"]) == 130
     document = json.loads((made / "peers.json").read_text(encoding="utf-8"))
     assert len(document["benchmarks"]) == 2 * 3 * 6 * 3
@@ -284,6 +259,7 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
     assert tools.peers([f"--from={made / 'peers.json'}", f"--output={again}"]) == 0
     for name in ("peers.json", "PEERS.md"):
         assert (again / name).read_text() == (made / name).read_text()
+    program.interrupt_after = 100
     # what is skipped has not failed
     assert tools.peers([*AXES, "--sizes=tiny", "--dtypes=bf16", f"--output={made}"]) == 0
     (made / "peers.json").write_text('{"benchmarks": []}')

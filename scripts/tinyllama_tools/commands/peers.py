@@ -41,7 +41,7 @@ from tinyllama_tools.core.options import (
     variants,
 )
 from tinyllama_tools.core.text import template
-from tinyllama_tools.data.names import BASELINE, UNITS, CaseName, full_step, parse_case_name
+from tinyllama_tools.data.names import UNITS, CaseName, full_step, parse_case_name
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
@@ -179,7 +179,7 @@ def peers_document(
             if (ratio := result.ratio(peer.variant, our.variant))
         ],
     }
-    # The turns were timed without the proof; what it said in a process of its own is in the rows.
+    # the turns were timed without the proof, which had a process of its own
     context = {**context, "verify": "off", "peers": about}
     return {"context": context, "benchmarks": list(itertools.chain(*rows))}
 
@@ -193,56 +193,45 @@ def read_peers(path: Path) -> Json:
 
 
 def time_of(entries: Sequence[Json]) -> tuple[str, str]:
-    """The median step or what became of it, and a reason for a note."""
+    """The median step or what became of it, and a note on that."""
     last = entries[-1]
     for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
         if key in last:
             return word, last[key]
     median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
-    above = [entry["above_peak"] for entry in entries if "above_peak" in entry]
-    return f"{1e3 * median:.4g}", above[-1] if above else ""
+    return f"{1e3 * median:.4g}", next((e["above_peak"] for e in entries if "above_peak" in e), "")
 
 
 def peers_page(document: Json) -> str:
-    """The whole page. Reasons stand below the table of times."""
-    about = document["context"]["peers"]
-    cells: dict[CaseName, dict[str, list[Json]]] = {}
-    for entry in document["benchmarks"]:
-        case = parse_case_name(entry["run_name"])
-        row = cells.setdefault(replace(case, variant=BASELINE), {})
-        row.setdefault(case.variant, []).append(entry)
-    names = list(dict.fromkeys(name for row in cells.values() for name in row))
-    peers = [name for name in names if name.startswith(PREFIX)]
-    found = {
-        (case, name): time_of(entries)
-        for case, row in cells.items()
-        for name, entries in row.items()
-    }
+    """The whole page."""
+    context, about = document["context"], document["context"]["peers"]
+    runs = [
+        (parse_case_name(name), list(found))
+        for name, found in itertools.groupby(document["benchmarks"], lambda e: e["run_name"])
+    ]
+    ours = dict.fromkeys(case.variant for case, _ in runs if not case.variant.startswith(PREFIX))
     ratios = {(row["case"], row["peer"]): Ratio.from_json(row).text() for row in about["ratios"]}
-
-    def ratio_rows(variant: str) -> list[list[str]]:
-        named = {case: str(replace(case, variant=variant)) for case in cells}
-        return [
-            [*points[case], *(ratios.get((name, peer), "") for peer in peers)]
-            for case, name in named.items()
-        ]
-
-    points = {case: (case.size, case.dtype, str(case.batch), str(case.seq)) for case in cells}
+    rows = []
+    for case, entries in runs:
+        median, note = time_of(entries)
+        over = [ratios.get((str(replace(case, variant=v)), case.variant), "") for v in ours]
+        point = (case.size, case.dtype, str(case.batch), str(case.seq))
+        rows.append([*point, case.variant, median, *over, note])
     return template(PAGE).render(
-        context=document["context"],
+        context=context,
         about=about,
         measured=next((f["measured"] for f in about["forms"].values() if f["measured"]), None),
-        ratios=[(name, ratio_rows(name)) for name in reversed(names) if name not in peers],
-        times=[
-            [*points[case], *(found.get((case, name), ("", ""))[0] for name in names)]
-            for case in cells
+        columns=[
+            "size",
+            "dtype",
+            "batch",
+            "seq",
+            "side",
+            "ms",
+            *(f"over {v}" for v in ours),
+            "note",
         ],
-        axes=["size", "dtype", "batch", "seq"],
-        peers=peers,
-        variants=names,
-        reasons=[
-            f"{name} at {title(case)}: {why}" for (case, name), (_, why) in found.items() if why
-        ],
+        rows=rows,
     )
 
 
