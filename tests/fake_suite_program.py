@@ -17,7 +17,7 @@ REFERENCE: Path = RESULTS / "reference/tiny_f32_2core_xeon_avx512.json"
 DOCUMENT = checked_result(json.loads(REFERENCE.read_text(encoding="utf-8")), REFERENCE)
 STEP = next(row for row in DOCUMENT["benchmarks"] if row["name"].startswith("full_step/"))
 DEVICE = DOCUMENT["context"]["device"] | {"name": "AMD EPYC"}
-CONTEXT = DOCUMENT["context"] | {"git_commit": "0123456789abcdef", "device": DEVICE}
+CONTEXT = DOCUMENT["context"] | {"git_commit": "0123456789" * 4, "device": DEVICE}
 # Seconds of a step.
 TIMES = {"baseline": 0.1, "qkv": 0.08, "sdpa": 0.09, "fused": 0.06, "optimized": 0.05}
 PEAKS = {"baseline": 100.0, "fused": 80.0, "optimized": 50.0, "checkpoint": 40.0}
@@ -30,6 +30,7 @@ class FakeProgram:
 
     def __init__(self) -> None:
         self.crashes: set[str] = set()
+        self.crashes_after = 0
         self.wrong: set[str] = set()
         self.refusal = ""
         self.interrupt_after = 10**9
@@ -52,7 +53,8 @@ class FakeProgram:
         if len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
         self.calls.append(([case.variant for case in cases], repetitions, verify))
-        if self.crashes & {case.variant for case in cases}:
+        is_bad = self.crashes & {case.variant for case in cases}
+        if is_bad and len(self.calls) > self.crashes_after:
             raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC\n0 cases")
         peaks = CONTEXT["peaks"]
         peak = {cases[0].dtype: {"flops_per_second": 2e11, "source": "made up"}}
@@ -65,7 +67,7 @@ class FakeProgram:
         name, held = f"{case}/manual_time", "sdpa" if case.dtype == "bf16" else "qkv+sdpa"
         row = STEP | {
             **{"name": name, "run_name": name, "real_time": 1e3 * seconds, "time_unit": "ms"},
-            "label": f"verified; optimized = {held}" if case.variant == "optimized" else "",
+            "label": f"verified; optimized = {held}",
             "model_flops": 10**10,
             "TFLOPS": 1e10 / seconds / 1e12,
             "MFU_percent": 100 * 1e10 / seconds / 2e11,

@@ -49,7 +49,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_figures_of_the_page_are_those_of_the_turns(folder: Path) -> None:
     document = json.loads((folder / "ablation.json").read_text())
     page = (folder / "ABLATION.md").read_text()
-    for text in ("0123456789ab", "AMD EPYC", "f32 | 200 GFLOP/s", "bf16 | 200 GFLOP/s"):
+    for text in (
+        "| commit | 012345678901 |",
+        "AMD EPYC",
+        "f32 | 200 GFLOP/s",
+        "bf16 | 200 GFLOP/s",
+    ):
         assert text in page
     # what may be published names no folder
     assert "scripts/ablation --turns=6" in page and str(folder.parent) not in page
@@ -203,6 +208,13 @@ def test_skipped_wrong_and_crashed_stay_with_their_reason(tmp_path: Path) -> Non
     assert {cell.row for cell in made.failures} == {"qkv", "fused", "optimized without sdpa"}
     # the others' process died with it; each then had its own
     assert [names for names, _, verify in program.calls if verify and len(names) == 1]
+    program = FakeProgram()
+    program.crashes, program.crashes_after = {"fused"}, 20
+    made = run(program, tmp_path, *MAIN, status=1)
+    # no times beside the reason, and no turn after it
+    assert made.get("fused", POINT).note.startswith("failed: ")
+    assert made.get("fused", POINT).turns == {}
+    assert [names for names, *_ in program.calls[20:]].count(["fused"]) == 1
 
 
 # Times that drift from turn to turn by more than the two differ.
