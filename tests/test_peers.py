@@ -19,17 +19,17 @@ from jsonschema import Draft202012Validator
 import tools
 from fake_suite_program import FakeProgram
 from oracle_packages import require_oracle_packages
-from tinyllama_tools.commands import peer_sides, peers
-from tinyllama_tools.commands.peer_sides import (
+from tinyllama_tools.commands import peers
+from tinyllama_tools.commands.peers import (
     FORMS,
     CaseRun,
     PeerSide,
     SideError,
     SideRun,
     measure_case,
+    parse_options,
     step_flops,
 )
-from tinyllama_tools.commands.peers import parse_options
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import SuiteProgram
 
@@ -87,7 +87,7 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
     if FORMS[name]["is_compiled"] and not can_compile():
         pytest.skip("torch.compile needs g++ and Python.h: install g++ and python3-dev")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(peer_sides, "problem_sizes", lambda: {"tiny": SIZE})
+    monkeypatch.setattr(peers, "problem_sizes", lambda: {"tiny": SIZE})
     side, case = PeerSide(name, "cpu", 1, 60.0), full_step("tiny", dtype, 2, 8)
     try:
         assert side.get_ready(case) > 0
@@ -131,7 +131,7 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
     program = FakeProgram()
     program.drift = 0.0
     monkeypatch.setattr(peers, "SuiteProgram", lambda *_: program)
-    monkeypatch.setattr(peer_sides, "PEER", (sys.executable, "-c", FAKE_PEER))
+    monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)

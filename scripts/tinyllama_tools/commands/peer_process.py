@@ -4,7 +4,7 @@ Training steps of LlamaForCausalLM in one of its forms, timed one by one: the sa
 full_step. Loss over the S - 1 next tokens, backward, AdamW; gradients are set to none before each
 step outside the timed region, tokens come from the same vocabulary.
 
-It stays for a whole run; between its turns it computes nothing. peer_sides.py asks:
+It stays for a whole run; between its turns it computes nothing. peers.py asks:
 
   {"do": "hello", "form": {...}, "threads": 2}         -> versions
   {"do": "build", "size": {...}, "dtype", "batch", "seq"} -> {}, after the first step
