@@ -120,7 +120,8 @@ for line in sys.stdin:
         is_small = asked["size"]["hidden_dim"] > 256
         answer = {"error": "the compiler is absent"} if is_small else {}
     else:
-        answer = dict.fromkeys(("seconds", "cpu_seconds"), [built] * asked.get("steps", 1))
+        times = [built, 1.4 * built, 0.9 * built][: asked.get("steps", 1)]
+        answer = {"seconds": times, "cpu_seconds": times}
     print(json.dumps(answer), flush=True)
 """
 
