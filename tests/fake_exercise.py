@@ -104,7 +104,7 @@ def sheet(number: int, changes: OfRuns | None = None, *, gpu: bool = False) -> s
 def made_up_evidence(file: Path, **speedups: float) -> Evidence:
     """An ablation at the worksheet's shape that measured these switches."""
     ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
-    study = read_study(file) if file.exists() else Study([])
+    study = read_study(file) if file.exists() else Study()
     return Evidence(file, study, Point("tiny", "f32", 8, 128), ratios)
 
 

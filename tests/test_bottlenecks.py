@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fake_ablation import CONTEXT, POINT
 from fake_exercise import (
     changed_summary,
     made_up_evidence,
@@ -15,15 +14,14 @@ from fake_exercise import (
     named,
     operator_table,
 )
+from fake_suite_program import CONTEXT, POINT
 from fake_training import made_up_summary
 from tinyllama_tools.commands import exercise_1
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.ablations import (
     Cell,
     Evidence,
-    Kind,
     Point,
-    RowName,
     Study,
     find_evidence,
     read_evidence,
@@ -164,8 +162,7 @@ def test_without_a_profiler_nothing_is_claimed() -> None:
 
 def ablation(peaks: dict[str, float] | None = None, qkv: float = 0.08, **context: object) -> Study:
     """Turns of baseline and qkv; peaks in MiB by row (`mixed`: the baseline under autocast)."""
-    rows = [RowName("baseline", Kind.baseline), RowName("qkv", Kind.single)]
-    study = Study(rows, context={**CONTEXT, **context})
+    study = Study(context={**CONTEXT, **context})
     amp = Point(POINT.size, "amp_bf16", POINT.batch, POINT.seq)
     for name, peak in {"baseline": 100.0, "qkv": 100.0, **(peaks or {})}.items():
         time = {"baseline": 0.1, "qkv": qkv}.get(name, peak / 1000)
@@ -173,7 +170,7 @@ def ablation(peaks: dict[str, float] | None = None, qkv: float = 0.08, **context
         where = amp if name == "mixed" else POINT
         row = "baseline" if name == "mixed" else name
         cell = Cell(row, where, variant=row, turns=turns, counters={"peak_memory_MiB": peak})
-        study.main.add(cell)
+        study.add(cell)
     return study
 
 
@@ -189,12 +186,11 @@ def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
     assert find_evidence(summary, tmp_path) is None
     study = ablation()
     # what failed after some turns is no evidence
-    study.rows.append(RowName("gate_up", Kind.single))
-    cells = {name: study.main.get(name, POINT) for name in ("baseline", "qkv")}
-    study.main.add(dataclasses.replace(cells["qkv"], row="gate_up", failure="wrong"))
+    cells = {name: study.get(name, POINT) for name in ("baseline", "qkv")}
+    study.add(dataclasses.replace(cells["qkv"], row="gate_up", failure="wrong"))
     of_type = dataclasses.replace(POINT, dtype="bf16")
     for cell in cells.values():
-        study.main.add(dataclasses.replace(cell, point=of_type))
+        study.add(dataclasses.replace(cell, point=of_type))
     path = write_ablation(tmp_path, study)
     other = CONTEXT["device"] | {"name": "another"}
     write_ablation(tmp_path, ablation(device=other, qkv=0.01), "other")

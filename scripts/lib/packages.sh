@@ -15,16 +15,6 @@ header_folders() {
   done <<<"${CPATH:-}:"
 }
 
-# loader_knows <file names>: whether the dynamic loader finds any of these libraries.
-loader_knows() {
-  local known file
-  known="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null)" || return 1
-  for file in $1; do
-    if grep -q -F "$file (" <<<"$known"; then return 0; fi
-  done
-  return 1
-}
-
 is_met() { # <check>
   local kind="${1%%:*}" wanted="${1#*:}" word folder
   case "$kind" in
@@ -42,7 +32,6 @@ is_met() { # <check>
       ;;
     python) python3 -c "import $wanted" 2>/dev/null ;;
     python_header) [[ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/$wanted" ]] ;;
-    library) loader_knows "${wanted//,/ }" ;;
     *) say "packages.txt: unknown check '$1'"; return 1 ;;
   esac
 }

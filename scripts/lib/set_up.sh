@@ -42,7 +42,7 @@ set_up_torch_trial() { # <folder>; sets trial_folder
   find_given_torch "$1"
   lock_set_up
   trial_folder="$project_root/build-torch-$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$torch_cmake_folder/TorchConfigVersion.cmake")"
-  set_up_packages python3-venv libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
+  set_up_packages python3-venv libamdhip64-dev python3-dev chromium openmpi-bin
   set_up_library_sources "${libraries_not_installed[@]}"
   set_up_configured release "$trial_folder" TINY_LLAMA_WITH_HIP=OFF TINY_LLAMA_WITH_CUDA=OFF
   require_step "build $(basename "$trial_folder")" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tests/fuzzing/all tiny_llama_bench
@@ -53,7 +53,7 @@ set_up_torch_trial() { # <folder>; sets trial_folder
 set_up_cuda_build() { # sets cuda_folder
   cuda_folder="$project_root/build-cuda"
   lock_set_up
-  set_up_packages libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
+  set_up_packages libamdhip64-dev python3-dev chromium openmpi-bin
   set_up_library_sources "${libraries_not_installed[@]}"
   export TINY_LLAMA_ENVIRONMENT="$cuda_folder/environment"
   virtual_environment="$TINY_LLAMA_ENVIRONMENT" virtual_python="$TINY_LLAMA_ENVIRONMENT/bin/python"
@@ -87,8 +87,8 @@ set_up() {
     if ! environment_has "$project_root/$file"; then not_needed=(); fi
   done
   if [[ "$torch_kind" == cuda ]]; then not_needed+=(libamdhip64-dev); fi
-  # what torch.compile includes, and the malloc that its processes are measured with
-  if [[ "$purpose" != peers && "$purpose" != test ]]; then not_needed+=(libtcmalloc-minimal4 python3-dev); fi
+  # what torch.compile includes
+  if [[ "$purpose" != peers && "$purpose" != test ]]; then not_needed+=(python3-dev); fi
   # what the pictures and traces are opened in, and a launcher of ranks that the tests start
   if [[ "$purpose" != test ]]; then not_needed+=(chromium openmpi-bin); fi
   set_up_packages "${not_needed[@]}"

@@ -9,16 +9,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# the options that take effect here are none: they are kept for the test to look at
-SRUN = r"""
+COMMANDS = {
+    # the options that take effect here are none: they are kept for the test to look at
+    "srun": r"""
 if [[ "${1:-}" == --version ]]; then echo "slurm 23.11.4"; exit; fi
 while [[ "${1:-}" == --* ]]; do
   [[ "$1" == *=* ]] || { echo "srun: $1: only --option=value here" >&2; exit 64; }
   shift
 done
 exec "$@"
-"""
-SBATCH = r"""
+""",
+    "sbatch": r"""
 script="${*: -1}"
 option() { sed -nE "s/^#SBATCH --$1=//p" "$script" | head -1; }
 status=0
@@ -26,11 +27,10 @@ bash "$script" >"$(option output)" 2>"$(option error)" || status=$?
 number=$(($(wc -l <"$FAKE_SLURM/jobs.txt") + 1))
 echo "$number|COMPLETED|$status:0|$(date +%s)|node1" >>"$FAKE_SLURM/jobs.txt"
 echo "Submitted batch job $number"
-"""
-SACCT = r"""cat "$FAKE_SLURM/jobs.txt" """
-SCONTROL = r"""[[ "$1 $2" == "show hostname" ]] || exit 64; echo node1 """
-JOB = {"SLURM_JOB_ID": "42"}
-COMMANDS = {"srun": SRUN, "sbatch": SBATCH, "sacct": SACCT, "scontrol": SCONTROL}
+""",
+    "sacct": r"""cat "$FAKE_SLURM/jobs.txt" """,
+    "scontrol": r"""[[ "$1 $2" == "show hostname" ]] || exit 64; echo node1 """,
+}
 
 
 class FakeSlurm:
@@ -46,24 +46,18 @@ class FakeSlurm:
             keep = f'echo "{name} $*" >>"$FAKE_SLURM/calls.txt"'
             path.write_text(f"#!/bin/bash\n{keep}\n{body}\n", encoding="utf-8")
             path.chmod(0o755)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        return {"PATH": path, "FAKE_SLURM": str(self.folder)}
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self.environment = {"PATH": path, "FAKE_SLURM": str(folder)}
 
     def run_script(
         self, script: Path, submitted_from: Path, *arguments: str, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """As Slurm runs it: a copy of the file elsewhere, the variables of the job set."""
-        copy = self.folder / "slurm_script"
-        shutil.copy(script, copy)
-        job = JOB | {"SLURM_SUBMIT_DIR": str(submitted_from)}
-        command = ["bash", str(copy), *arguments]
+        copy = shutil.copy(script, self.folder / "slurm_script")
+        job = {"SLURM_JOB_ID": "42", "SLURM_SUBMIT_DIR": str(submitted_from)}
         env = os.environ | self.environment | job | environment
-        return subprocess.run(
-            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=60
-        )
+        how = {"cwd": self.folder, "env": env, "capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run(["bash", str(copy), *arguments], **how, check=False)
 
     def calls(self, command: str) -> list[str]:
         lines = (self.folder / "calls.txt").read_text(encoding="utf-8").splitlines()

@@ -16,7 +16,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
-SIZES = Path(__file__).resolve().parents[2] / "fixtures" / "problem_sizes.json"
+SIZES = json.loads(Path(__file__, "../../../fixtures/problem_sizes.json").resolve().read_text())
 PASSES = {"full_step": ["train"], "optimizer": ["update"]}
 LAYER_PASSES = ["forward", "backward", "forward_backward"]
 # options of the program itself: a step of a few milliseconds, measured once
@@ -29,28 +29,25 @@ FIGURES = (
     "peak_percent 64.5247 %|roof_percent 64.5247 %|peak_memory 97.5664 MiB"
 )
 OF_GEMMS = {"TFLOPS", "MFU_percent", "peak_percent"}
-EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
 WITHOUT_GEMMS = {"embedding", "rms_norm", "rotary", "optimizer"}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--device", choices=["auto", "cpu", "hip", "cuda"], default="auto")
-    lists = {"components": "full_step", "passes": "", "sizes": "tiny", "dtypes": "f32"}
-    lists |= {"variants": "baseline,optimized", "batch": "", "seq": ""}
+    lists = {"components": ["full_step"], "passes": [], "sizes": ["tiny"], "dtypes": ["f32"]}
+    lists |= {"variants": ["baseline", "optimized"], "batch": [], "seq": []}
     for name, default in lists.items():
-        chosen = default.split(",") if default else []
-        parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=chosen)
+        parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=default)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--journal", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--figures-of-merit", action="store_true", required=True)
-    parser.add_argument("--benchmark_out", type=Path)
+    for name in ("--journal", "--benchmark_out"):
+        parser.add_argument(name, type=Path)
+    for name in ("--resume", "--figures-of-merit"):
+        parser.add_argument(name, action="store_true")
     return parser.parse_args(arguments)
 
 
 def cases_of(options: argparse.Namespace) -> list[str]:
-    sizes = json.loads(SIZES.read_text(encoding="utf-8"))
     return [
         f"{component}/{name}/{variant}/{size}/{dtype}/batch:{batch}/seq:{seq}"
         for component, size, dtype, variant in product(
@@ -58,8 +55,8 @@ def cases_of(options: argparse.Namespace) -> list[str]:
         )
         for name in PASSES.get(component, LAYER_PASSES)
         if not options.passes or name in options.passes
-        for batch in options.batch or [sizes[size]["batch"]]
-        for seq in options.seq or [sizes[size]["seq"]]
+        for batch in options.batch or [SIZES[size]["batch"]]
+        for seq in options.seq or [SIZES[size]["seq"]]
     ]
 
 
@@ -75,28 +72,20 @@ def figure_lines(case: str, behaviour: str) -> list[str]:
     return [f"FOM {case}/{name} = {value}" for name, _, value in figures if name not in lost]
 
 
-def behaviour_of(options: argparse.Namespace) -> str:
-    asked = os.environ.get("FAKE", "")
-    by_case = dict(entry.split("=") for entry in asked.split(",") if "=" in entry)
-    return by_case.get(f"{options.sizes[0]}/{options.variants[0]}", "" if by_case else asked)
-
-
 def main() -> int:
-    options = parse(sys.argv[1:])
-    behaviour = behaviour_of(options)
+    options, asked = parse(sys.argv[1:]), os.environ.get("FAKE", "")
+    by_case = dict(entry.split("=") for entry in asked.split(",") if "=" in entry)
+    behaviour = by_case.get(f"{options.sizes[0]}/{options.variants[0]}", "" if by_case else asked)
     if "FAKE_LOCK" in os.environ:
         # two measurements at once would disturb each other: the second ends with an error
-        fcntl.flock(os.open(os.environ["FAKE_LOCK"], os.O_CREAT | os.O_RDWR), EXCLUSIVE)
+        lock = os.open(os.environ["FAKE_LOCK"], os.O_CREAT | os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     cases = cases_of(options)
-    print("optimized  70.61 ms   8%      113.3     14502  0.2418   64.5    64.5\n")
-    if options.benchmark_out:
-        options.benchmark_out.write_text('{"benchmarks": []}\n', encoding="utf-8")
-    if options.journal and not options.resume:
-        options.journal.write_text("{}\n", encoding="utf-8")
+    for file in filter(None, (options.benchmark_out, options.journal)):
+        file.write_text("{}\n", encoding="utf-8")
     if behaviour == "skips":
         lines = "\n".join(f"  {case}: needs 80 GiB, 12 GiB are free" for case in cases)
-        print(f"skipped\n{lines}\n")
-        print(f"NOTHING MEASURED: {len(cases)} cases skipped")
+        print(f"skipped\n{lines}\n\nNOTHING MEASURED: {len(cases)} cases skipped")
         return 0
     if behaviour == "crashes":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,26 +1,110 @@
-"""The Ramble application, tried with a fake of Ramble's language, and with the program and a fake
-of it."""
+"""The Ramble application, tried with a fake of Ramble, which is not on PyPI, and with the program
+and a fake of it."""
 
 from __future__ import annotations
 
+import enum
+import importlib.util
 import itertools
 import os
 import re
+import shlex
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import fake_suite
 import pytest
 import yaml
-from fake_ramble import REQUIRED, RESERVED, Application, expand
 
 from built_programs import PROJECT_ROOT
 
 REPOSITORY = PROJECT_ROOT / "integrations" / "ramble"
 FOLDER = REPOSITORY / "applications" / "tiny-llama-bench"
 WORKSPACES = sorted((REPOSITORY / "workspaces").glob("*.yaml"))
+FomType = enum.Enum("FomType", ["TIME", "THROUGHPUT", "MEASURE", "CATEGORY", "INFO", "UNDEFINED"])
+# The parameters of Ramble's directives, as far as the application needs them; those that follow
+# the | may be left out. An unknown one is an error here.
+# https://ramble.readthedocs.io/en/latest/dev_guides/application_dev_guide.html
+DIRECTIVES = {
+    "executable": "name template | use_mpi",
+    "workload": "name executables |",
+    "workload_variable": "name default description | values workloads",
+    "figure_of_merit_context": "name regex output_format |",
+    "figure_of_merit": "name fom_regex group_name | units contexts log_file fom_type",
+    "success_criteria": "name mode match | file",
+}
+
+
+def expand(text: str, variables: Mapping[str, object]) -> str:
+    """A variable may name others; one that is not defined is an error."""
+    while "{" in text:
+        text = re.sub(r"\{(\w+)\}", lambda found: str(variables[found[1]]), text)
+    return text
+
+
+class Application:
+    """What the directives of an application.py said: calls[directive], in their order."""
+
+    def __init__(self, path: Path) -> None:
+        """Imports it with these directives in place of Ramble's."""
+        self.calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        appkit = ModuleType("ramble.appkit")
+        vars(appkit).update({name: self._recording(name) for name in DIRECTIVES})
+        base = type("ExecutableApplication", (), {})
+        vars(appkit).update(ExecutableApplication=base, FomType=FomType, tags=lambda *_: None)
+        spec = importlib.util.spec_from_file_location("ramble_application", path)
+        assert spec is not None and spec.loader is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "ramble", ModuleType("ramble"))
+            patch.setitem(sys.modules, "ramble.appkit", appkit)
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        (found,) = base.__subclasses__()
+        self.class_name, self.name = found.__name__, found.name
+
+    def _recording(self, directive: str) -> Callable[..., None]:
+        needed, optional = (part.split() for part in DIRECTIVES[directive].split("|"))
+
+        def record(*positional: object, **keywords: object) -> None:
+            call = dict(zip(needed, positional, strict=False)) | keywords
+            assert set(needed) <= set(call) <= {*needed, *optional}, (directive, call)
+            self.calls[directive].append(call)
+
+        return record
+
+    def command(self, workload: str, settings: Mapping[str, object]) -> list[str]:
+        """The words of the workload's command, every variable replaced."""
+        (wanted,) = (c["executables"] for c in self.calls["workload"] if c["name"] == workload)
+        (call,) = (call for call in self.calls["executable"] if [call["name"]] == wanted)
+        variables = self.calls["workload_variable"]
+        defaults = {c["name"]: c["default"] for c in variables if workload in c["workloads"]}
+        template = ("{mpi_command} " if call.get("use_mpi") else "") + call["template"]
+        return shlex.split(expand(template, {**defaults, **settings}))
+
+    def analyse(self, log: str) -> tuple[bool, list[tuple[str, ...]]]:
+        """Whether Ramble would call it a success; context, figure, value, unit of all it finds.
+
+        Ramble's default strategy: line by line, success criteria, then contexts, then figures, each
+        with re.match from the start of the line.
+        """
+        met, active = set(), "null"
+        found: list[tuple[str, ...]] = []
+        (context,) = self.calls["figure_of_merit_context"]
+        criteria = {each["name"]: each["match"] for each in self.calls["success_criteria"]}
+        for line in log.splitlines(keepends=True):
+            met |= {name for name, match in criteria.items() if re.match(match, line)}
+            if entered := re.match(context["regex"], line):
+                active = context["output_format"].format(**entered.groupdict())
+            for figure in self.calls["figure_of_merit"]:
+                assert figure["contexts"] == [context["name"]]
+                if matched := re.match(figure["fom_regex"], line):
+                    value = matched[figure["group_name"]]
+                    found.append((active, figure["name"], value, figure["units"]))
+        return bool(found) and met == set(criteria), found
 
 
 @pytest.fixture(scope="module")
@@ -33,42 +117,18 @@ def figures_in(log: str) -> list[tuple[str, ...]]:
     return re.findall(r"^FOM (\S+)/(\S+) = (\S+) (\S+)$", log, re.MULTILINE)
 
 
-def test_application_is_as_ramble_wants_it(application: Application) -> None:
-    assert application.name == FOLDER.name
-    assert application.class_name == "".join(w.capitalize() for w in FOLDER.name.split("-"))
-    text = (REPOSITORY / "repo.yaml").read_text(encoding="utf-8")
-    assert re.fullmatch(r"[a-z_]+", yaml.safe_load(text)["repo"]["namespace"])
-    (call,) = application.calls["executable"]
-    used = set(re.findall(r"\{(\w+)\}", call["template"]))
-    for workload in application.workloads:
-        defined = set(application.variables(workload))
-        assert used - RESERVED == defined
-        assert not defined & (RESERVED | REQUIRED), "Ramble's own"
-    for call in application.calls["workload_variable"]:
-        assert "values" not in call or call["default"] in call["values"]
-
-
-@pytest.mark.parametrize(
-    ("workload", "behaviour", "succeeded"),
-    [
-        ("step", "", True),
-        ("components", "", True),
-        ("step", "part", True),
-        ("step", "not_a_number", True),
-        ("step", "fails", False),
-        ("step", "skips", False),
-        ("step", "crashes", False),
-    ],
-)
+@pytest.mark.parametrize("behaviour", ["", "part", "not_a_number", "fails", "skips", "crashes"])
+@pytest.mark.parametrize("workload", ["step", "components"])
 def test_every_figure_is_found_and_success_is_the_success_line(
     application: Application,
     tmp_path: Path,
     fake_bench_program: Path,
     workload: str,
     behaviour: str,
-    succeeded: bool,
 ) -> None:
     """A case is a context, in which its figures stand; a value that is no number is none."""
+    assert application.name == FOLDER.name
+    assert application.class_name == "".join(w.capitalize() for w in FOLDER.name.split("-"))
     settings = {"mpi_command": "env", "experiment_run_dir": str(tmp_path)}
     settings |= {"program": str(fake_bench_program), "model_variant": "baseline,optimized"}
     command = application.command(workload, settings)
@@ -76,10 +136,10 @@ def test_every_figure_is_found_and_success_is_the_success_line(
     log = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
     printed = figures_in(log)
     success, found = application.analyse(log)
-    assert success is succeeded
+    assert success is (behaviour in {"", "part", "not_a_number"})
     assert found == [figure for figure in printed if figure[2] != "nan"]
-    assert len(printed) >= 8 or not succeeded
-    assert len(found) == len(printed) - (2 if behaviour == "not_a_number" else 0)
+    assert len(printed) >= 8 or not success
+    assert (len(found) < len(printed)) == (behaviour == "not_a_number")
 
 
 def test_the_program_prints_what_the_fake_does_and_ramble_finds_every_figure(
@@ -100,17 +160,6 @@ def test_the_program_prints_what_the_fake_does_and_ramble_finds_every_figure(
     assert made_up == measured
 
 
-@pytest.mark.parametrize("line", ["SUCCESS: 12 figures", "SUCCESS: 3 cases measured, 1 skipped"])
-def test_the_end_of_a_report_is_success_too(application: Application, line: str) -> None:
-    """To Ramble and to ReFrame: there is one grammar."""
-    (criterion,) = application.calls["success_criteria"]
-    assert re.match(criterion["match"], line)
-    assert not re.match(criterion["match"], "FAILED: 1 error, 12 figures")
-    text = (REPOSITORY.parent / "reframe" / "tiny_llama.py").read_text(encoding="utf-8")
-    (pattern,) = re.findall(r'^SUCCESS = re.compile\(\s*r"(.*)"', text, re.MULTILINE)
-    assert re.match(pattern, line) and not re.match(pattern, "SUCCESS: 0 figures")
-
-
 def experiments(workspace: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, object]]]:
     """Workload, name and variables of every experiment that a workspace describes."""
     (application,) = workspace["applications"].values()
@@ -118,7 +167,6 @@ def experiments(workspace: dict[str, Any]) -> Iterator[tuple[str, str, dict[str,
         for name, experiment in content["experiments"].items():
             variables = workspace["variables"] | experiment["variables"]
             axes = experiment.get("matrix", [])
-            assert all(isinstance(variables[axis], list) for axis in axes), name
             for values in itertools.product(*(variables[axis] for axis in axes)):
                 chosen = variables | dict(zip(axes, values, strict=True))
                 yield workload, expand(name, chosen), chosen
@@ -131,14 +179,9 @@ def test_a_workspace_gives_commands_that_the_program_understands(
     workspace = yaml.safe_load(path.read_text(encoding="utf-8"))["ramble"]
     is_cluster = path.stem == "slurm_amd"
     assert list(workspace["applications"]) == [application.name]
-    variables = application.calls["workload_variable"]
-    suggested = {call["name"]: call["values"] for call in variables if "values" in call}
     names = []
     for workload, name, variables in experiments(workspace):
-        for variable in ("model_size", "model_dtype"):
-            assert variables.get(variable, suggested[variable][0]) in suggested[variable]
         names.append(f"{workload}/{name}")
-        assert not [name for name, value in variables.items() if isinstance(value, list)]
         # what its Slurm workflow manager adds
         ramble = {"experiment_run_dir": "/run", "mpi_command": "srun {srun_args}"}
         command = application.command(workload, ramble | variables)
@@ -148,6 +191,4 @@ def test_a_workspace_gives_commands_that_the_program_understands(
         assert not is_cluster or (options.device, options.threads) == ("hip", 8)
         assert not is_cluster or "--cpus-per-task=8" in command[:program]
     assert len(names) == len(set(names)) > 1, "an experiment's name says what it is"
-    if is_cluster:
-        assert workspace["variants"] == {"workflow_manager": "slurm"}
-        assert workspace["variables"]["gpus_per_node"] == 1
+    assert not is_cluster or workspace["variants"] == {"workflow_manager": "slurm"}

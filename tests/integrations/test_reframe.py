@@ -19,28 +19,20 @@ from built_programs import PROJECT_ROOT, give_up
 FOLDER = PROJECT_ROOT / "integrations" / "reframe"
 STEP = "full_step/train"
 RATE = f"{STEP}/samples_per_second"
-# by '<size>/<variant>'
-BEHAVIOURS = {
-    "small/baseline": "fails",
-    "small/optimized": "skips",
-    "medium/baseline": "crashes",
-    "medium/optimized": "interrupted",
-    "large/baseline": "lost_figure",
-    "large/optimized": "not_a_number",
-    "very_large/optimized": "miscounts",
-}
-# of what fails; "" passes. The fake's numbers: baseline 86.1736 samples/s, optimized 113.301.
-REASONS = {
-    "components": "",
-    "tiny/baseline": "",
-    "tiny/optimized": f"{RATE}=113.301 samples/s, expected 200",
-    "small/baseline": "FAILED: 1 of 1 cases failed",
-    "medium/baseline": "no line 'SUCCESS: <n> ...' in the output",
-    "medium/optimized": "exit status 130",
-    "large/baseline": "no line 'FOM full_step/train/baseline/large/f32/batch:8/seq:1024/sam",
-    "large/optimized": "not a number: FOM full_step/train/optimized/large/f32/batch:8/seq:10",
-    "very_large/baseline": "full_step/train/kernels has a reference and was not measured",
-    "very_large/optimized": "figures of 1 cases, not of 2",
+# by '<size>/<variant>': how the fake behaves, and the reason for which the test fails; "" passes.
+# The fake's numbers: baseline 86.1736 samples/s, optimized 113.301.
+CASES = {
+    "components": ("", ""),
+    "tiny/baseline": ("", ""),
+    "tiny/optimized": ("", f"{RATE}=113.301 samples/s, expected 200"),
+    "small/baseline": ("fails", "FAILED: 1 of 1 cases failed"),
+    "small/optimized": ("skips", "needs 80 GiB, 12 GiB are free"),
+    "medium/baseline": ("crashes", "no line 'SUCCESS: <n> ...' in the output"),
+    "medium/optimized": ("interrupted", "exit status 130"),
+    "large/baseline": ("lost_figure", "no line 'FOM full_step/train/baseline/large/f32/batch:8/"),
+    "large/optimized": ("not_a_number", "not a number: FOM full_step/train/optimized/large/f32/"),
+    "very_large/baseline": ("", "full_step/train/kernels has a reference and was not measured"),
+    "very_large/optimized": ("miscounts", "figures of 1 cases, not of 2"),
 }
 REFERENCES = f"""
 TinyLlamaStep:
@@ -69,12 +61,12 @@ class Outcome(NamedTuple):
 
 def outcome(case: dict[str, Any]) -> Outcome:
     folder = Path(case["outputdir"] or case["stagedir"])
-    scripts = [Path(case["stagedir"], "rfm_job.sh"), folder / "rfm_job.sh"]
+    scripts = [path / "rfm_job.sh" for path in (Path(case["stagedir"]), folder)]
     text = "".join(path.read_text(encoding="utf-8") for path in scripts if path.is_file())
     values = (case.get("perfvalues") or {}).items()
     figures = {name.split(":")[-1]: (entry[0], entry[4]) for name, entry in values}
-    verdict, reason = case["result"], case["fail_reason"] or ""
-    return Outcome(verdict, reason, figures, folder, text, case["tags"], case["partition"])
+    said = (case["result"], case["fail_reason"] or "")
+    return Outcome(*said, figures, folder, text, case["tags"], case["partition"])
 
 
 def run_reframe(
@@ -118,23 +110,19 @@ def test_every_size_and_variant_of_the_step_and_its_components(
         fake_bench_program,
         "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
         RFM_REFERENCE_PREFIX=str(tmp_path),
-        FAKE=",".join(f"{case}={how}" for case, how in BEHAVIOURS.items()),
+        FAKE=",".join(f"{case}={how}" for case, (how, _) in CASES.items()),
         FAKE_LOCK=str(tmp_path / "lock"),
     )
-    assert len(outcomes) == 5 * 2 + 1
+    assert outcomes.keys() == CASES.keys()
     quick = {name for name, outcome in outcomes.items() if "quick" in outcome.tags}
     assert quick == {"tiny/baseline", "tiny/optimized", "components"}
-    assert outcomes.pop("small/optimized").verdict == "skip"
-    assert "needs 80 GiB, 12 GiB are free" in console
-    for name, reason in REASONS.items():
-        found = outcomes.pop(name)
-        assert found.verdict == ("fail" if reason else "pass"), name
-        assert reason in found.reason
-        if name == "tiny/baseline":
-            step = found
-        elif name == "components":
-            components = found.figures
-    assert outcomes == {}
+    for name, (behaviour, reason) in CASES.items():
+        found = outcomes[name]
+        is_skipped = behaviour == "skips"
+        verdict = "skip" if is_skipped else "fail" if reason else "pass"
+        assert found.verdict == verdict, name
+        assert reason in (console if is_skipped else found.reason)
+    step, components = outcomes["tiny/baseline"], outcomes["components"].figures
     percent = (64.5247, "%")
     assert step.figures == {
         f"{STEP}/time": (0.0928359, "s"),

@@ -4,11 +4,10 @@ Training steps of LlamaForCausalLM in one of its forms, timed one by one: the sa
 full_step. Loss over the S - 1 next tokens, backward, AdamW; gradients are set to none before each
 step outside the timed region, tokens come from the same vocabulary.
 
-It stays for a whole run, so that torch is loaded once and compiled code stays while the sides take
-turns; between its turns it waits for its standard input and computes nothing. peer_sides.py asks:
+It stays for a whole run; between its turns it computes nothing. peers.py asks:
 
-  {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
-  {"do": "build", "size": {...}, "dtype", "batch", "seq"} -> {"seconds"} of the first step
+  {"do": "hello", "form": {...}, "threads": 2}         -> versions
+  {"do": "build", "size": {...}, "dtype", "batch", "seq"} -> {}, after the first step
   {"do": "warm_up", "limit": 10.0}                     -> {"seconds": [...]}
   {"do": "time", "steps": 5}                           -> {"seconds", "cpu_seconds"}, lists
 
@@ -22,18 +21,14 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 
 import torch
 import transformers
-from torch.nn import functional
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.proofs.oracle import build_model
 
 PARAMETERS = {"f32": torch.float32, "bf16": torch.bfloat16, "amp_bf16": torch.float32}
-# A product of true float32 is off by less; bfloat16 inside gives 3e-3, TF32 4e-4.
-LARGEST_FLOAT32_ERROR = 1e-5
 FEWEST_WARM_UP_STEPS = 3
 MOST_WARM_UP_STEPS = 30
 LONGEST_WARM_UP_SECONDS = 8.0
@@ -41,25 +36,6 @@ LONGEST_WARM_UP_SECONDS = 8.0
 SETTLED = 0.97
 # before torch pins this thread to one processor
 PROCESSORS = os.sched_getaffinity(0)
-
-
-def float32_product_error(device: torch.device, inner: int = 1024) -> float:
-    """Largest difference of float32 GEMMs from float64, over the largest element: of a plain
-    product and of a linear layer with its weight transposed, which may go different ways."""
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randn(512, inner, generator=generator).to(device)
-    b = torch.randn(256, inner, generator=generator).to(device)
-    exact = a.double() @ b.double().T
-    products = (a @ b.T.contiguous(), functional.linear(a, b))
-    return max(((p.double() - exact).abs().max() / exact.abs().max()).item() for p in products)
-
-
-def preloaded() -> list[str]:
-    """Names of the libraries of LD_PRELOAD that are really loaded."""
-    maps = Path("/proc/self/maps")
-    loaded = maps.read_text(encoding="utf-8") if maps.is_file() else ""
-    wanted = os.environ.get("LD_PRELOAD", "").split()
-    return [name for name in wanted if Path(name).name in loaded]
 
 
 class Peer:
@@ -72,21 +48,15 @@ class Peer:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def hello(self, form: Json, threads: int) -> Json:
-        """Sets the wanted float32 precision, or `highest` where that is not true float32."""
+        """True float32 GEMMs, which is torch's default."""
         self.form = form
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(form["precision"])
-        error = float32_product_error(self.device)
-        if error > LARGEST_FLOAT32_ERROR:
-            torch.set_float32_matmul_precision("highest")
+        torch.set_float32_matmul_precision("highest")
         return {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "python": sys.version.split()[0],
             "threads": torch.get_num_threads(),
-            "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "float32_product_error": error,
-            "preloaded": preloaded(),
         }
 
     def build(self, size: Json, dtype: str, batch: int, seq: int) -> Json:
@@ -101,18 +71,19 @@ class Peer:
         self.forward = model
         if self.form["is_compiled"]:
             self.forward = torch.compile(model, dynamic=False)
-        for_loop = {"foreach": False, "fused": False}
-        adamw = for_loop if self.form["adamw"] == "for-loop" else {"fused": True}
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **adamw)
+        is_fused = self.form["adamw"] == "fused"
+        adamw = {"lr": 1e-3, "foreach": False, "fused": is_fused}
+        self.optimizer = torch.optim.AdamW(model.parameters(), **adamw)
         self.autocast = dtype == "amp_bf16"
         self.tokens = torch.randint(0, size["vocab_size"], (batch, seq)).to(self.device)
         # the compilers that this thread starts may run anywhere, though OpenMP has pinned it
         pinned = os.sched_getaffinity(0)
         os.sched_setaffinity(0, PROCESSORS)
         try:
-            return {"seconds": self.step()[0]}
+            self.step()
         finally:
             os.sched_setaffinity(0, pinned)
+        return {}
 
     def step(self) -> tuple[float, float]:
         """Seconds of one step: by the clock, and of the thread that runs it."""

@@ -1,36 +1,33 @@
-"""scripts/peers: our full training step beside LlamaForCausalLM in its forms."""
+"""scripts/peers: our full training step beside LlamaForCausalLM in its forms.
+
+Sides are interleaved at one case: our program, a process a turn, and a process of each peer.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TextIO
 
-from tinyllama_tools.commands.peer_sides import (
-    FORMS,
-    PREFIX,
-    CaseRun,
-    Effort,
-    OurSide,
-    PeerSide,
-    caching_malloc,
-    measure_case,
-    start_peer,
-    step_flops,
-)
 from tinyllama_tools.core.app import (
     INTERRUPTED,
+    PROJECT,
     RESULTS,
     BadInputError,
     Json,
+    placed_threads,
     problem_sizes,
     read_json,
     run_folder,
@@ -44,26 +41,37 @@ from tinyllama_tools.core.options import (
     seconds,
     variants,
 )
-from tinyllama_tools.core.text import template
-from tinyllama_tools.data.names import BASELINE, UNITS, CaseName, full_step, parse_case_name
+from tinyllama_tools.core.text import last_words, template
+from tinyllama_tools.data.names import UNITS, CaseName, full_step, parse_case_name
+from tinyllama_tools.data.programs import CaseRun as SuiteRun
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
-from tinyllama_tools.stats.rank_tests import Ratio
+from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-PAGE = Path(__file__).parent / "templates/peers.md.j2"
-VARIANTS = ("baseline", "optimized")
+PAGE, RESULT = Path(__file__).parent / "templates/peers.md.j2", "peers.json"
 # in the order in which they run: what is slow without support by the processor comes last
 DTYPES = ("f32", "amp_bf16", "bf16")
-# full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
-# the points that autocast adds.
+# full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences)
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
-AUTOCAST_GRIDS = {"tiny": ((8, 16), (128, 256)), "small": ((8,), (256,))}
+PREFIX = "peer:"
+# By itself glibc maps and unmaps every large tensor, which costs a small step a tenth to a third.
+# These are above any tensor here; the last underscore is glibc's.
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
+KEEPS = "glibc that keeps its memory"
+_PLAIN: Json = {"is_compiled": False, "adamw": "fused", "malloc": "glibc"}
+# How each peer runs, by its name.
+FORMS: dict[str, Json] = {
+    "eager": _PLAIN | {"attention": "eager", "adamw": "for-loop"},
+    "sdpa": _PLAIN | {"attention": "sdpa"},
+    "compile_default": _PLAIN | {"attention": "sdpa", "is_compiled": True},
+    "compile_tuned": _PLAIN | {"attention": "eager", "is_compiled": True, "malloc": KEEPS},
+}
+
 DESCRIPTION = """\
 Training steps of LlamaForCausalLM in Python (eager, scaled_dot_product_attention, torch.compile as
 it is and tuned) beside full_step of tiny_llama_bench: the same cases, threads and loss,
-interleaved. Without an axis option, all full_step cases of the default grid and some under
-autocast."""
+interleaved. Without an axis option, all full_step cases of the default grid, and under autocast."""
 EPILOG = """\
 Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
 set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
@@ -71,20 +79,15 @@ written."""
 
 
 def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
-    """The cases in the order in which they run: the smallest first, since it says how long the
-    others will take."""
-    if given.quick:
-        return (full_step("tiny", "f32", 4, 64),)
-    cases: list[CaseName] = []
+    """The cases in the order in which they run."""
+    cases = []
     for dtype in sorted(given.dtypes, key=DTYPES.index):
-        grids = AUTOCAST_GRIDS if dtype.startswith("amp_") else GRIDS
         for size in given.sizes:
             own = problem_sizes()[size]
-            batches, seqs = grids.get(size, ((own["batch"],), (own["seq"],)))
-            batches, seqs = given.batch or batches, given.seq or seqs
-            grid = [full_step(size, dtype, batch, seq) for batch in batches for seq in seqs]
-            cases += sorted(grid, key=step_flops)
-    return tuple(dict.fromkeys(cases))
+            batches, seqs = GRIDS.get(size, ((own["batch"],), (own["seq"],)))
+            shapes = itertools.product(given.batch or batches, given.seq or seqs)
+            cases += [full_step(size, dtype, batch, seq) for batch, seq in shapes]
+    return tuple(cases)
 
 
 def device(text: str) -> str:
@@ -94,49 +97,264 @@ def device(text: str) -> str:
     return text
 
 
-def parser() -> argparse.ArgumentParser:
-    result = script_parser("peers", DESCRIPTION, EPILOG)
-    add = result.add_argument
-    sizes, forms = list_of(tuple(problem_sizes()), "size"), list_of(tuple(FORMS), "peer")
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options with `cases`. A bad one ends the program with status 2."""
+    parser = script_parser("peers", DESCRIPTION, EPILOG)
+    add, sizes = parser.add_argument, list_of(tuple(problem_sizes()), "size")
     add("--sizes", type=sizes, default=("tiny", "small"), help="default: tiny,small")
     dtypes = list_of(DTYPES, "dtype")
     add("--dtypes", type=dtypes, default=DTYPES, help=f"default: {','.join(DTYPES)}")
     add("--batch", type=positive_list, help="e.g. 4,8 (default: those of the default grid)")
     add("--seq", type=positive_list, help="e.g. 64,128 (default: those of the default grid)")
-    peers_help = f"default: {','.join(FORMS)}"
-    add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=peers_help)
-    ours_help = f"of ours (default: {','.join(VARIANTS)})"
-    add("--variant", dest="variants", type=variants, default=VARIANTS, help=ours_help)
+    forms, all_of_them = list_of(tuple(FORMS), "peer"), f"default: {','.join(FORMS)}"
+    add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=all_of_them)
+    ours = {"dest": "variants", "type": variants, "default": ("baseline", "optimized")}
+    add("--variant", **ours, help="of ours (default: baseline,optimized)")
     turns_help = "how often each side runs (default: 6, enough for 95 %%)"
     add("--turns", type=positive, default=6, help=turns_help)
     add("--steps", type=positive, default=3, help="timed steps of a turn (default: 3)")
     limit_help = (
-        "of timed steps of a side (default: 10); slow steps get fewer of them, and a case with a "
-        "step above it is skipped"
+        "of timed steps of a side (default: 10), which gets fewer of them, but one a turn; a case "
+        "with a step above it is skipped"
     )
     add("--max-seconds-per-case", type=seconds, default=10.0, metavar="S", help=limit_help)
     threads_help = "CPU threads of every side (default: tiny_llama_bench's own choice)"
     add("--threads", type=positive, help=threads_help)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
-    add("--quick", action="store_true", help="a smoke test: tiny f32 4 x 64, 2 turns of 2 steps")
-    add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
-    add("--markdown", type=Path, metavar="FILE", help="tables (default: PEERS.md beside it)")
-    source_help = "write the tables of an earlier result anew"
+    add("--output", type=Path, help="folder (default: results/<UTC time>_peers)")
+    source_help = "write the tables of an earlier peers.json anew"
     add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
-    return result
-
-
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Options with `cases` and `effort`. A bad one ends the program with status 2."""
-    options = parser()
-    given = options.parse_args(arguments)
+    given = parser.parse_args(arguments)
     given.cases = choose_cases(given)
     if min(case.seq for case in given.cases) < 2:
-        options.error("--seq '1': must be at least 2, for there to be a next token")
-    turns, steps = (2, 2) if given.quick else (given.turns, given.steps)
-    given.effort = Effort(turns, steps, given.max_seconds_per_case)
+        parser.error("--seq '1': must be at least 2, for there to be a next token")
     return given
+
+
+class SideError(Exception):
+    """A side failed at a case, or left it out on purpose; the message says why."""
+
+    def __init__(self, reason: str, *, is_skip: bool = False) -> None:
+        super().__init__(reason)
+        failed = {"error_occurred": True, "error_message": reason}
+        self.entry: Json = {"skipped": True, "skip_message": reason} if is_skip else failed
+
+
+# which has torch and transformers; scripts/peers says which, where it is not this one
+ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
+PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
+SECONDS_TO_END = 10
+
+
+def step_flops(case: CaseName) -> float:
+    """model_flops of a full step: forward and twice as much backward, scores in full."""
+    size = problem_sizes()[case.size]
+    hidden, tokens = size["hidden_dim"], case.batch * case.seq
+    kv_width = hidden // size["n_heads"] * size["n_kv_heads"]
+    a_layer = 2 * hidden * (hidden + kv_width) + 3 * hidden * size["intermediate_dim"]
+    weights = size["n_layers"] * a_layer + hidden * size["vocab_size"]
+    scores = 2 * size["n_layers"] * case.seq * hidden
+    return 6.0 * tokens * (weights + scores)
+
+
+# Our program refuses a case that it cannot warm up, meter and time within its limit.
+FEWEST_ITERATIONS = 3
+
+
+class OurSide:
+    """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
+    the proof."""
+
+    def __init__(self, variant: str, program: SuiteProgram, max_seconds: float) -> None:
+        self.variant = variant
+        self._program = program
+        self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
+
+    def get_ready(self, case: CaseName) -> float:
+        """Seconds of a verified step."""
+        return self._run(case, 1, verify=True).seconds[0]
+
+    def time(self, case: CaseName, steps: int) -> list[Json]:
+        """So many steps, each an entry in the suite's own format."""
+        entries = self._run(case, steps, verify=False).entries
+        return [entry for entry in entries if entry["run_type"] == "iteration"]
+
+    def _run(self, case: CaseName, steps: int, *, verify: bool) -> SuiteRun:
+        own = replace(case, variant=self.variant)
+        try:
+            result = self._program.run([own], steps, verify=verify, more=[self._limit])
+        except SuiteError as error:
+            raise SideError(str(error)) from error
+        (run,) = result.cases
+        if run.skipped or run.failed:
+            raise SideError(run.skipped or run.failed, is_skip=bool(run.skipped))
+        return run
+
+
+class PeerSide:
+    """One form of the peer, in a process that is started when it is needed, and again if it died.
+    `settings`: what the process said of itself."""
+
+    def __init__(self, name: str, device: str, threads: int, max_seconds: float) -> None:
+        self.form = FORMS[name]
+        self.variant = PREFIX + name
+        self.settings: Json = {}
+        self._device = device
+        self._threads = threads
+        self._max_seconds = max_seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._said: TextIO | None = None
+
+    def _start(self) -> None:
+        """Threads placed as our program places its own, the form's malloc, and where code is kept.
+        In a session of its own: Ctrl-C is for us, who then close its input."""
+        self.close()
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
+            **placed_threads(os.environ),
+            "PYTHONPATH": str(PROJECT / "scripts"),
+            **(KEEPING if self.form["malloc"] == KEEPS else {}),
+        }
+        # closed in close(), with the process
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            (*PEER, self._device),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self.settings = self._ask("hello", form=self.form, threads=self._threads)
+
+    def _ask(self, do: str, **what: object) -> Json:
+        """The answer. SideError where it says that it could not, or has ended."""
+        process, said = self._process, self._said
+        assert process and process.stdin and process.stdout and said
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps({"do": do, **what}) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            status = process.wait()
+            said.seek(0)
+            words = last_words(said.read()) or "it said nothing"
+            raise SideError(f"{self.variant}: its process ended with {status}: {words}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise SideError(f"{self.variant}: {answer['error']}")
+        return answer
+
+    def get_ready(self, case: CaseName) -> float:
+        """Builds the case and warms up; seconds of a step."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        size = problem_sizes()[case.size]
+        self._ask("build", size=size, dtype=case.dtype, batch=case.batch, seq=case.seq)
+        seconds = min(self._ask("warm_up", limit=self._max_seconds)["seconds"])
+        if seconds > self._max_seconds:
+            limit = f"--max-seconds-per-case {self._max_seconds:g}"
+            raise SideError(f"a step took {seconds:.1f} s, more than {limit}", is_skip=True)
+        return seconds
+
+    def time(self, case: CaseName, steps: int) -> list[Json]:
+        """So many steps, each an entry in the suite's own format."""
+        answer = self._ask("time", steps=steps)
+        flops = step_flops(case)
+        return [
+            {
+                "iterations": 1,
+                "real_time": 1e3 * wall,
+                "cpu_time": 1e3 * cpu,
+                "time_unit": "ms",
+                "samples_per_second": case.batch / wall,
+                "tokens_per_second": case.batch * case.seq / wall,
+                "model_flops": flops,
+                "TFLOPS": flops / wall * 1e-12,
+            }
+            for wall, cpu in zip(answer["seconds"], answer["cpu_seconds"], strict=True)
+        ]
+
+    def close(self) -> None:
+        """Lets its process end, and makes it where it does not."""
+        process, self._process = self._process, None
+        if process and process.stdin and process.stdout and self._said:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+            self._said.close()
+
+
+Side = OurSide | PeerSide
+
+
+@dataclass
+class SideRun:
+    """What one side did at a case: the entries of each turn, or the one that says why not."""
+
+    turns: list[list[Json]] = field(default_factory=list)
+    stopped: Json = field(default_factory=dict)
+
+    @property
+    def medians(self) -> list[float]:
+        """The median step of each turn, in seconds."""
+        return [
+            statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in turn)
+            for turn in self.turns
+        ]
+
+
+@dataclass
+class CaseRun:
+    """One case and what each side did. It fills meanwhile: whoever interrupts still has it."""
+
+    case: CaseName
+    sides: dict[str, SideRun]
+
+    def ratio(self, other: str, ours: str) -> Ratio | None:
+        """Times of `other` over those of `ours`, over the turns that both had: above 1, ours is
+        faster."""
+        pairs = list(zip(self.sides[other].medians, self.sides[ours].medians, strict=False))
+        return ratio_of_turns(*zip(*pairs, strict=True)) if pairs else None
+
+
+def measure_case(
+    result: CaseRun, sides: Sequence[Side], turns: int, steps: int, max_seconds: float
+) -> None:
+    """All sides at one case, so many steps a turn, fewer where all turns would take longer than
+    that. Who begins a turn moves on by one each turn."""
+    steps_of: dict[str, int] = {}
+
+    def get_ready(side: Side) -> None:
+        affordable = int(max_seconds / turns / side.get_ready(result.case))
+        steps_of[side.variant] = max(1, min(steps, affordable))
+
+    def take_turn(side: Side) -> None:
+        entries = side.time(result.case, steps_of[side.variant])
+        result.sides[side.variant].turns.append(entries)
+
+    def attempt(side: Side, do: Callable[[Side], None]) -> bool:
+        """Does it, or keeps the reason why not, and no times beside it."""
+        try:
+            do(side)
+        except SideError as reason:
+            result.sides[side.variant] = SideRun(stopped=reason.entry)
+            return False
+        return True
+
+    left = [side for side in sides if attempt(side, get_ready)]
+    for turn in range(turns):
+        first = turn % len(left) if left else 0
+        for side in (*left[first:], *left[:first]):
+            if not attempt(side, take_turn):
+                left.remove(side)
 
 
 # The quickest case there is: it says what our program runs on, and that it runs.
@@ -181,25 +399,16 @@ def peers_document(
     ours: Sequence[OurSide],
     peers: Sequence[PeerSide],
     context: Json,
-    malloc: str,
 ) -> Json:
-    """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one."""
-    contexts = [context, *(c for side in ours for c in side.contexts)]
-    benchmarks, measured = [], set()
-    for number, result in enumerate(results):
-        found = list(entries(result, number * len(result.sides)))
-        benchmarks += found
-        measured |= {result.case} if found else set()
+    """The whole file. `context`: that of any process of ours."""
+    rows = [list(entries(result, i * len(result.sides))) for i, result in enumerate(results)]
+    measured = {result.case for result, found in zip(results, rows, strict=True) if found}
     about = {
-        "forms": {
-            side.variant: asdict(side.form)
-            | {"malloc": malloc if side.form.malloc else "glibc", "measured": side.settings}
-            for side in peers
-        },
-        "turns": options.effort.turns,
-        "steps": options.effort.steps,
-        "max_seconds_per_case": options.effort.max_seconds,
-        "commits": sorted({c["git_commit"] for c in contexts}),
+        "forms": {s.variant: s.form | {"measured": s.settings} for s in peers},
+        "turns": options.turns,
+        "steps": options.steps,
+        "max_seconds_per_case": options.max_seconds_per_case,
+        "commits": [context["git_commit"]],
         # what an interruption left out
         "not_measured": [title(case) for case in options.cases if case not in measured],
         "ratios": [
@@ -211,10 +420,9 @@ def peers_document(
             if (ratio := result.ratio(peer.variant, our.variant))
         ],
     }
-    dirty = any(c["git_dirty"] for c in contexts)
-    # The turns were timed without the proof; what it said in a process of its own is in the rows.
-    context = {**context, "verify": "off", "git_dirty": dirty, "peers": about}
-    return {"context": context, "benchmarks": benchmarks}
+    # the turns were timed without the proof, which had a process of its own
+    context = {**context, "verify": "off", "peers": about}
+    return {"context": context, "benchmarks": list(itertools.chain(*rows))}
 
 
 def read_peers(path: Path) -> Json:
@@ -226,84 +434,53 @@ def read_peers(path: Path) -> Json:
 
 
 def time_of(entries: Sequence[Json]) -> tuple[str, str]:
-    """The median step or what became of it, and a reason for a note."""
+    """The median step or what became of it, and a note on that."""
     last = entries[-1]
     for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
         if key in last:
-            return word, f"{word}: {last[key]}"
+            return word, last[key]
     median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
-    above = [entry["above_peak"] for entry in entries if "above_peak" in entry]
-    return f"{1e3 * median:.4g}", above[-1] if above else ""
+    return f"{1e3 * median:.4g}", next((e["above_peak"] for e in entries if "above_peak" in e), "")
 
 
 def peers_page(document: Json) -> str:
-    """The whole page. Reasons stand below the table of times, numbered, each once."""
-    context = document["context"]
-    about = context["peers"]
-    cells: dict[CaseName, dict[str, list[Json]]] = {}
-    for entry in document["benchmarks"]:
-        case = parse_case_name(entry["run_name"])
-        row = cells.setdefault(replace(case, variant=BASELINE), {})
-        row.setdefault(case.variant, []).append(entry)
-    reasons: dict[str, int] = {}
-
-    def time_text(entries: list[Json] | None) -> str:
-        text, reason = time_of(entries) if entries else ("", "")
-        number = reasons.setdefault(reason, len(reasons) + 1) if reason else None
-        return f"{text} [{number}]" if number else text
-
-    names = list(dict.fromkeys(name for row in cells.values() for name in row))
-    peers = [name for name in names if name.startswith(PREFIX)]
+    """The whole page."""
+    context, about = document["context"], document["context"]["peers"]
+    runs = [
+        (parse_case_name(name), list(found))
+        for name, found in itertools.groupby(document["benchmarks"], lambda e: e["run_name"])
+    ]
+    ours = dict.fromkeys(case.variant for case, _ in runs if not case.variant.startswith(PREFIX))
     ratios = {(row["case"], row["peer"]): Ratio.from_json(row).text() for row in about["ratios"]}
-
-    def ratio_rows(variant: str) -> list[list[str]]:
-        found = {case: str(replace(case, variant=variant)) for case in cells}
-        return [
-            [*points[case], *(ratios.get((name, peer), "") for peer in peers)]
-            for case, name in found.items()
-        ]
-
-    points = {case: (case.size, case.dtype, str(case.batch), str(case.seq)) for case in cells}
-    confidences = {
-        ratio["turns"]: ratio["interval"]["confidence"]
-        for ratio in about["ratios"]
-        if ratio["interval"]
-    }
+    rows = []
+    for case, entries in runs:
+        median, note = time_of(entries)
+        over = [ratios.get((str(replace(case, variant=v)), case.variant), "") for v in ours]
+        point = (case.size, case.dtype, str(case.batch), str(case.seq))
+        rows.append([*point, case.variant, median, *over, note])
     return template(PAGE).render(
         context=context,
         about=about,
         measured=next((f["measured"] for f in about["forms"].values() if f["measured"]), None),
-        confidences=sorted(confidences.items()),
-        ratios=[(name, ratio_rows(name)) for name in reversed(names) if name not in peers],
-        times=[
-            [*points[case], *(time_text(row.get(name)) for name in names)]
-            for case, row in cells.items()
+        columns=[
+            "size",
+            "dtype",
+            "batch",
+            "seq",
+            "side",
+            "ms",
+            *(f"over {v}" for v in ours),
+            "note",
         ],
-        axes=["size", "dtype", "batch", "seq"],
-        peers=peers,
-        variants=names,
-        reasons=list(reasons),
+        rows=rows,
     )
 
 
-def output_files(options: argparse.Namespace) -> tuple[Path, Path]:
-    """JSON and tables; BadInputError where they cannot be written, before anything is measured."""
-    folder = run_folder("peers", RESULTS)
-    files = options.out or folder / "peers.json", options.markdown or folder / "PEERS.md"
-    for path in files:
-        if path.is_dir():
-            raise BadInputError(f"'{path}': must be a file, not a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(path.parent, os.W_OK):
-            raise BadInputError(f"'{path}': its folder cannot be written to")
-    return files
-
-
-def write(document: Json, files: tuple[Path, Path]) -> str:
+def write(document: Json, folder: Path) -> str:
     """Both files; the page."""
     page = peers_page(document)
-    write_whole(files[0], json.dumps(document, indent=1) + "\n")
-    write_whole(files[1], page)
+    write_whole(folder / RESULT, json.dumps(document, indent=1) + "\n")
+    write_whole(folder / "PEERS.md", page)
     return page
 
 
@@ -318,15 +495,12 @@ def our_program(options: argparse.Namespace) -> SuiteProgram:
     return program
 
 
-def measure(
-    options: argparse.Namespace, program: SuiteProgram, files: tuple[Path, Path]
-) -> tuple[int, str]:
+def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) -> tuple[int, str]:
     """All cases, written after each; the exit status, and the page if anything was measured."""
     context = program.run([QUICKEST], 1).context
-    malloc, limit = caching_malloc(), options.effort.max_seconds
+    limit, of_peers = options.max_seconds_per_case, (options.device, context["threads"])
     ours = [OurSide(variant, program, limit) for variant in options.variants]
-    start = partial(start_peer, malloc=malloc, device=options.device)
-    peers = [PeerSide(FORMS[name], start, context["threads"], limit) for name in options.forms]
+    peers = [PeerSide(name, *of_peers, limit) for name in options.forms]
     sides = [*ours, *peers]
     results: list[CaseRun] = []
     begin, page, is_interrupted = time.monotonic(), "", False
@@ -334,17 +508,17 @@ def measure(
         for number, case in enumerate(options.cases, start=1):
             spent = time.monotonic() - begin
             say(f"[{number}/{len(options.cases)}] {title(case)}  ({spent:.0f} s so far)")
+            results.append(CaseRun(case, {side.variant: SideRun() for side in sides}))
             try:
-                measure_case(case, sides, options.effort, say, results.append)
+                measure_case(results[-1], sides, options.turns, options.steps, limit)
             except KeyboardInterrupt:
                 say("interrupted")
                 is_interrupted = True
-            document = peers_document(options, results, ours, peers, context, malloc.description)
-            page = write(document, files)
+            page = write(peers_document(options, results, ours, peers, context), folder)
             if is_interrupted:
                 return INTERRUPTED, page
     finally:
-        for side in sides:
+        for side in peers:
             side.close()
     runs = [run for result in results for run in result.sides.values()]
     return int(any("error_occurred" in run.stopped for run in runs)), page
@@ -353,16 +527,14 @@ def measure(
 def main(arguments: Sequence[str]) -> int:
     """Measures; --from: the tables of an earlier result."""
     options = parse_options(arguments)
-    if options.source:
-        document = read_peers(options.source)
-        files = output_files(options)
-        status, page = 0, write(document, files)
-    else:
-        # before there is a folder
-        program = our_program(options)
-        files = output_files(options)
-        status, page = measure(options, program, files)
-    for path in files:
-        say(f"wrote {path}")
+    # a result in results/reference has its page elsewhere
+    is_run = options.source and options.source.name == RESULT
+    folder = options.output or (options.source.parent if is_run else run_folder("peers", RESULTS))
+    # before there is a folder
+    document = read_peers(options.source) if options.source else None
+    program = None if document else our_program(options)
+    folder.mkdir(parents=True, exist_ok=True)
+    status, page = (0, write(document, folder)) if document else measure(options, program, folder)
     print(page, end="")
+    print(folder)
     return status

@@ -293,6 +293,7 @@ OPTIMIZATIONS: dict[str, Sequence[tuple[str, str]]] = {
     MIXED: [(BASELINE, dtype) for dtype in ("amp_bf16", "amp_f16", "bf16", "f16")],
     FUSION: [(name, "") for name in FUSED],
 }
+PEAK = "peak_memory_MiB"
 # Components whose intermediate tensors a fused kernel keeps to itself.
 FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
 
@@ -331,15 +332,15 @@ def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
     """Of those optimizations that the study measured at this point."""
 
     def measured(row: str, dtype: str) -> Cell | None:
-        cell = study.main.get(row, replace(point, dtype=dtype or point.dtype))
-        return cell if cell and cell.can_run and cell.peak_mib is not None else None
+        cell = study.get(row, replace(point, dtype=dtype or point.dtype))
+        return cell if cell and cell.can_run and cell.counter(PEAK) is not None else None
 
     found, before = [], measured(BASELINE, "")
     for name, places in OPTIMIZATIONS.items() if before else ():
         effects = [
             Effect(
                 name,
-                (before.peak_mib - cell.peak_mib) * 2**20,
+                (before.counter(PEAK) - cell.counter(PEAK)) * 2**20,
                 f"measured: `{dtype or row}` at {cell.point.title}",
             )
             for row, dtype in places

@@ -1,8 +1,7 @@
 """FLOPs of LlamaForCausalLM as torch's own counter counts them, over a grid of dimensions.
 
-FlopCounterMode looks at the shapes of the products that are really dispatched, forward and
-backward. The grid is really computed, on the CPU; the named sizes run on the meta device, where
-tensors have shapes and no values.
+FlopCounterMode looks at the shapes of the GEMMs that are really dispatched, forward and backward,
+on the meta device, where tensors have shapes and no values.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -39,7 +36,7 @@ DIMENSIONS = (
 
 
 def small_sizes() -> dict[str, dict[str, int]]:
-    """44 sizes that a processor runs in milliseconds, by name."""
+    """44 sizes by name."""
     sizes = {}
     for i, (hidden_dim, heads) in enumerate(product((32, 64, 96, 128), HEADS.split())):
         n_heads, n_kv_heads = map(int, heads.split(","))
@@ -57,21 +54,6 @@ def named_sizes() -> dict[str, dict[str, int]]:
 Outputs = tuple[torch.Tensor, ...]
 # FLOPs by component, then by pass.
 Flops = dict[str, dict[str, int]]
-DESCRIPTION = [
-    "FLOPs of LlamaForCausalLM with eager attention, counted by torch.utils.flop_counter;",
-    "a multiply-add is 2; backward is forward+backward less forward, both counted",
-    "hidden-state inputs of a component require gradients; loss is LM head and cross-entropy",
-    "attention_scores.forward: the batched products (aten.bmm) among attention.forward, which are",
-    "scores and probabilities x values; masked_forward: the part of it whose pairs of positions",
-    "the model's own causal mask hides, the pairs counted in that mask",
-    "model_as_counted.forward and full_step_as_counted.train: what was counted for the whole model",
-    "the model multiplies positions by rotary frequencies in each forward; our table is made once:",
-    "rotary_table is that module's own count; model.forward = model_as_counted.forward less",
-    "rotary_table.forward, full_step.train = full_step_as_counted.train less the same",
-    "full_step_as_counted.train is forward, backward and one AdamW(foreach=False) step under one",
-    "counter; optimizer.update is that step alone",
-    "uncounted_operators: all that ran and is not in the counter's registry, in any configuration",
-]
 
 
 class RotaryOnCpu(torch.nn.Module):
@@ -88,25 +70,6 @@ class RotaryOnCpu(torch.nn.Module):
         return cos.to(x.device), sin.to(x.device)
 
 
-class Dispatched(TorchDispatchMode):
-    """Tells `note` of every operator that runs, and of what it answers."""
-
-    def __init__(self, note: Callable[[Any, object], None]) -> None:
-        super().__init__()
-        self.note = note
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 -- an OpOverload, whose type torch keeps to itself
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        results = func(*args, **(kwargs or {}))
-        self.note(func, results)
-        return results
-
-
 def backward(outputs: Outputs) -> None:
     """Of all outputs at once, from gradients of ones."""
     torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
@@ -115,24 +78,22 @@ def backward(outputs: Outputs) -> None:
 class ComponentCounter:
     """Counts one model's components at one shape."""
 
-    def __init__(self, size: Size, device: str = "meta") -> None:
+    def __init__(self, size: Size) -> None:
         self.size = size
-        self.device = torch.device(device)
-        self.operators: set[Any] = set()
         config = llama_config(size)
-        with self.device:
+        with torch.device("meta"):
             self.model = LlamaForCausalLM(config)
         self.model.model.rotary_emb = RotaryOnCpu(LlamaRotaryEmbedding(config))
         shape = (size["batch"], size["seq"])
-        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
         self.rotary_inputs = (self.hidden_states(), self.tokens)
         self.angles = self.model.model.rotary_emb(*self.rotary_inputs)
-        self.mask = torch.zeros((1, 1, size["seq"], size["seq"]), device=device)
+        self.mask = torch.zeros((1, 1, size["seq"], size["seq"]), device="meta")
 
     def hidden_states(self, *shape: int) -> torch.Tensor:
         """A new input that requires gradients, [B, S, D] unless a shape is given."""
         shape = shape or (*self.tokens.shape, self.size["hidden_dim"])
-        return torch.ones(shape, device=self.device, requires_grad=True)
+        return torch.ones(shape, device="meta", requires_grad=True)
 
     def heads(self, kind: str) -> torch.Tensor:
         """Queries or keys, [B, heads, S, head_dim]."""
@@ -166,9 +127,7 @@ class ComponentCounter:
 
     def by_operator(self, work: Callable[[], object]) -> dict[str, int]:
         """FLOPs of one call by operator, e.g. aten.bmm."""
-        noting = Dispatched(lambda operator, _: self.operators.add(operator._overloadpacket))
-        # that one outside: it sees what the counter passes on
-        with noting, FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter:
             work()
         counts = counter.get_flop_counts().get("Global", {})
         return {str(packet): count for packet, count in counts.items()}
@@ -196,7 +155,7 @@ class ComponentCounter:
         optimizer.step()
 
     def count(self) -> Flops:
-        """Every component and pass; see DESCRIPTION."""
+        """Every component and pass; fixtures/golden/README.md says what each figure is."""
         flops: Flops = {name: self.passes(call) for name, call in self.components().items()}
         table = self.counted(lambda: self.model.model.rotary_emb(*self.rotary_inputs))
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False, fused=False)
@@ -229,26 +188,14 @@ def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
     return int(torch.count_nonzero(mask)), mask.numel()
 
 
-def count_flops(size: Size, device: str = "meta") -> tuple[Flops, set[str]]:
-    """FLOPs by component and pass, and the operators that the counter has no formula for."""
-    counter = ComponentCounter(size, device)
-    flops = counter.count()
-    return flops, {str(packet) for packet in counter.operators if packet not in flop_registry}
-
-
 def flops_json() -> str:
     """The content of flops.json, one line a configuration."""
-    uncounted: set[str] = set()
-    configurations = []
-    for sizes, device in ((small_sizes(), "cpu"), (named_sizes(), "meta")):
-        for name, size in sizes.items():
-            flops, operators = count_flops(size, device)
-            configurations.append({"name": name, **size, "flops": flops})
-            uncounted |= operators
+    sizes = small_sizes() | named_sizes()
     document = {
-        "description": DESCRIPTION,
         "torch": torch.__version__.split("+")[0],
-        "uncounted_operators": sorted(uncounted),
-        "configurations": configurations,
+        "configurations": [
+            {"name": name, **size, "flops": ComponentCounter(size).count()}
+            for name, size in sizes.items()
+        ],
     }
-    return compact_json(document, expanded=("description", "configurations"))
+    return compact_json(document, expanded=("configurations",))

@@ -10,14 +10,12 @@ Nothing here or in the modules beside it needs more than torch brings and requir
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch.overrides import TorchFunctionMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -27,18 +25,6 @@ ROPE_THETA = 10000.0
 # Dimensions of a model by their names in fixtures/problem_sizes.json.
 Size = Mapping[str, int]
 Tensors = dict[str, torch.Tensor]
-
-
-def other_transformers() -> str | None:
-    """What to tell of a version that is not the pinned one; nothing of that itself."""
-    requirements = (PROJECT / "requirements-oracle.in").read_text()
-    (pinned,) = re.findall(r"^transformers==([\w.]+)", requirements, re.MULTILINE)
-    if transformers.__version__ == pinned:
-        return None
-    return (
-        f"transformers {transformers.__version__} is not the pinned {pinned}: "
-        "python3 -m pip install -r requirements-oracle.txt"
-    )
 
 
 def llama_config(size: Size) -> LlamaConfig:
