@@ -194,12 +194,10 @@ def read_scaling_result(path: Path) -> ScalingResult:
 
 @dataclass(frozen=True)
 class ReadRun:
-    """`failures`: numbers of ranks without a usable result, those known before first. `unread`: of
-    the others, how many."""
+    """`failures`: numbers of ranks without a usable result, those known before first."""
 
     results: Sequence[ScalingResult]
     failures: tuple[Failure, ...]
-    unread: int
 
 
 def _stated(path: Path) -> list[Failure]:
@@ -233,4 +231,4 @@ def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:
         raise refused[0][1]
     failed = {failure.ranks for failure in known}
     unread = [Failure(ranks, 1, str(error)) for ranks, error in refused if ranks not in failed]
-    return ReadRun(found, (*known, *unread), len(unread))
+    return ReadRun(found, (*known, *unread))

@@ -24,7 +24,6 @@ from tinyllama_tools.stats.laws import (
     HeldOutCell,
     Law,
     LawRefusedError,
-    RangeKind,
     check_held_out,
     fit_time_law,
 )
@@ -199,14 +198,6 @@ def time_fits(results: ResultSet) -> list[SeriesFit]:
         fitted += not of.refusal
         found[of.series] = of
     return [found[one.series] for one in unfitted]
-
-
-def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
-    """What the ranges of all of them hold; of one round where any series has but one."""
-    kinds = {fit.law.range_kind for fit in fits if fit.law is not None}
-    if RangeKind.ONE_ROUND in kinds:
-        return RangeKind.ONE_ROUND
-    return kinds.pop() if kinds else RangeKind.NEW_ROUNDS
 
 
 def held_out_by_size(fits: Sequence[SeriesFit]) -> dict[str, list[HeldOutCell]]:

@@ -265,10 +265,11 @@ def _of_models(inputs: ReportInputs) -> Iterator[Row]:
         covered = 100 * sum(held.is_covered for held in found) / len(found)
         yield f"held_out/time/{size}/median_error_percent", error, "%"
         yield f"held_out/time/{size}/covered_percent", covered, "%"
-    for of in (step.prediction for step in inputs.predictions.steps):
+    for step in inputs.predictions.steps:
+        of, memory = step.prediction, step.cost.predicted_memory_bytes
         for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
             yield f"{of.name}/predicted_time{end}", seconds, "s"
-        yield f"{of.name}/predicted_memory", of.memory_bytes / 2**20, "MiB"
+        yield f"{of.name}/predicted_memory", memory / 2**20, "MiB"
 
 
 def _of_ranks(inputs: ReportInputs) -> Iterator[Row]:
@@ -282,12 +283,9 @@ def _of_ranks(inputs: ReportInputs) -> Iterator[Row]:
                     continue
                 known.add(name)
                 yield f"{name}/time", point.seconds.median, "s"
-                shares = {
-                    f"{result.scaling}_efficiency": point.efficiency,
-                    "communication": point.communication,
-                }
-                for what, share in shares.items():
-                    yield f"{name}/{what}_percent", share.median if share else None, "%"
+                whole, free = point.efficiency, point.communication_free
+                yield f"{name}/{result.scaling}_efficiency_percent", whole and whole.median, "%"
+                yield f"{name}/communication_percent", 100 - free.median if free else None, "%"
 
 
 def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:

@@ -121,14 +121,13 @@ METHOD = (
     "Predictions, not measurements: the sum over a step's parts of FLOPs over the rates attained "
     "here, bytes over bandwidth and starts of operators. The range of a time is a 95 % interval "
     "where at least two sizes were measured, each of which is predicted from the others, and an "
-    "assumption where one was; that of memory is the largest misfit of a measured step. A step that"
-    " was run and is called a prediction checks it: the rates do not know of it."
+    "assumption where one was. A step that was run and is called a prediction checks it: the rates "
+    "do not know of it."
 )
 COLUMNS = (
     *("size", "batch x sequence", "parameters [10⁶]", "predicted time [s]", "from [s]", "to [s]"),
     *("from and to", "measured time [s]", "off by [%]", "inside the range", "peak memory [GiB]"),
-    *("memory from [GiB]", "memory to [GiB]", "memory off by [%]", "inside its range", "fits"),
-    "kind",
+    *("memory off by [%]", "fits", "kind"),
 )
 RATE_COLUMNS = (
     *("part", "cells", "GEMMs [GFLOP/s]", "start of an operator [us]", "operators"),
@@ -136,25 +135,22 @@ RATE_COLUMNS = (
 )
 
 
-def _against(value: float, low: float, high: float, measured: float | None) -> tuple[Cell, Cell]:
-    """Percent of the measured, above 0 where too much was predicted, and whether it is inside."""
-    if not measured:
-        return None, ""
+def _off(value: float, measured: float | None) -> Cell:
+    """Percent of the measured, above 0 where too much was predicted."""
     # memory that is right to the byte is off by what the counter in MiB rounds
-    off = round(100 * (value / measured - 1), 3)
-    return off, "yes" if low <= measured <= high else "no"
+    return round(100 * (value / measured - 1), 3) if measured else None
 
 
 def _prediction_row(step: PredictedStep) -> list[Cell]:
     of, cost, case = step.prediction, step.cost, step.measured
     seconds = case.median_seconds if case else None
     peak = MIB * case.counters.get(PEAK_MEMORY, 0.0) if case else None
-    memory = (of.memory_bytes, of.memory_low, of.memory_high)
+    inside = ("yes" if of.low <= seconds <= of.high else "no") if case else ""
     return [
         *(cost.name.size, shape_text(cost.name), cost.parameters / MEGA),
         *(of.seconds, of.low, of.high, of.range_words),
-        *(seconds, *_against(of.seconds, of.low, of.high, seconds)),
-        *(*(size / GIB for size in memory), *_against(*memory, peak)),
+        *(seconds, _off(of.seconds, seconds), inside),
+        *(cost.predicted_memory_bytes / GIB, _off(cost.predicted_memory_bytes, peak)),
         "yes" if cost.fits else cost.reason or "no",
         step.kind,
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
-from tinyllama_tools.models.data_parallel import RANKS, Estimate, LossPart
+from tinyllama_tools.models.data_parallel import RANKS, Estimate
 from tinyllama_tools.report.document import (
     COLOURS,
     DASHES,
@@ -51,9 +51,8 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "Parallel efficiency",
         "ranks | mode | batch of a rank = batch | step [ms] = seconds.median | "
         "samples/s = samples_per_second | efficiency [%] | speed-up = speedup | "
-        "communication [%] | of step without it [%] = communication_free | "
-        "overlap hides [%] = overlap | "
-        "hidden of all-reduce [%] = hidden | processor of all-reduce [%] = busy",
+        "of step without communication [%] = communication_free | "
+        "overlap hides [%] = overlap | processor of all-reduce [%] = busy",
         "Medians over rounds; in brackets the exact interval of the median, of 95 % confidence "
         "unless another one is named.",
     ),
@@ -97,9 +96,8 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
     "local_steps": (
         "Local steps",
         "step = name | kind | local step [ms] = seconds | from [ms] = low | to [ms] = high | "
-        "range = range_words | small batches known = knows_small_batches | source",
-        "One device's step, without communication; measured ones are taken as they are. Where "
-        "small batches are not known, time is taken as proportional to the samples.",
+        "range = range_words | source",
+        "One device's step, without communication; measured ones are taken as they are.",
     ),
     "projection_links": (
         "Links of the projections",
@@ -121,8 +119,7 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "batch of a device = batch | local [ms] = local_seconds | "
         "communication [ms] = communication_seconds | all-reduce = algorithm | "
         "step from [ms] = seconds_low | step to [ms] = seconds_high | "
-        "with the measured overlap [ms] = seconds_between | efficiency from [%] = efficiency_low | "
-        "efficiency to [%] = efficiency_high | kind",
+        "efficiency from [%] = efficiency_low | efficiency to [%] = efficiency_high | kind",
         "Projections, not measurements. A step's time is from all communication hidden that can be "
         "to nothing hidden, its efficiency the other way round. The range of a predicted local "
         "step is not in them: Local steps has it.",
@@ -152,14 +149,6 @@ def _table(identity: str, rows: Iterable[Any]) -> Table:
         cells.append([_cell(row, path or name, unit) for row in found])
     rows = list(zip(*cells, strict=True))
     return Table(identity, title, headings, rows, note, is_key=identity in KEY_TABLES)
-
-
-def _losses(analysis: Analysis) -> Iterator[Json]:
-    """The parts that make up what is missing to an ideal step, and the efficiency before them."""
-    for one in analysis.waterfalls:
-        if not one.refusal:
-            whole = LossPart("efficiency", one.efficiency, None, None)
-            yield from ({"ranks": one.ranks, **asdict(part)} for part in (whole, *one.parts))
 
 
 def _ranks(analysis: Analysis) -> Iterator[Json]:
@@ -196,7 +185,7 @@ def tables_of(
     """Those with rows. `projection`: of scaling.json. `devices`: numbers of them to show."""
     rows: dict[str, Iterable[Any]] = {
         "parallel_efficiency": analysis.points,
-        "scaling_losses": _losses(analysis),
+        "scaling_losses": analysis.losses,
         "rank_steps": _ranks(analysis),
         "collective_fits": analysis.fits,
         "collective_rates": _rates(analysis),
@@ -249,9 +238,6 @@ def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) ->
     for refusal in analysis.refused:
         what, _, reason = refusal.partition(": ")
         yield Omission("latency and bandwidth", what, reason)
-    for one in analysis.waterfalls:
-        if one.refusal:
-            yield Omission("loss of a step", f"{title}, {one.ranks} ranks", one.refusal)
 
 
 def _lines(points: Iterable[tuple[str, float, float, float, float]]) -> list[Json]:
@@ -285,10 +271,10 @@ def speedup_figure(identity: str, analysis: Analysis) -> Figure:
 
 def loss_figure(identity: str, analysis: Analysis) -> Figure:
     """Efficiency and losses as parts of a step, which make up 100 %."""
-    rows, traces = list(_losses(analysis)), []
-    for name in dict.fromkeys(row["name"] for row in rows):
-        of = [row for row in rows if row["name"] == name]
-        labels, shares = [f"{row['ranks']} ranks" for row in of], [row["percent"] for row in of]
+    traces = []
+    for name in dict.fromkeys(row.name for row in analysis.losses):
+        of = [row for row in analysis.losses if row.name == name]
+        labels, shares = [f"{row.ranks} ranks" for row in of], [row.percent for row in of]
         traces.append(bars(name, labels, shares, colour=None if traces else LIGHT))
     axes = layout(axis("", type="category"), axis("share of the step", "%"), barmode="relative")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."

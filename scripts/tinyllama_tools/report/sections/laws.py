@@ -18,7 +18,6 @@ from tinyllama_tools.report.analysis import (
     best_of_each,
     held_out_by_size,
     is_own_shape,
-    range_kind,
     refused,
     size_rank,
     steps,
@@ -50,6 +49,7 @@ from tinyllama_tools.report.document import (
     spaced,
     step_text,
 )
+from tinyllama_tools.stats.laws import RANGES
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -104,7 +104,7 @@ def law_figure(fit: SeriesFit) -> Figure:
         traces.append(markers("predicted without them", where, values, colour=HELD_OUT, **more))
     note = f"No law: {fit.refusal}."
     if fit.law is not None:
-        held = f". Bars: {fit.law.range_kind.short}." if fit.held_out else ""
+        held = ". Bars: the law's range." if fit.held_out else ""
         note = f"{fit.law.formula}{held}"
     lengths = [point.seq for point in fit.points]
     sequence = axis("sequence", "tokens", log=True, ticks=lengths)
@@ -142,7 +142,7 @@ def law_table(fits: Sequence[SeriesFit]) -> Table:
         *("series", "sizes", *of_terms, "largest residual [%]", "held out", "covered"),
         *("median error [%]", "largest error [%]"),
     )
-    note = f"{range_kind(fits).meaning} A term whose range reaches 0 may not be there."
+    note = f"{RANGES} A term whose range reaches 0 may not be there."
     return Table("time_laws", "Laws of time", columns, rows, note)
 
 
@@ -160,11 +160,10 @@ def held_out_table(fits: Sequence[SeriesFit]) -> Table:
         *("size", "held-out cells", "median error [%]", "which is", "largest error [%]"),
         *("covered [%]", "median width [%]"),
     )
-    kind = range_kind(fits)
     note = (
         "Cells of half the largest batch x sequence and more were left out of the fit and "
         "predicted from the others: they are of the same rounds. Covered: how many lie in the "
-        f"law's range ({kind.short}), whose median width is given in percent. {kind.meaning}"
+        f"law's range, whose median width is given in percent. {RANGES}"
     )
     title = "Held-out cells by size"
     return Table("held_out_time", title, columns, rows, note, is_key=True)

@@ -66,7 +66,7 @@ def growth(inputs: ReportInputs) -> Iterator[Fact]:
         covered = sum(held.is_covered for held in fit.held_out)
         note = (
             f"off the largest cells, predicted without them; {covered} of {len(fit.held_out)} "
-            f"inside the {fit.law.range_kind.short}"
+            "inside the law's range"
         )
         yield Fact("held-out cells, median", f"{error:.1f} %", note)
 
