@@ -191,9 +191,7 @@ def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None
     path = tmp_path / "links.json"
     for key, value, said in (
         ("devices_per_node", 6, "devices_per_node: 6 is not one of [1, 2, 4"),
-        ("device_link", None, "device_link: None is not of type 'object'"),
         ("network_link.latency_us", math.nan, "latency_us: nan is not"),
-        ("network_link.source.latency", "", "source.latency: '' "),
     ):
         changed = json.loads(FIXTURE.read_text(encoding="utf-8"))
         set_key(changed, f"interconnects.0.{key}", value)

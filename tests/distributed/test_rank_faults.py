@@ -49,18 +49,6 @@ def test_a_lost_rank_is_named_by_all_others(
         assert len(summary(tmp_path)["steps"]) >= 3
 
 
-def test_weights_are_saved_of_whole_steps_only(train_program: Path, tmp_path: Path) -> None:
-    """What a lost rank interrupts is the sum of some ranks' gradients."""
-    options = (*ENDLESS, f"--save-weights={tmp_path / 'weights'}", f"--output-dir={tmp_path}")
-    with Ranks(train_program, 2, [options] * 2) as started:
-        started.wait_for("Step 3/")
-        started.processes[1].kill()
-        (end,) = started.ends(LONGEST_S, but=1)
-    assert end.status == 1 and "rank 1 does not answer" in end.error
-    assert len(summary(tmp_path)["steps"]) >= 3
-    assert not list((tmp_path / "weights").iterdir())
-
-
 def rounds_in(text: str) -> int:
     """Of the overlapped step."""
     rows = json.loads(text)["benchmarks"]

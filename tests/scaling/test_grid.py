@@ -353,18 +353,14 @@ def test_options_make_the_plan(arguments: str, plan: GridPlan | None) -> None:
     )
 
 
-LIST = "must be a whole number of 1 or more"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ("", "required: SIZE"),
         ("tony", "size 'tony': must be one of tiny"),
-        ("tiny --num-steps=0", "'0': must be a whole number"),
         ("tiny --max-minutes=x", "'x': must be a positive number of minutes"),
         *(
-            (f"--grid tiny --grid-batch={text}", f"--grid-batch: '{text}': {LIST}")
+            (f"--grid tiny --grid-batch={text}", f"--grid-batch: '{text}': must be a whole number")
             for text in ("0", "4,", "²", "1" * 30, "1:8", "8:4:*2", "1:8:+0", "1:8:*1", "1:1001:+1")
         ),
         ("--grid tiny --grid-components=fnn", "component 'fnn': must be one of embedding"),

@@ -30,7 +30,6 @@ from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CollectiveName
     from tinyllama_tools.data.ranks import Row
 
 RING, TREE, NONE = "ring", "tree", "none"
@@ -256,7 +255,7 @@ def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) 
     )
 
 
-def fit_collectives(rows: Sequence[Row[CollectiveName]]) -> tuple[list[AlphaBeta], list[str]]:
+def fit_collectives(rows: Sequence[Row]) -> tuple[list[AlphaBeta], list[str]]:
     """One fit for each operation and number of ranks above 1; and the refusals."""
     fits, refused = [], []
     for operation in OPERATIONS:

@@ -40,7 +40,6 @@ from tinyllama_tools.data.names import (
     STEPS,
     STRONG,
     CaseName,
-    CollectiveName,
 )
 from tinyllama_tools.models.collectives import (
     AlphaBeta,
@@ -168,7 +167,7 @@ class LossPart:
     high: float | None
 
 
-def losses_of(result: ScalingResult, step: Row[CaseName]) -> Iterator[LossPart]:
+def losses_of(result: ScalingResult, step: Row) -> Iterator[LossPart]:
     """Of a data-parallel step, the efficiency first; of the rounds that have every counter."""
     names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
     if result.scaling != STRONG:
@@ -282,7 +281,7 @@ class Analysis:
         return (self.results[0].context.get("device") or {}).get("name", "")
 
     @property
-    def collectives(self) -> list[Row[CollectiveName]]:
+    def collectives(self) -> list[Row]:
         """Of all worlds."""
         return [row for result in self.results for row in result.collectives]
 

@@ -3,12 +3,11 @@ scripts/scaling shows the same tables."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
+from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
 from tinyllama_tools.models.data_parallel import RANKS, Estimate
 from tinyllama_tools.report.document import (
@@ -60,11 +59,6 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "Where the rest of an ideal step went",
         "ranks | part = name | of the step [%] = percent | from [%] = low | to [%] = high",
         "Means over rounds with 95 % intervals; those of one number of ranks add up to 100 %.",
-    ),
-    "rank_steps": (
-        "Ranks without communication",
-        "ranks | rank | node | cores | local step [ms] = seconds",
-        "Medians over all steps of all rounds.",
     ),
     "collective_fits": (
         "Latency and bandwidth of collectives",
@@ -151,17 +145,6 @@ def _table(identity: str, rows: Iterable[Any]) -> Table:
     return Table(identity, title, headings, rows, note, is_key=identity in KEY_TABLES)
 
 
-def _ranks(analysis: Analysis) -> Iterator[Json]:
-    """Which ranks are slow where they do not wait for each other."""
-    for result in analysis.results:
-        row = result.steps.get(LOCAL)
-        rounds = result.rank_samples.get(str(row.name), ()) if row is not None else ()
-        # the same order as that of the ranks
-        for place, *of_rounds in zip(result.distributed["ranks"], *rounds, strict=False):
-            if seconds := [second for one in of_rounds for second in one]:
-                yield {"ranks": result.ranks, "seconds": statistics.median(seconds), **place}
-
-
 def _rates(analysis: Analysis) -> Iterator[Json]:
     for row in analysis.collectives:
         seconds, rate = row.median_seconds, row.name.bytes / row.median_seconds
@@ -186,7 +169,6 @@ def tables_of(
     rows: dict[str, Iterable[Any]] = {
         "parallel_efficiency": analysis.points,
         "scaling_losses": analysis.losses,
-        "rank_steps": _ranks(analysis),
         "collective_fits": analysis.fits,
         "collective_rates": _rates(analysis),
         "projection_checks": analysis.checks,
