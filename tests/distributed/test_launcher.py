@@ -126,22 +126,23 @@ def test_what_cannot_be_started_is_told(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "ranks", "words"),
+    ("fault", "worlds", "status", "failing", "words"),
     [
-        ("1:dies", 1, [2], "rank 1 of 2 was ended by SIGKILL"),
-        ("1:hangs", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
-        ("1:ignores_sigterm", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
+        ("1:dies", "2", 1, [2], "rank 1 of 2 was ended by SIGKILL"),
+        ("1:hangs", "2", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
+        ("1:ignores_sigterm", "2", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
         # the next world is measured after a wrong result, not after a refused option
-        ("1:fails", 1, [2, 4], "gradients differ by 0.5"),
-        ("0:refuses", 2, [2], "must be one of tiny, small"),
+        ("1:fails", "2,4", 1, [2, 4], "gradients differ by 0.5"),
+        ("0:refuses", "2,4", 2, [2], "must be one of tiny, small"),
     ],
 )
 def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     launch: Launch,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
+    worlds: str,
     status: int,
-    ranks: list[int],
+    failing: list[int],
     words: str,
 ) -> None:
     monkeypatch.setenv("FAKE_FAULT", fault)
@@ -149,10 +150,8 @@ def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     # a test need not wait for a rank that hangs as people do
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1 if hangs else SOON)
     monkeypatch.setattr(measuring, "TERM_SECONDS", 0.3)
-    found, failures = launch.measure(
-        f"--processes=2{',4' * (status == 2 or 4 in ranks)}", "--timeout=0.5"
-    )
-    assert (found, [failure.ranks for failure in failures]) == (status, ranks)
+    found, failures = launch.measure(f"--processes={worlds}", "--timeout=0.5")
+    assert (found, [failure.ranks for failure in failures]) == (status, failing)
     assert re.search(words, failures[0].words, re.DOTALL)
     assert failures[0].words.endswith("; ended by force: 1") == hangs
     assert f"2 ranks: {failures[0].words}" in launch.said.getvalue()

@@ -161,7 +161,7 @@ def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_p
             analysis_of(folder)
     write_world(folder, World(ranks=2)).unlink()
     write_world(folder, World(ranks=4, bucket_MiB=1.0))
-    said = "ranks_4.json: bucket_MiB is 1.0, in ranks_2_2.json 25.0"
+    said = "ranks_4.json: distributed.bucket_MiB is 1.0, in ranks_2_2.json 25.0"
     assert said in analysis_of(folder).warnings
 
 

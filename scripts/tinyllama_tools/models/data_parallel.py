@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from scipy import stats
 
 from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.machine import first_difference
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
@@ -294,18 +295,18 @@ class Analysis:
 
 
 # what must not differ between the worlds of one run
-SAME = ("device", "git_commit", "git_dirty", "torch_version", "threads", "seed")
-SAME_RANKS = ("backend", "bucket_MiB", "scaling", "gradient_bytes")
-# of a world of one, which talks to nobody
-NO_BACKEND = "none"
+SAME = (
+    *("device", "git_commit", "git_dirty", "torch_version", "threads", "seed"),
+    *("distributed.bucket_MiB", "distributed.scaling", "distributed.gradient_bytes"),
+)
 
 
-def _differences(first: ScalingResult, other: ScalingResult) -> Iterator[str]:
-    pairs = [(key, first.context.get(key), other.context.get(key)) for key in SAME]
-    pairs += [(key, first.distributed[key], other.distributed[key]) for key in SAME_RANKS]
-    for key, here, there in pairs:
-        if here != there and not (key == "backend" and NO_BACKEND in (here, there)):
-            yield f"{other.path.name}: {key} is {there}, in {first.path.name} {here}"
+def _differences(ordered: Sequence[ScalingResult]) -> Iterator[str]:
+    first = ordered[0]
+    for other in ordered[1:]:
+        if found := first_difference(first.context, other.context, SAME):
+            what = f"{found.name} is {found.there}, in {first.path.name} {found.here}"
+            yield f"{other.path.name}: {what}"
 
 
 def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
@@ -348,5 +349,5 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
         tuple(checks),
         tuple(refused),
         {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
-        tuple(text for other in ordered[1:] for text in _differences(ordered[0], other)),
+        tuple(_differences(ordered)),
     )
