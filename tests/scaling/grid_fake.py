@@ -131,6 +131,7 @@ def _measure(options: list[str], told: Json, milliseconds: float) -> int:
     context = {
         **{"host_name": "host_0123abcd", "settings": {}, "schema_version": 3},
         **{"git_commit": told.get("commit", "abc"), "verify": value(options, "verify")},
+        "sizes": {key: {"n_layers": 4} for key in value(options, "sizes").split(",")},
     }
     rows = _journaled(journal, context, resumes="--resume" in options)
     names, parent = list(_names(options)), os.getppid()

@@ -193,6 +193,8 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     assert len(kept) == (CASES if rounds_done else CASES // 2)
     tell(tmp_path)
     assert run_grid(tmp_path, "--resume") == 0
+    said = capsys.readouterr().err
+    assert (f"round 1/1: {CASES - len(kept)} cases" in said) == (rounds_done == 0)
     assert len(measuring_calls(tmp_path)) == before + left
     assert journaled(tmp_path, 1)[: len(kept)] == kept
     for name in ("round_1.json", "products.json", "check.json"):

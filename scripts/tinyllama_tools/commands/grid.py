@@ -304,7 +304,7 @@ CASE_LINE = re.compile(r"\[\d+/\d+\] (?P<name>\S+)  (?P<outcome>.*)")
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 
 
-def journal_options(result: Path, like: Path, verify: str) -> list[str]:
+def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
     """--journal, and --resume where there is something to continue.
 
     A new journal begins with the header of the journal `like`, without its peaks: the program then
@@ -315,7 +315,7 @@ def journal_options(result: Path, like: Path, verify: str) -> list[str]:
     if not journal.is_file() or b"\n" not in journal.read_bytes():
         # one without a whole header was killed before its first case
         journal.unlink(missing_ok=True)
-        if not like.is_file():
+        if like is None or not like.is_file():
             return options
         first = parse_json(like.read_text(encoding="utf-8").partition("\n")[0])
         first["header"].pop("peaks", None)
@@ -351,7 +351,9 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
             progress.step(f"{found['name']}  {found['outcome']}")
 
     (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
-    journal = journal_options(result, journal_of(round_file(study.folder, 1)), verify)
+    # whose header names the sizes of the grid, of which a check has none
+    like = journal_of(round_file(study.folder, 1)) if result.name != CHECK else None
+    journal = journal_options(result, like, verify)
     command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
     try:
         # 1: cases that failed, which are results
