@@ -154,9 +154,7 @@ def all_readers() -> Iterator[Reader]:
     scaled["failures"] = [{"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}]
     scaling = {"scaling.json": json.dumps(scaled).encode()} | ranks
     yield Reader("scaling", scaling, lambda f, _: read_inputs([source_of(f)]))
-    yield Reader(
-        "step source", {"ranks_2.json": ranks["ranks_2.json"]}, lambda f, _: read_step_source(f)
-    )
+    yield Reader("step source", {"results.json": result}, lambda f, _: read_step_source(f))
     folder = "study_2core_xeon_avx512"
     costs = {"costs.json": reference(f"{folder}/costs.json"), "results.json": result}
     yield Reader("costs", costs, lambda f, _: read_step_source(f))

@@ -79,17 +79,6 @@ def wait_for_loss(rank: int, is_ending: bool) -> None:
     time.sleep(float(OPTIONS["timeout"]))
 
 
-def port_taken() -> int:
-    """The first time."""
-    with open(f"{FOLDER}/ports", "a+", encoding="utf-8") as stream:  # noqa: PTH123
-        stream.write(os.environ["MASTER_PORT"] + "\n")
-        stream.seek(0)
-        if len(stream.readlines()) > 1:
-            return write_result()
-    say("MASTER_PORT: must be free: code: -98, name: EADDRINUSE, message: address already in use")
-    return 2
-
-
 def do(fault: str) -> int:
     """The exit status of the rank that has the fault."""
     if fault == "dies":
@@ -100,8 +89,6 @@ def do(fault: str) -> int:
     if fault == "refuses":
         say("--size 'huge': must be one of tiny, small")
         return 2
-    if fault == "port_taken":
-        return port_taken()
     if fault == "ignores_sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(FOREVER)
@@ -116,11 +103,11 @@ def main() -> int:
     print(f"{NAME} is there", flush=True)
     if fault and int(who) == RANK:
         return do(fault)
-    if fault and fault != "port_taken":
+    if fault:
         wait_for_loss(int(who), fault in ("dies", "fails", "refuses"))
         say(f"rank {who} did not answer in step 3")
         return 1
-    return write_result() if not fault else 0
+    return write_result()
 
 
 if __name__ == "__main__":

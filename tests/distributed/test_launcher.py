@@ -20,7 +20,7 @@ import pytest
 
 from made_up_scaling import write_run
 from tinyllama_tools.commands import ranks as measuring
-from tinyllama_tools.commands.ranks import World, allowed_cores, core_order, core_sets, measure
+from tinyllama_tools.commands.ranks import allowed_cores, core_order, core_sets, measure, watch
 from tinyllama_tools.commands.scaling import parse_options
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.core.process import Progress
@@ -126,22 +126,23 @@ def test_what_cannot_be_started_is_told(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "ranks", "words"),
+    ("fault", "worlds", "status", "failing", "words"),
     [
-        ("1:dies", 1, [2], "rank 1 of 2 was ended by SIGKILL"),
-        ("1:hangs", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
-        ("1:ignores_sigterm", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
+        ("1:dies", "2", 1, [2], "rank 1 of 2 was ended by SIGKILL"),
+        ("1:hangs", "2", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
+        ("1:ignores_sigterm", "2", 1, [2], f"rank 0 of 2 ended with 1; its last words: .*{LOST}"),
         # the next world is measured after a wrong result, not after a refused option
-        ("1:fails", 1, [2, 4], "gradients differ by 0.5"),
-        ("0:refuses", 2, [2, 4], "must be one of tiny, small"),
+        ("1:fails", "2,4", 1, [2, 4], "gradients differ by 0.5"),
+        ("0:refuses", "2,4", 2, [2], "must be one of tiny, small"),
     ],
 )
 def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     launch: Launch,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
+    worlds: str,
     status: int,
-    ranks: list[int],
+    failing: list[int],
     words: str,
 ) -> None:
     monkeypatch.setenv("FAKE_FAULT", fault)
@@ -149,13 +150,9 @@ def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     # a test need not wait for a rank that hangs as people do
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1 if hangs else SOON)
     monkeypatch.setattr(measuring, "TERM_SECONDS", 0.3)
-    processes = f"--processes={','.join(map(str, ranks))}"
-    found, failures = launch.measure(processes, "--timeout=0.5")
-    assert (found, [failure.ranks for failure in failures]) == (status, ranks)
+    found, failures = launch.measure(f"--processes={worlds}", "--timeout=0.5")
+    assert (found, [failure.ranks for failure in failures]) == (status, failing)
     assert re.search(words, failures[0].words, re.DOTALL)
-    if status == 2:
-        not_started = "not started, since the command ended before"
-        assert failures[1:] == [Failure(4, 2, not_started)]
     assert failures[0].words.endswith("; ended by force: 1") == hangs
     assert f"2 ranks: {failures[0].words}" in launch.said.getvalue()
     launch.assert_none_is_left()
@@ -176,34 +173,13 @@ def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
             "rank 1 of 2 ended with 1; its last words: full",
         ),
     ):
-        world = World(io.StringIO(), Progress(io.StringIO()))
+        ranks = []
         for number, (status, said) in enumerate(ends):
             rank = SimpleNamespace(number=number, status=None, words=[said] if said else [])
             rank.look = lambda rank=rank, status=status: setattr(rank, "status", status) or status
             rank.close = lambda: None
-            world.ranks.append(rank)
-        assert world.watch(SOON).what == words
-
-
-def test_a_port_that_was_taken_is_another_one_and_an_interrupt_names_what_is_left(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_FAULT", "0:port_taken")
-    assert launch.measure("--processes=2") == (0, [])
-    ports = (launch.folder / "ports").read_text(encoding="utf-8").split()
-    assert len(ports) == 2 and (launch.out / "ranks_2.json").exists()
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    # between two worlds; another run of the same second would write into the same folder
-    monkeypatch.setattr(measuring, "run_world", interrupted)
-    with pytest.raises(FileExistsError):
-        launch.measure("--processes=1,2")
-    launch.out /= "next"
-    status, failures = launch.measure("--processes=1,2")
-    assert status == INTERRUPTED
-    assert [(f.ranks, f.status) for f in failures] == [(1, INTERRUPTED), (2, INTERRUPTED)]
+            ranks.append(rank)
+        assert watch(ranks, SOON, Progress(io.StringIO())).what == words
 
 
 # in the background of a shell SIGINT is ignored, and Python then leaves it so
@@ -249,7 +225,7 @@ def test_ctrl_c_reaches_the_ranks_and_what_was_measured_is_written(
     (file,) = launch.out.glob("*_scaling/scaling.json")
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found["processes"] == [1]
-    assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(2, 130), (4, 130)]
+    assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(2, 130)]
 
 
 def test_ranks_do_not_outlive_a_launcher_that_was_killed(

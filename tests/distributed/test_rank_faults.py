@@ -13,7 +13,6 @@ import pytest
 from rank_programs import SCALE, TRAIN, Ranks, run, summary
 
 from built_programs import wait_until
-from tinyllama_tools.commands.ranks import PORT_IN_USE
 
 TIMEOUT_S = 6
 # beyond the timeout, at the most: what ranks wait for each other's signs of life (11 s), and the
@@ -48,18 +47,6 @@ def test_a_lost_rank_is_named_by_all_others(
         assert f"rank {lost} does not answer" in end.error
     if lost != 0:
         assert len(summary(tmp_path)["steps"]) >= 3
-
-
-def test_weights_are_saved_of_whole_steps_only(train_program: Path, tmp_path: Path) -> None:
-    """What a lost rank interrupts is the sum of some ranks' gradients."""
-    options = (*ENDLESS, f"--save-weights={tmp_path / 'weights'}", f"--output-dir={tmp_path}")
-    with Ranks(train_program, 2, [options] * 2) as started:
-        started.wait_for("Step 3/")
-        started.processes[1].kill()
-        (end,) = started.ends(LONGEST_S, but=1)
-    assert end.status == 1 and "rank 1 does not answer" in end.error
-    assert len(summary(tmp_path)["steps"]) >= 3
-    assert not list((tmp_path / "weights").iterdir())
 
 
 def rounds_in(text: str) -> int:
@@ -130,8 +117,7 @@ def test_another_build_does_not_start_and_a_port_in_use_is_told(
         port = taken.getsockname()[1]
         with Ranks(train_program, 2, [ENDLESS], port) as started:
             (end,) = started.ends(LONGEST_S)
-    # with the words by which scripts/scaling knows that another port may help
-    assert end.status == 2 and f"MASTER_PORT={port}" in end.error and PORT_IN_USE.search(end.error)
+    assert end.status == 2 and f"MASTER_PORT={port}" in end.error and "in use" in end.error
 
 
 def test_what_is_wrong_before_the_start_is_told_first(scaling_program: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_size_without_a_name_has_laws_but_no_parts(tmp_path: Path) -> None:
     assert "of a size in fixtures/problem_sizes.json" in missing_of(built)["time"]
     assert "scaling" not in missing_of(built) and built.errors == 0
     note = table(section(built, "scaling"), "held_out_time").note
-    assert "how much rounds differ is not known" in note and "95 %" not in note
+    assert "Of one round it is of the scatter of its sizes alone" in note
 
 
 def test_peaks_are_the_best_of_the_files(inputs: ReportInputs, built: Document) -> None:
@@ -314,7 +314,7 @@ def test_laws_are_those_of_the_machine(tmp_path: Path) -> None:
     drawn = figure(found, f"time_{FFN.replace('/', '_')}")
     marks = [trace for trace in drawn.traces if trace["mode"] == "markers"]
     assert [len(trace["y"]) for trace in marks] == [4, 4, 4, 4, 3]
-    assert drawn.note.startswith("time = ") and drawn.note.endswith("Bars: 95 % interval.")
+    assert drawn.note.startswith("time = ") and drawn.note.endswith("Bars: the law's range.")
     # a cell that lacks a round is no part of its law
     name = f"{FFN}/batch:4/seq:128"
 

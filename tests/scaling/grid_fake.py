@@ -32,6 +32,8 @@ COSTS = (
     *("parameters", "model_flops", "causal_flops", "hardware_flops", "elementwise_flops"),
     *("bytes", "predicted_memory_bytes"),
 )
+LIMIT = {"size": "tiny", "variant": "baseline", "dtype": "f32", "batch": 2, "seq": 128}
+LIMIT |= {"largest": 6, "predicted_memory_bytes": 1000, "skip_reason": ""}
 
 
 def make_program(folder: Path, **told: object) -> Path:
@@ -80,11 +82,7 @@ def _names(options: list[str]) -> Iterator[str]:
                 name = f"{component}/{PASSES[component]}/{variant}/{size}/{dtype}"
                 yield f"{name}/batch:{batch or own[0]}/seq:{seq or own[1]}"
     if chosen == ["peak"]:
-        for size in axes[0]:
-            own = SHAPES[size]
-            batch, seq = int(axes[1][0] or own[0]), int(axes[2][0] or own[1])
-            yield f"peak/gemm/f32/{batch * seq}x256x256"
-            yield f"peak/gemm/f32/{batch}x{seq}x{seq}x64"
+        yield from (f"peak/gemm/f32/{SHAPES[size][0]}x256x256" for size in axes[0])
 
 
 def _row(name: str, told: Json, milliseconds: float) -> tuple[Json, str]:
@@ -133,6 +131,7 @@ def _measure(options: list[str], told: Json, milliseconds: float) -> int:
     context = {
         **{"host_name": "host_0123abcd", "settings": {}, "schema_version": 3},
         **{"git_commit": told.get("commit", "abc"), "verify": value(options, "verify")},
+        "sizes": {key: {"n_layers": 4} for key in value(options, "sizes").split(",")},
     }
     rows = _journaled(journal, context, resumes="--resume" in options)
     names, parent = list(_names(options)), os.getppid()
@@ -172,11 +171,14 @@ def main(program: str, options: list[str]) -> int:
     if "--list" in options:
         print("\n".join(_names(options)))
         return 0
+    answer = {"device": {"name": "card"}, "git_commit": "0123abcd", "limits": [LIMIT]}
+    answer |= {"memory_budget_bytes": 2**30, "memory_budget_source": "free on the device"}
+    answer |= {"memory_limit_bytes": 2**30, "memory_limit_source": "free on the device"}
     if "--dry-run" in options:
         cost = dict.fromkeys(COSTS, 1000) | {"fits": True, "reason": ""}
-        answer = {"device": {"name": "card"}, "git_commit": "0123abcd"}
-        answer |= {"memory_budget_bytes": 2**30, "memory_budget_source": "free on the device"}
-        print(json.dumps(answer | {"cases": [{"name": n} | cost for n in _names(options)]}))
+        answer["cases"] = [{"name": n} | cost for n in _names(options)]
+    if "--dry-run" in options or value(options, "find-limit"):
+        print(json.dumps(answer))
         return 0
     # the first process that measures takes 1 ms, the second one 2 ms
     return _measure(options, told, float(len(measuring_calls(here.parents[1]))))

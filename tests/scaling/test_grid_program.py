@@ -11,8 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.commands.grid import planned_names, predict_frontier
-from tinyllama_tools.commands.grid_plan import BATCH, COMPONENTS, SEQ, GridPlan
+from tinyllama_tools.commands.grid import (
+    BATCH,
+    COMPONENTS,
+    SEQ,
+    GridPlan,
+    planned_names,
+    predict_frontier,
+)
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import ask_costs
@@ -48,18 +54,25 @@ def test_rounds_and_products_are_what_is_planned(bench_program: Path) -> None:
     # costs are of the grid's cells, every size at its own shape, and medium with smaller batches
     priced = [planned_names(bench_program, options) for options in plan.priced()]
     own = {name for names in priced for name in names if name.startswith("rms_norm/")}
-    assert len(own) == len(problem_sizes()) + len(plan.check_shapes)
-    for options in plan.products().values():
-        names = planned_names(bench_program, options)
-        assert len(names) > 10
-        assert all(re.fullmatch(r"peak/gemm/f32/(\d+x)?\d+x\d+x\d+", name) for name in names)
+    batches = plan.check_axes["batch"]
+    # medium's own shape is among both
+    assert len(own) == len(problem_sizes()) + len(batches)
+    names = planned_names(bench_program, plan.check())
+    start = "full_step/train/baseline/medium/f32/batch:"
+    assert [name for name in names if "/baseline/" in name] == [
+        f"{start}{batch}/seq:512" for batch in batches
+    ]
+    names = planned_names(bench_program, plan.products())
+    assert len(names) > 10
+    assert all(re.fullmatch(r"peak/gemm/f32/(\d+x)?\d+x\d+x\d+", name) for name in names)
 
 
 def test_the_frontier_has_every_size_and_the_memory_of_each_limit(
     bench_program: Path, tmp_path: Path
 ) -> None:
     """The memory that is free changes meanwhile, what a step needs does not."""
-    found = json.loads(predict_frontier(tmp_path, bench_program, "cpu").read_text())
+    predict_frontier(tmp_path, bench_program, "cpu")
+    found = json.loads((tmp_path / "frontier.json").read_text())
     for key in ("points", "sequences"):
         assert {point["size"] for point in found[key]} == set(problem_sizes())
         assert {(p["variant"], p["dtype"]) for p in found[key]} == {
@@ -90,6 +103,6 @@ def test_laws_and_predictions_meet_what_was_not_fitted(bench_program: Path, tmp_
     for case in measured.check_cases:
         (found,) = [s for s in measured.predictions.steps if s.prediction.name == case.name]
         of, peak = found.prediction, 2**20 * case.counters["peak_memory_MiB"]
-        print(f"{case.name}: {of.low} to {of.high} s, {of.memory_bytes} bytes of {peak}")
+        print(f"{case.name}: {of.low} to {of.high} s")
         assert of.low <= case.median_seconds <= of.high
-        assert abs(of.memory_bytes / peak - 1) <= 0.05
+        assert abs(found.cost.predicted_memory_bytes / peak - 1) <= 0.05

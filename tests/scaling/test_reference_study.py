@@ -60,7 +60,7 @@ def test_the_bigger_size_is_as_predicted(place: Published) -> None:
     # its rates come from the rounds alone
     assert found.kind == CHECKED
     assert found.prediction.low <= case.median_seconds <= found.prediction.high
-    memory = found.prediction.memory_bytes / (2**20 * case.counters["peak_memory_MiB"])
+    memory = found.cost.predicted_memory_bytes / (2**20 * case.counters["peak_memory_MiB"])
     assert 100 * abs(memory - 1) <= MOST_MEMORY_OFF
     # each size from the other
     assert all(abs(of) < MOST_OFF for of in inputs.predictions.rates.held_out_percent().values())

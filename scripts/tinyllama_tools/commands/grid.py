@@ -1,32 +1,25 @@
-"""The grid of scripts/study --grid: rounds over batch x sequence x size, GEMMs, check and frontier.
+"""The grid of scripts/study --grid: its options, what it consists of and how it is measured: rounds
+over batch x sequence x size, GEMMs, check and frontier.
 
 Whatever ends it early keeps what was measured, in journals; --resume goes on from there.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
-import os
+import random
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.commands.grid_plan import (
-    CHECK_SECONDS,
-    CHECK_STEPS,
-    NO_CHECK,
-    PASSES,
-    GridPlan,
-)
 from tinyllama_tools.core.app import (
     INTERRUPTED,
-    PROJECT,
-    RESULTS,
     BadInputError,
     Json,
     bad_file,
@@ -38,17 +31,17 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.options import list_of, positive, positive_list, variants
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import compact_json, duration
-from tinyllama_tools.data.names import STEP, full_step
+from tinyllama_tools.data.names import STEP, TRAIN
 from tinyllama_tools.data.programs import (
     NUMBERS,
-    CaseCost,
+    PROGRAM,
     SuiteError,
     SuiteProgram,
     ask_dry_run,
     ask_json,
-    read_costs,
 )
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.data.studies import (
@@ -67,86 +60,227 @@ from tinyllama_tools.data.studies import (
     round_file,
 )
 
+# ---- what a grid consists of
+
+COMPONENTS = (
+    *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
+    *("optimizer", STEP),
+)
+# each component has one or two of them; forward_loss is the model's
+PASSES = ("forward_backward", "update", TRAIN, "forward_loss")
+BATCH, SEQ = (1, 2, 4, 8), (64, 128, 256, 512)
+# peaks are measured at the start of every round; as rows they would be measured twice
+NO_PEAKS = "--benchmark_filter=-^peak/"
+PRODUCTS_ONLY = "--benchmark_filter=^peak/gemm/[^/]+/[0-9]"
+MEASURING = ("--benchmark_repetitions=1", "--benchmark_min_time=0.1s", "--max-seconds-per-case=30")
+# of a bigger size, by which predictions are checked; of those that would take longer the program
+# says so and leaves them out
+CHECK_SIZE, NO_CHECK = "medium", "off"
+CHECKING = ("--benchmark_repetitions=3", "--benchmark_min_time=1x", "--max-seconds-per-case=60")
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """A grid: the axes, and how often it is measured. `check_size`: of which a few steps are timed
+    at the end, or NO_CHECK."""
+
+    sizes: tuple[str, ...]
+    batch: tuple[int, ...] = BATCH
+    seq: tuple[int, ...] = SEQ
+    components: tuple[str, ...] = COMPONENTS
+    variants: tuple[str, ...] = ("baseline",)
+    dtype: str = "f32"
+    device: str = "auto"
+    rounds: int = 3
+    check_size: str = CHECK_SIZE
+
+    @property
+    def check_axes(self) -> dict[str, Sequence[object]]:
+        """Size, batches and sequence of the steps that check predictions: the size's own shape, and
+        smaller batches. Empty where nothing is checked: rates are calibrated on the sizes of the
+        grid."""
+        if self.check_size in (NO_CHECK, *self.sizes) or STEP not in self.components:
+            return {}
+        of = problem_sizes()[self.check_size]
+        batches = [of["batch"] >> i for i in reversed(range(of["batch"].bit_length()))]
+        return {"sizes": [self.check_size], "batch": batches, "seq": [of["seq"]]}
+
+    def options(self, *more: str, **axes: Sequence[object]) -> list[str]:
+        """Of tiny_llama_bench: cases of the plan's device and dtype; an empty axis is left out."""
+        lists = {"dtypes": [self.dtype]} | axes
+        given = [f"--{name}={','.join(map(str, v))}" for name, v in lists.items() if v]
+        return [f"--device={self.device}", *given, *more]
+
+    def cases(self, **axes: Sequence[object]) -> list[str]:
+        """The passes and variants of the grid over these axes."""
+        return self.options(NO_PEAKS, variants=self.variants, passes=PASSES, **axes)
+
+    def grid(self) -> list[str]:
+        """The cases of the grid. Components are left out where it is all: those that a variant
+        does not change then make no case."""
+        named = self.components if self.components != COMPONENTS else ()
+        return self.cases(sizes=self.sizes, batch=self.batch, seq=self.seq, components=named)
+
+    def priced(self) -> list[list[str]]:
+        """What costs are asked of: the grid, every component of every problem size at its own batch
+        and sequence, and the size that is checked."""
+        found = [self.grid(), self.cases(sizes=tuple(problem_sizes()))]
+        return found + ([self.cases(**self.check_axes)] if self.check_axes else [])
+
+    def round(self, number: int) -> list[str]:
+        """Round `number` (from 1): sizes, batches and sequences in an order of its own; components
+        keep the program's. The first round proves."""
+        order = random.Random(number)
+        axes = {"sizes": self.sizes, "batch": self.batch, "seq": self.seq}
+        shuffled = replace(self, **{n: tuple(order.sample(v, len(v))) for n, v in axes.items()})
+        return [*shuffled.grid(), *MEASURING, f"--verify={'before' if number == 1 else 'off'}"]
+
+    def products(self) -> list[str]:
+        """Rows peak/gemm/<type>/<shape> of each size at its own batch and sequence."""
+        how = ("--verify=off", "--benchmark_repetitions=3", PRODUCTS_ONLY)
+        return self.options(*how, components=["peak"], sizes=self.sizes)
+
+    def check(self) -> list[str]:
+        """A few training steps of each shape that is checked, without the proof."""
+        axes = {"components": [STEP], "variants": self.variants, **self.check_axes}
+        return self.options(*CHECKING, "--verify=off", NO_PEAKS, **axes)
+
+    def in_words(self, cases: int) -> str:
+        """What it would measure."""
+        axes = {"": self.sizes, "batch ": self.batch, "seq ": self.seq}
+        shape = " x ".join(f"{name}{', '.join(map(str, of))}" for name, of in axes.items())
+        return (
+            f"Grid: {cases} cases of {len(self.components)} components, {shape} "
+            f"({self.dtype}, {', '.join(self.variants)}),\nin {self.rounds} rounds, and some "
+            "minutes for GEMMs and a check."
+        )
+
+
+GRID_OPTIONS = (
+    *("grid_batch", "grid_seq", "grid_components", "grid_variants", "rounds", "check_size"),
+)
+TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
+RESUMED_WITH = ("resume", "results", "build_folder")
+
+
+def add_grid_options(parser: argparse.ArgumentParser) -> None:
+    """To the parser of scripts/study."""
+    what = "every component and the full step over batch x sequence x size"
+    add = parser.add_argument_group("grid", what).add_argument
+    add("--grid", action="store_true", help="measure it at the SIZEs, and train nothing")
+    for name, default in (("batch", BATCH), ("seq", SEQ)):
+        text = f"default: {','.join(map(str, default))}"
+        add(f"--grid-{name}", type=positive_list, metavar="LIST", help=text)
+    components = list_of(COMPONENTS, "component")
+    add("--grid-components", type=components, metavar="LIST", help="default: all")
+    add("--grid-variants", type=variants, metavar="LIST", help="default: that of --variant")
+    add("--rounds", type=positive, metavar="N", help="of the whole grid (default: 3)")
+    check = f"whose steps are timed at the end, to check predictions by (default: {CHECK_SIZE})"
+    add("--check-size", choices=(*problem_sizes(), NO_CHECK), help=check)
+    add("--resume", action="store_true", help="continue the newest grid that did not end")
+
+
+def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Sets `grid_plan`, None where nothing but training is wanted or a grid is resumed. What
+    contradicts itself ends the program with status 2. `sizes` must be names already."""
+    others = [name for name in vars(options) if name not in RESUMED_WITH]
+    resumed = "not with --resume, which continues a grid with the options it was begun with"
+    rules = (
+        (options.resume, others, resumed),
+        (not options.grid, GRID_OPTIONS, "is of the grid; add --grid"),
+        (options.grid, TRAINING_OPTIONS, "not with --grid, which trains nothing"),
+    )
+    for applies, names, why in rules:
+        for name in names if applies else ():
+            if getattr(options, name) != (() if name == "sizes" else parser.get_default(name)):
+                spelled = "SIZE" if name == "sizes" else "--" + name.replace("_", "-")
+                parser.error(f"{spelled}: {why}")
+    options.grid_plan = None
+    if options.resume:
+        return
+    if not options.sizes:
+        parser.error("the following arguments are required: SIZE")
+    if options.grid:
+        axes = {
+            "batch": options.grid_batch,
+            "seq": options.grid_seq,
+            "components": options.grid_components,
+            "variants": options.grid_variants or (options.variant,),
+            "rounds": options.rounds,
+            "check_size": options.check_size,
+        }
+        chosen = {name: value for name, value in axes.items() if value is not None}
+        of = {"dtype": options.dtype, "device": options.device}
+        options.grid_plan = GridPlan(options.sizes, **of, **chosen)
+
+
+# ---- how far it is
+
 FAILED = 1
-# What a later round takes beside the first, which proves every case before it times it. Small
-# cases, which spend their time on preparation, measured 0.8; large ones gain more.
-LATER_SHARE = 0.8
-
-
-class GridError(ProgramError):
-    """The program cannot go on with the grid; what it measured is kept."""
 
 
 @dataclass
 class GridStudy:
-    """A grid's folder, its program, and how far it is, which is on disk whenever it changes.
+    """A grid's folder, the suite's program and how far it is, which is on disk whenever it changes.
 
     `command`: as typed. `round_seconds`: of each round that was begun, all its processes together.
-    `left_out`: why there are fewer rounds than planned. `finished`: UTC time, or empty.
+    `finished`: UTC time, or empty.
     """
 
     folder: Path
+    program: Path
     plan: GridPlan
     command: str = "scripts/study"
-    build_folder: str = "build"
     rounds_done: int = 0
     round_seconds: list[float] = field(default_factory=list)
-    left_out: str = ""
     finished: str = ""
-
-    @property
-    def program(self) -> Path:
-        """Of the suite."""
-        build = Path(os.path.normpath(PROJECT / self.build_folder))
-        return build / "benchmarks/tiny_llama_bench"
 
     def keep(self, **changes: Any) -> None:  # noqa: ANN401
         """In study.json. OSError where it cannot be written."""
         vars(self).update(changes)
         plan = asdict(self.plan)
         plan["dtypes"] = [plan.pop("dtype")]
-        own = {name: value for name, value in vars(self).items() if name not in {"folder", "plan"}}
+        own = {name: getattr(self, name) for name in RECORDED}
         own["round_seconds"] = [round(seconds, 3) for seconds in self.round_seconds]
         document = {"kind": KIND, "schema_version": SCHEMA_VERSION, "passes": PASSES}
         write_whole(self.folder / STUDY, compact_json(document | plan | own, ()))
 
     @classmethod
-    def read(cls, folder: Path) -> GridStudy:
+    def read(cls, folder: Path, program: Path = PROGRAM) -> GridStudy:
         """BadInputError naming the file and what is wrong where study.json is not one of a grid."""
         path = folder / STUDY
-        # studies of before there was a check had none
-        document = {"check_size": NO_CHECK} | read_json(path)[0]
+        document, _ = read_json(path)
         try:
             if (document["kind"], document["schema_version"]) != (KIND, SCHEMA_VERSION):
                 raise ValueError(f"kind must be {KIND}, schema_version {SCHEMA_VERSION}")
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
             (values["dtype"],) = values["dtypes"]
             plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
-            own = {f.name: document[f.name] for f in fields(cls) if f.name in document}
+            own = {name: document[name] for name in RECORDED}
         except (KeyError, TypeError, ValueError) as error:
             remedy = "remove the folder, or name another with --results"
             raise bad_file(path, f"is no study of a grid: {error!r}", remedy) from error
-        return cls(folder, plan, **own)
+        return cls(folder, program, plan, **own)
 
 
-def begin_study(plan: GridPlan, build_folder: Path, results: Path, command: str) -> GridStudy:
+RECORDED = ("command", "rounds_done", "round_seconds", "finished")
+
+
+def begin_study(plan: GridPlan, program: Path, results: Path, command: str) -> GridStudy:
     """Makes the folder. OSError where it cannot be made."""
     folder = run_folder(KIND, results)
     folder.mkdir(parents=True)
-    used = os.path.relpath(build_folder.resolve(), PROJECT)
-    study = GridStudy(folder, plan, without_folders(command), used)
+    study = GridStudy(folder, program, plan, without_folders(command))
     study.keep()
     return study
 
 
-def unfinished_study(results: Path, build_folder: Path) -> GridStudy:
-    """The newest grid that did not end, as it was begun, unless another build folder than the
-    checkout's is given; BadInputError where there is none, or its study.json cannot be read."""
+def unfinished_study(results: Path, program: Path) -> GridStudy:
+    """The newest grid that did not end, as it was begun; BadInputError where there is none, or its
+    study.json cannot be read."""
     for folder in sorted(results.glob(f"*_{KIND}"), reverse=True):
-        study = GridStudy.read(folder) if (folder / STUDY).is_file() else None
+        study = GridStudy.read(folder, program) if (folder / STUDY).is_file() else None
         if study and not study.finished:
-            if build_folder != PROJECT / "build":
-                study.build_folder = os.path.relpath(build_folder.resolve(), PROJECT)
             return study
     raise BadInputError(
         f"--resume: {results} holds no grid that did not end; begin one: "
@@ -170,7 +304,7 @@ CASE_LINE = re.compile(r"\[\d+/\d+\] (?P<name>\S+)  (?P<outcome>.*)")
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 
 
-def journal_options(result: Path, like: Path, verify: str) -> list[str]:
+def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
     """--journal, and --resume where there is something to continue.
 
     A new journal begins with the header of the journal `like`, without its peaks: the program then
@@ -181,18 +315,13 @@ def journal_options(result: Path, like: Path, verify: str) -> list[str]:
     if not journal.is_file() or b"\n" not in journal.read_bytes():
         # one without a whole header was killed before its first case
         journal.unlink(missing_ok=True)
-        if not like.is_file():
+        if like is None or not like.is_file():
             return options
         first = parse_json(like.read_text(encoding="utf-8").partition("\n")[0])
         first["header"].pop("peaks", None)
         first["header"]["verify"] = verify
         journal.write_text(json.dumps(first) + "\n", encoding="utf-8")
     return [*options, "--resume"]
-
-
-def case_of(entry: Json) -> str:
-    """The name that --list prints for the case of a row."""
-    return OWN_SUFFIXES.sub("", entry["run_name"])
 
 
 def outcomes(result: Path) -> tuple[int, int, int]:
@@ -202,23 +331,15 @@ def outcomes(result: Path) -> tuple[int, int, int]:
     return len(found.cases), len(found.left_out) - failed, failed
 
 
-def run_journaled(
-    study: GridStudy,
-    options: Sequence[str],
-    result: Path,
-    names: Sequence[str],
-    title: str,
-    number: int = 0,
-) -> list[Json]:
-    """Runs the program to its end, from where its journal is: the rows that it wrote. `names`: of
-    all cases that have to be there. `number`: of the round, where it is one.
+def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title: str) -> None:
+    """Runs the program to its end, from where its journal is.
 
-    Raises KeyboardInterrupt where we were interrupted, and its journal has what it had; GridError
-    where there is no whole result.
+    Raises KeyboardInterrupt where we were interrupted, and its journal has what it had;
+    ProgramError where there is no result that has every case.
     """
-    progress, rounds = Progress(), study.plan.rounds if number else 1
+    names, progress = planned_names(study.program, options), Progress()
     kept = len(set(names) & set(journaled_names(journal_of(result))))
-    progress.begin(rounds * len(names), max(0, number - 1) * len(names) + kept, title)
+    progress.begin(len(names), kept, title)
     progress.line(f"{title}: {len(names) - kept} cases")
 
     def hear(line: str) -> None:
@@ -229,79 +350,58 @@ def run_journaled(
         if found:
             progress.step(f"{found['name']}  {found['outcome']}")
 
-    verify = "before" if number == 1 else "off"
-    journal = journal_options(result, journal_of(round_file(study.folder, 1)), verify)
+    (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
+    # whose header names the sizes of the grid, of which a check has none
+    like = journal_of(round_file(study.folder, 1)) if result.name != CHECK else None
+    journal = journal_options(result, like, verify)
     command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
     try:
         # 1: cases that failed, which are results
-        done = run_program(command, GridError, ok=(0, 1), hear=hear)
-    except GridError as error:
-        raise GridError(f"{title}: {error}", error.exit_status) from error
+        done = run_program(command, ProgramError, ok=(0, 1), hear=hear)
+    except ProgramError as error:
+        raise ProgramError(f"{title}: {error}", error.exit_status) from error
     finally:
         progress.end()
     rows = read_json(result)[0]["benchmarks"] if result.is_file() else []
-    missing = set(names) - set(map(case_of, rows))
+    missing = set(names) - {OWN_SUFFIXES.sub("", row["run_name"]) for row in rows}
     if missing:
         # it could not write its journal, say
         what = f"{result.name} lacks {len(missing)} of {len(names)} cases"
-        raise GridError(f"{what}; last words of {study.program.name}: {done.words}")
+        raise ProgramError(f"{what}; last words of {study.program.name}: {done.words}")
     if done.is_interrupted:
         raise KeyboardInterrupt
-    return rows
 
 
 # ---- the files of a grid, in the order in which they are made
 
 
-def costs_of(study: GridStudy) -> list[CaseCost]:
-    """What costs.json says, which is written where it is not there yet: of every case of the grid,
-    of every problem size at its own batch and sequence, and of the shapes that might check
-    predictions.
-
-    SuiteError where the program does not tell them, BadInputError where the file is no longer good.
-    """
+def write_costs(study: GridStudy) -> None:
+    """costs.json where it is not there yet: of every case of the grid, of every problem size at its
+    own batch and sequence, and of the steps that check predictions. SuiteError where the program
+    does not tell them."""
     path = study.folder / COSTS
-    if not path.is_file():
-        answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
-        keys = ("name", *NUMBERS, "fits", "reason")
-        cases = [{key: case.get(key, "") for key in keys} for of in answers for case in of["cases"]]
-        head = ("device", "git_commit", "memory_budget_bytes", "memory_budget_source")
-        document = {key: answers[0].get(key, "") for key in head}
-        document["cases"] = list({case["name"]: case for case in cases}.values())
-        write_whole(path, json.dumps(document, indent=1) + "\n")
-    return read_costs(path)
+    if path.is_file():
+        return
+    answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
+    keys = ("name", *NUMBERS, "fits", "reason")
+    cases = [{key: case.get(key, "") for key in keys} for of in answers for case in of["cases"]]
+    head = ("device", "git_commit", "memory_budget_bytes", "memory_budget_source")
+    document = {key: answers[0].get(key, "") for key in head}
+    document["cases"] = list({case["name"]: case for case in cases}.values())
+    write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
-clock = time.monotonic
-
-
-def run_rounds(study: GridStudy, names: Sequence[str]) -> None:
-    """All rounds that are not done yet.
-
-    A round that was begun is always ended; later ones are left out where the budget is spent.
-    Raises what run_journaled does.
-    """
+def run_rounds(study: GridStudy) -> None:
+    """All rounds that are not done yet. Raises what run_journaled does."""
     plan, say = study.plan, Progress().line
     for number in range(study.rounds_done + 1, plan.rounds + 1):
-        spent = study.round_seconds
-        if number > 1 and number > len(spent):
-            expected = spent[-1] * (LATER_SHARE if number == 2 else 1.0)
-            left = max(0.0, 60 * plan.minutes - sum(spent))
-            if expected > left:
-                text = (
-                    f"rounds from {number} on are left out: another {duration(expected)} would "
-                    f"exceed --grid-minutes {plan.minutes:g}, of which {duration(left)} are left"
-                )
-                study.keep(left_out=text)
-                say(text)
-                break
-        spent = [*spent, *[0.0] * (number - len(spent))]
+        spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
         result, title = round_file(study.folder, number), f"round {number}/{plan.rounds}"
-        started = clock()
+        started = time.monotonic()
         try:
-            run_journaled(study, plan.round(number), result, names, title, number)
+            run_journaled(study, plan.round(number), result, title)
         finally:
-            spent[number - 1] += clock() - started
+            spent[number - 1] += time.monotonic() - started
             study.keep(round_seconds=spent)
         study.keep(rounds_done=number)
         measured, left_out, failed = outcomes(result)
@@ -309,85 +409,21 @@ def run_rounds(study: GridStudy, names: Sequence[str]) -> None:
         say(f"{title}: {what}, in {duration(spent[number - 1])}")
 
 
-def write_products(study: GridStudy) -> None:
-    """products.json: what each GEMM of a step reaches; of a row that two processes measured, the
-    first one's. Raises what run_journaled does."""
-    path = study.folder / PRODUCTS
-    if path.is_file():
+def write_once(study: GridStudy, name: str, options: Sequence[str], title: str) -> None:
+    """A file of one process, without its journal; nothing where it is whole already. Raises what
+    run_journaled does."""
+    path = study.folder / name
+    if path.is_file() and not journal_of(path).is_file():
         return
-    rows: list[Json] = []
-    parts = []
-    for which, options in study.plan.products().items():
-        part = study.folder / f"{path.stem}_{which}.json"
-        known = set(map(case_of, rows))
-        names = planned_names(study.program, options)
-        found = run_journaled(study, options, part, names, "GEMMs")
-        rows += [row for row in found if case_of(row) not in known]
-        parts.append(part)
-    document = {"context": read_json(parts[0])[0]["context"], "benchmarks": rows}
-    write_whole(path, json.dumps(document, indent=1) + "\n")
-    for part in parts:
-        part.unlink()
-        journal_of(part).unlink()
-
-
-def _attained_rate(study: GridStudy, costs: Sequence[CaseCost]) -> float | None:
-    """FLOP/s of the largest training step of the first round; None where it has none."""
-    flops = {cost.name: cost.model_flops for cost in costs}
-    steps = [
-        (flops[case.name], flops[case.name] / case.median_seconds)
-        for case in read_result_set([round_file(study.folder, 1)]).cases.values()
-        if case.name.is_training_step and case.name.variant == study.plan.checked_variant
-    ]
-    return max(steps, default=(0, None))[1]
-
-
-def choose_step(
-    plan: GridPlan, costs: Sequence[CaseCost], rate: float | None
-) -> tuple[CaseCost | None, str]:
-    """The largest shape of the size that is checked that fits and is expected to take CHECK_SECONDS
-    at most; or None and why."""
-    if rate is None:
-        return None, "no training step was measured to estimate it by"
-    known, of = {cost.name: cost for cost in costs}, plan.checked_variant
-    names = [full_step(plan.check_size, plan.dtype, *shape, of) for shape in plan.check_shapes]
-    why = f"its costs at {plan.check_size} are not known"
-    for step in (known[name] for name in names if name in known):
-        seconds = (CHECK_STEPS + 1) * step.model_flops / rate
-        if step.fits and seconds <= CHECK_SECONDS:
-            return step, ""
-        why = step.reason or f"{CHECK_STEPS + 1} steps would take {duration(seconds)}"
-        why += f" at batch {step.name.batch} and sequence {step.name.seq}"
-    return None, why
-
-
-def write_check(study: GridStudy, costs: Sequence[CaseCost]) -> None:
-    """check.json: a few training steps of a size bigger than the grid's, by which predictions are
-    checked, since no rate is calibrated on them. Where no step can be afforded, that is said.
-    Raises what run_journaled does."""
-    plan, path, say = study.plan, study.folder / CHECK, Progress().line
-    if (path.is_file() and not journal_of(path).is_file()) or not plan.is_checked:
-        return
-    step, why = choose_step(plan, costs, _attained_rate(study, costs))
-    if step is None:
-        say(f"{CHECK} is left out: {why}")
-        return
-    title = f"check at {plan.check_size}"
-    names = [str(step.name)]
-    rows = run_journaled(study, plan.check(step), path, names, title)
+    run_journaled(study, options, path, title)
     journal_of(path).unlink()
-    for row in rows:
-        if why_not := row.get("skip_message") or row.get("error_message"):
-            say(f"{CHECK} has no step: {why_not}")
 
 
 FRONTIER_CASES = {"variants": ("baseline", "optimized"), "dtypes": ("f32", "bf16")}
 FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
-# what the program searches at most
-LARGEST = 2**20
 
 
-def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
+def predict_frontier(folder: Path, program: Path, device: str) -> None:
     """Writes what fits of all sizes into the memory that is free now, over sequences and over
     batches, to the folder's frontier.json, as the program's --find-limit answers. Nothing of it is
     tried.
@@ -408,9 +444,6 @@ def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
                 axis.largest_key: row["largest"],
                 "predicted_bytes": row["predicted_memory_bytes"],
                 "limit_bytes": answer["memory_limit_bytes"],
-                "remark": ""
-                if row["predicted_memory_bytes_beyond"] > 0 or row["largest"] == 0
-                else f"no larger one than {LARGEST} is searched for",
             }
             for row in answer["limits"]
             if not row["skip_reason"]
@@ -422,15 +455,12 @@ def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
         "git_commit": answer["git_commit"],
         "date": _now(),
         "command": "scripts/study",
-        "by": ",".join(AXES),
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
         "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
         **by_key,
     }
-    path = folder / FRONTIER
-    write_whole(path, json.dumps(document, indent=1) + "\n")
-    return path
+    write_whole(folder / FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
 def _now() -> str:
@@ -445,33 +475,24 @@ def complain(text: str) -> None:
     print(f"scripts/study: {text}", file=sys.stderr, flush=True)
 
 
-def resuming(study: GridStudy) -> str:
-    """The command that goes on with it."""
-    results = study.folder.parent
-    place = "" if results.resolve() == RESULTS.resolve() else f" --results {results}"
-    return f"scripts/study --resume{place}"
+RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
 
 def _make(study: GridStudy, say: Callable[[str], None]) -> int:
     names = planned_names(study.program, study.plan.grid())
-    costs = costs_of(study)
+    write_costs(study)
     say(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
-    run_rounds(study, names)
-    write_products(study)
-    write_check(study, costs)
+    run_rounds(study)
+    write_once(study, PRODUCTS, study.plan.products(), "GEMMs")
+    if study.plan.check_axes:
+        write_once(study, CHECK, study.plan.check(), f"check at {study.plan.check_size}")
     if not (study.folder / FRONTIER).is_file():
         Progress().line("predicting the largest batch of every sequence")
-        try:
-            predict_frontier(study.folder, study.program, study.plan.device)
-        except SuiteError as error:
-            # not finished: --resume tries it again
-            complain(f"{FRONTIER} is left out: {error}; {resuming(study)} tries again")
-            return FAILED
+        predict_frontier(study.folder, study.program, study.plan.device)
     files = [round_file(study.folder, n + 1) for n in range(study.rounds_done)]
     files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
-    has_failures = any(outcomes(path)[2] for path in files)
     study.keep(finished=_now())
-    return FAILED if has_failures else 0
+    return FAILED if any(outcomes(path)[2] for path in files) else 0
 
 
 def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
@@ -485,16 +506,15 @@ def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
         status = _make(study, say)
     except KeyboardInterrupt:
         done = f"{study.rounds_done} of {rounds} are done"
-        complain(f"interrupted: {done}, and nothing is lost; {resuming(study)} continues")
+        complain(f"interrupted: {done}, and nothing is lost; {RESUME} continues")
         return INTERRUPTED
     except ProgramError as error:
         complain(str(error))
         condition = "with the build, commit and machine that it was begun with"
-        complain(f"what was measured is in {where}; {resuming(study)} continues, {condition}")
+        complain(f"what was measured is in {where}; {RESUME} continues, {condition}")
         return error.exit_status
     files = [f"  {shown(path)}" for path in sorted(study.folder.glob("*.json"))]
     took = duration(sum(study.round_seconds))
     lines = [f"Grid: {study.rounds_done} of {rounds} in {took}; their files are in {where}:"]
-    lines += [*files, *filter(None, [study.left_out]), "scripts/report makes the page of it."]
-    say("\n".join(lines))
+    say("\n".join([*lines, *files, "scripts/report makes the page of it."]))
     return status

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
 from tinyllama_tools.core.process import Progress
@@ -93,10 +93,6 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
 BUILD_IT = "build it: scripts/bench --setup-only"
 FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
-NOT_STARTED = "not started, since the command ended before"
-PORT_IN_USE = re.compile(r"in use|EADDRINUSE", re.IGNORECASE)
-# somebody else may take a free port before the ranks do
-PORT_TRIES = 3
 # between two looks at the ranks
 LOOK_SECONDS = 0.05
 # how long a rank may take to end after SIGTERM
@@ -216,73 +212,40 @@ def cause_of(bad: Sequence[Rank], killed: Sequence[int], ranks: int) -> WorldEnd
     return WorldEnd(max(1, status), f"rank {first.number} of {ranks} {how}{said}")
 
 
-class World:
-    """The ranks of one run; none of them, and nothing that one started, is left when it is left."""
-
-    def __init__(self, log: TextIO, progress: Progress) -> None:
-        """What the ranks say goes to `log`, and what rank 0 says to a terminal too."""
-        self.ranks: list[Rank] = []
-        self._log, self._progress = log, progress
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for rank in self.ranks:
-            rank.signal_group(signal.SIGKILL)
-        for rank in self.ranks:
-            rank.close()
-
-    def _say(self, number: int, line: str) -> None:
-        # where a disk is full, the result says so
-        with contextlib.suppress(OSError):
-            self._log.write(f"[rank {number}] {line}\n")
-        if number == 0 and line:
-            self._progress.passing(line)
-
-    def start(self, command: Sequence[str], sets: Sequence[Sequence[int]]) -> None:
-        """A rank on each set of cores."""
-        port = free_port()
-        for number, cores in enumerate(sets):
-            self.ranks.append(Rank(command, cores, number, len(sets), port))
-        for rank in self.ranks:
-            rank.hear(self._say)
-        self._progress.line(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
-
-    def watch(self, others_seconds: float) -> WorldEnd:
-        """To the end of all of them. `others_seconds`: how long they have to end by themselves once
-        one has ended. A KeyboardInterrupt asks them to end after the round in hand, however long
-        that takes, and a second one kills them."""
-        deadline, harsher, interrupt = math.inf, signal.SIGTERM, signal.SIGINT
-        bad: list[Rank] = []
-        killed: list[int] = []
-        while left := [rank for rank in self.ranks if rank.status is None]:
-            try:
-                # of several that ended at once, the one that a signal ended, or that refused to
-                # start, is the cause, and the 1 of the others the effect
-                new = [rank for rank in left if rank.look()]
-                bad += sorted(new, key=lambda rank: (rank.status > 0, -rank.status))
-                now, left = time.monotonic(), [rank for rank in left if rank.status is None]
-                if len(left) < len(self.ranks):
-                    deadline = min(deadline, now + others_seconds)
-                if now >= deadline:
-                    killed = killed or [rank.number for rank in left]
-                    for rank in left:
-                        rank.signal_group(harsher)
-                    deadline, harsher = now + TERM_SECONDS, signal.SIGKILL
-                time.sleep(LOOK_SECONDS)
-            except KeyboardInterrupt:
+def watch(ranks: Sequence[Rank], others_seconds: float, progress: Progress) -> WorldEnd:
+    """To the end of all of them. `others_seconds`: how long they have to end by themselves once
+    one has ended. A KeyboardInterrupt asks them to end after the round in hand, however long
+    that takes, and a second one kills them."""
+    deadline, harsher, interrupt = math.inf, signal.SIGTERM, signal.SIGINT
+    bad: list[Rank] = []
+    killed: list[int] = []
+    while left := [rank for rank in ranks if rank.status is None]:
+        try:
+            # of several that ended at once, the one that a signal ended, or that refused to
+            # start, is the cause, and the 1 of the others the effect
+            new = [rank for rank in left if rank.look()]
+            bad += sorted(new, key=lambda rank: (rank.status > 0, -rank.status))
+            now, left = time.monotonic(), [rank for rank in left if rank.status is None]
+            if len(left) < len(ranks):
+                deadline = min(deadline, now + others_seconds)
+            if now >= deadline:
+                killed = killed or [rank.number for rank in left]
                 for rank in left:
-                    rank.signal_group(interrupt)
-                self._progress.line(FINISHING)
-                interrupt = signal.SIGKILL
-        for rank in self.ranks:
-            rank.close()
-        end = cause_of(bad, killed, len(self.ranks)) if bad else WorldEnd(0)
-        if interrupt == signal.SIGKILL:
-            end = WorldEnd(INTERRUPTED, "interrupted")
-        by_force = f"; ended by force: {_listed(killed)}" if killed else ""
-        return WorldEnd(end.status, end.what + by_force)
+                    rank.signal_group(harsher)
+                deadline, harsher = now + TERM_SECONDS, signal.SIGKILL
+            time.sleep(LOOK_SECONDS)
+        except KeyboardInterrupt:
+            for rank in left:
+                rank.signal_group(interrupt)
+            progress.line(FINISHING)
+            interrupt = signal.SIGKILL
+    for rank in ranks:
+        rank.close()
+    end = cause_of(bad, killed, len(ranks)) if bad else WorldEnd(0)
+    if interrupt == signal.SIGKILL:
+        end = WorldEnd(INTERRUPTED, "interrupted")
+    by_force = f"; ended by force: {_listed(killed)}" if killed else ""
+    return WorldEnd(end.status, end.what + by_force)
 
 
 def run_world(
@@ -292,16 +255,31 @@ def run_world(
     log: Path,
     progress: Progress,
 ) -> WorldEnd:
-    """One world of as many ranks as there are sets of cores. A taken port is tried again with
-    another one."""
-    for left in reversed(range(PORT_TRIES)):
-        with log.open("a", encoding="utf-8", buffering=1) as stream, World(stream, progress) as of:
-            of.start(command, sets)
-            end = of.watch(others_seconds)
-        if not left or end.status != REFUSED_OPTIONS or not PORT_IN_USE.search(end.what):
-            break
-        progress.line("the port was taken meanwhile: trying another one")
-    return end
+    """A rank on each set of cores; none of them, and nothing that one started, is left when it
+    ends. What they say goes to `log`, and what rank 0 says to a terminal too."""
+    ranks: list[Rank] = []
+    with log.open("w", encoding="utf-8", buffering=1) as stream:
+
+        def say(number: int, line: str) -> None:
+            # where a disk is full, the result says so
+            with contextlib.suppress(OSError):
+                stream.write(f"[rank {number}] {line}\n")
+            if number == 0 and line:
+                progress.passing(line)
+
+        port = free_port()
+        try:
+            for number, cores in enumerate(sets):
+                ranks.append(Rank(command, cores, number, len(sets), port))
+            for rank in ranks:
+                rank.hear(say)
+            progress.line(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
+            return watch(ranks, others_seconds, progress)
+        finally:
+            for rank in ranks:
+                rank.signal_group(signal.SIGKILL)
+            for rank in ranks:
+                rank.close()
 
 
 def measure(
@@ -314,7 +292,7 @@ def measure(
     cannot be started; OSError where `folder` is there or cannot be made.
     """
     threads, cores = options.threads_per_process, allowed_cores()
-    left = {
+    sets = {
         ranks: core_sets(ranks, threads, cores, oversubscribe=options.oversubscribe)
         for ranks in options.processes
     }
@@ -323,22 +301,19 @@ def measure(
     folder.mkdir(parents=True)
     failures: list[Failure] = []
     status = 0
-    try:
-        for ranks in options.processes:
-            result = result_file(folder, ranks)
-            own = (f"--threads={threads}", f"--timeout={options.timeout:g}", *options.program)
-            command = (str(options.build_folder / PROGRAM), f"--benchmark_out={result}", *own)
-            log = result.with_suffix(".log")
-            end = run_world(command, left[ranks], others_seconds, log, progress)
-            del left[ranks]
-            if end.status == 0:
-                continue
+    for ranks, own in sets.items():
+        result = result_file(folder, ranks)
+        given = (f"--threads={threads}", f"--timeout={options.timeout:g}", *options.program)
+        command = (str(options.build_folder / PROGRAM), f"--benchmark_out={result}", *given)
+        try:
+            end = run_world(command, own, others_seconds, result.with_suffix(".log"), progress)
+        except KeyboardInterrupt:
+            # while the ranks were being started
+            end = WorldEnd(INTERRUPTED, "interrupted")
+        if end.status != 0:
             failures.append(Failure(ranks, end.status, end.what))
             progress.line(f"{ranks} ranks: {end.what}")
-            status = end.status if end.status in (REFUSED_OPTIONS, INTERRUPTED) else 1
-            if status != 1:
-                break
-    except KeyboardInterrupt:
-        # between two worlds
-        status = INTERRUPTED
-    return status, failures + [Failure(ranks, status, NOT_STARTED) for ranks in left]
+            status = 1
+        if end.status in (REFUSED_OPTIONS, INTERRUPTED):
+            return end.status, failures
+    return status, failures

@@ -19,13 +19,12 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     head_commit,
-    problem_sizes,
     run_folder,
     without_folders,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
+from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import markdown_table, section
 from tinyllama_tools.data.ranks import Failure, ReadRun, read_results
@@ -35,21 +34,19 @@ from tinyllama_tools.data.studies import (
     SCALING_PAGE,
     SCALING_SCHEMA_VERSION,
 )
-from tinyllama_tools.models.collectives import FIXTURE, Interconnect, read_interconnects
+from tinyllama_tools.models.collectives import Interconnect, read_interconnects
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 from tinyllama_tools.models.scaling_projection import StepSource, projection_of, read_step_source
 from tinyllama_tools.report.document import Table, cell_text
 from tinyllama_tools.report.sections import data_parallel
 
-DEFAULT_SIZE = "small"
-BENCH = Path("benchmarks/tiny_llama_bench")
 HELP = "--help"
 EPILOG = """\
 Sets up what is missing and builds, then starts tiny_llama_scaling as local processes, one number of
 ranks after the other, each rank on cores of its own (GPUs: each on its own device), and watches
-them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --batch,
---global-batch, --seq, --rounds, --bucket-mb, --no-overlap, --shard-optimizer, --components,
---device, ...); -- --help lists all.
+them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --batch, --seq,
+--rounds, --bucket-mb, --no-overlap, --shard-optimizer, --components, --device, ...; --global-batch
+for strong scaling, one batch for all ranks together); -- --help lists all.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
 scaling.json and scaling.md: parallel efficiency, what communication costs and what of it is hidden,
 where the rest went, latency and bandwidth of each collective, and projections to 4,096 devices. The
@@ -65,33 +62,26 @@ def make_parser() -> argparse.ArgumentParser:
     parser = script_parser("scaling", "Data-parallel scaling on this machine, and further.", EPILOG)
     parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
-    # without defaults, so that those which measure are told apart
     processes_help = "numbers of ranks, measured in this order (default: 1,2)"
     measuring = [
-        add("--processes", type=positive_list, metavar="LIST", help=processes_help),
-        add("--threads-per-process", type=positive, metavar="N", help="default: 1"),
+        add("--processes", type=positive_list, default=(1, 2), metavar="LIST", help=processes_help),
+        add("--threads-per-process", type=positive, default=1, metavar="N", help="default: 1"),
         add("--oversubscribe", action="store_true", help="let ranks share cores"),
-        add("--timeout", type=seconds, metavar="S", help="of a collective (default: 60)"),
+        add("--timeout", type=seconds, default=60.0, metavar="S", help="default: 60"),
     ]
-    kind = parser.add_mutually_exclusive_group()
-    weak_help, strong_help = "a batch for each rank (default)", "one batch for all ranks together"
-    measuring.append(kind.add_argument("--weak", action="store_true", help=weak_help))
-    measuring.append(kind.add_argument("--strong", action="store_true", help=strong_help))
     parser.set_defaults(measuring=measuring)
     from_help = "read results again, and measure nothing; of one file: show the tables only"
     add("--from", dest="source", type=Path, metavar="FOLDER", help=from_help)
     local_help = (
-        "of scripts/bench, scripts/study or tiny_llama_scaling: projections start from its steps, "
-        "and predict those of other sizes from its components; repeatable (default: the rank that "
-        "computed alone)"
+        "of scripts/bench or scripts/study --grid: projections start from its steps, and from a "
+        "grid those of other sizes are predicted (default: the rank that computed alone)"
     )
-    add("--local-step", type=Path, action="append", default=[], metavar="RESULT", help=local_help)
-    links_help = "of --interconnects-file, with commas (default: all, and the one measured here)"
-    add("--interconnects", metavar="NAMES", help=links_help)
-    file_help = "links with their sources (default: fixtures/interconnects.json)"
-    add("--interconnects-file", type=Path, default=FIXTURE, metavar="FILE", help=file_help)
-    batch_help = "samples of a step of strong projections (default: 4096)"
-    add("--projected-global-batch", type=positive, default=4096, metavar="N", help=batch_help)
+    add("--local-step", type=Path, metavar="RESULT", help=local_help)
+    links_help = (
+        "of fixtures/interconnects.json, with commas (default: all, and the one measured here)"
+    )
+    names = list_of([one.name for one in read_interconnects()], "interconnect")
+    add("--interconnects", type=names, metavar="NAMES", help=links_help)
     results_help = "folder of the folders (default: results)"
     add("--results", type=Path, default=RESULTS, metavar="FOLDER", help=results_help)
     build_help = "where the programs are (default: build)"
@@ -99,33 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# what this command gives the program itself, and what to do instead
-OWN = {
-    "--benchmark_out": "leave it out",
-    "--benchmark_format": "leave it out",
-    "--benchmark_out_format": "leave it out",
-    "--threads": "use --threads-per-process",
-    "--timeout": "use --timeout before --",
-}
-
-
-def _shared_batch(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[str, ...]:
-    """The program's options for --strong: with a batch that every number of ranks can share."""
-    after = argparse.ArgumentParser(prog="scripts/scaling", add_help=False, allow_abbrev=False)
-    after.add_argument("--global-batch", type=positive)
-    after.add_argument("--size", default=DEFAULT_SIZE)
-    found, _ = after.parse_known_args(options.program)
-    batch, own = found.global_batch, ()
-    if batch is None:
-        if found.size not in problem_sizes():
-            parser.error(f"--strong with size '{found.size}': give --global-batch after --")
-        batch = problem_sizes()[found.size]["batch"]
-        own = (f"--global-batch={batch}",)
-    for ranks in options.processes:
-        if batch % ranks:
-            what = f"--processes {ranks}: a batch of {batch} samples does not divide by it"
-            parser.error(f"{what}; give --global-batch after --, or other --processes")
-    return (*own, *options.program)
+# what this command gives the program itself
+OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -135,21 +100,16 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
     options = parser.parse_args(given[:cut])
     options.program = tuple(given[cut + 1 :])
-    if options.source is not None:
-        used = [of.option_strings[0] for of in options.measuring if getattr(options, of.dest)]
-        used += ["what follows --"] * bool(options.program)
-        if used:
-            parser.error(f"{used[0]}: nothing is measured with --from; leave it out")
+    measuring = {of.dest: of.option_strings[0] for of in options.measuring}
+    used = [
+        text for name, text in measuring.items() if vars(options)[name] != parser.get_default(name)
+    ]
+    used += ["what follows --"] * bool(options.program)
+    if options.source is not None and used:
+        parser.error(f"{used[0]}: nothing is measured with --from; leave it out")
     for text in options.program:
-        if (name := text.partition("=")[0]) in OWN:
-            parser.error(f"'{text}' after --: scripts/scaling gives {name} itself; {OWN[name]}")
-    options.processes = options.processes or (1, 2)
-    options.threads_per_process = options.threads_per_process or 1
-    options.timeout = options.timeout or 60.0
-    if options.strong:
-        options.program = _shared_batch(options, parser)
-    names = (options.interconnects or "").split(",")
-    options.interconnects = tuple(filter(None, (name.strip() for name in names))) or None
+        if text.partition("=")[0] in OWN:
+            parser.error(f"'{text}' after --: scripts/scaling gives it itself, --help says how")
     return options
 
 
@@ -172,7 +132,7 @@ def scaling_document(
         "failures": [asdict(failure) for failure in failures],
         "not_measured": analysis.failed,
         "points": [asdict(point) for point in analysis.points],
-        "waterfalls": [asdict(one) for one in analysis.waterfalls],
+        "losses": [asdict(part) for part in analysis.losses],
         "fits": [asdict(fit) for fit in analysis.fits],
         "fits_refused": analysis.refused,
         "projection_checks": analysis.checks,
@@ -196,14 +156,13 @@ ON_TERMINAL = (
 def write_results(
     read: ReadRun,
     folder: Path | None,
-    options: argparse.Namespace,
-    given: tuple[Sequence[Interconnect], Sequence[StepSource]],
+    links: Sequence[Interconnect],
+    source: StepSource | None,
     command: str,
 ) -> None:
     """The tables on standard output; scaling.json and scaling.md where there is a folder for it."""
-    analysis, (links, sources) = analyse(read.results), given
-    bench, batch = options.build_folder / BENCH, options.projected_global_batch
-    projection = projection_of(analysis, sources, bench, links, batch)
+    analysis = analyse(read.results)
+    projection = projection_of(analysis, source, links)
     facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
     omissions = data_parallel.omissions_of(analysis, read.failures, "run")
     left_out = [f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}" for of in omissions]
@@ -239,13 +198,13 @@ def main(arguments: Sequence[str]) -> int:
     if not {HELP, "-h"}.isdisjoint(options.program):
         return _show_program_help(options)
     # before hours of measuring
-    links = read_interconnects(options.interconnects_file, options.interconnects)
-    given = (links, [read_step_source(path) for path in options.local_step])
+    wanted = options.interconnects
+    links = [one for one in read_interconnects() if wanted is None or one.name in wanted]
+    steps = read_step_source(options.local_step) if options.local_step else None
     if options.source is not None:
         read, status = read_results(options.source), 0
         # one file alone leaves the folder's own scaling.json as it is
         folder = options.source if options.source.is_dir() else None
-        has_failed = read.unread
     else:
         folder = run_folder("scaling", options.results)
         status, failures = measure(options, folder, Progress())
@@ -255,6 +214,5 @@ def main(arguments: Sequence[str]) -> int:
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
             Progress().line(what)
             return status or 1
-        has_failed = read.unread or any(one.failed for one in read.results)
-    write_results(read, folder, options, given, command)
-    return status or int(bool(has_failed))
+    write_results(read, folder, links, steps, command)
+    return status or int(bool(read.failures) or any(one.failed for one in read.results))

@@ -5,34 +5,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import itertools
 import json
-import math
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tinyllama_tools.commands.grid import (
+    add_grid_options,
     begin_study,
     complain,
+    finish_grid_options,
     planned_names,
     run_study,
     unfinished_study,
 )
-from tinyllama_tools.commands.grid_plan import add_grid_options, finish_grid_options
-from tinyllama_tools.core.app import (
-    INTERRUPTED,
-    PROJECT,
-    RESULTS,
-    Json,
-    parse_json,
-    problem_sizes,
-    write_whole,
-)
+from tinyllama_tools.core.app import INTERRUPTED, PROJECT, RESULTS, Json, problem_sizes, write_whole
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import SAID_NOTHING, Progress
@@ -53,18 +44,17 @@ Each size goes to results/performance_results_SIZE_TIME/: config.json, training_
 performance_summary.json and, with --enable-profilers, pytorch_profiles/; the comparison to
 results/performance_study_TIME.md. A size that does not fit in memory or would take longer than
 --max-minutes, as a sample of three steps predicts, is said beforehand and not attempted. Ctrl-C
-keeps the sizes that are done and writes the tables from them.
+keeps the sizes that are done and writes the table from them.
 
 --grid: every component and the full step over batch x sequence x size, in rounds, each of which
 goes through sizes, batches and sequences in an order of its own (components keep theirs), so that
 drift of the machine does not fall on the same cases each time; the first round proves every case
 before it times it. It goes to results/TIME_grid/: study.json, round_1.json, ..., products.json
-(the model's GEMMs at their own shapes), check.json (some steps of a bigger size, by which
-predictions are checked), costs.json (FLOPs, bytes, memory) and frontier.json (what fits into
-memory). Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed terminal
-keep every case that was measured; scripts/study --resume [--results FOLDER] [--build-folder DIR]
-continues the newest grid that did not end, with the options it was begun with. scripts/report makes
-a page of it.
+(the model's GEMMs at their own shapes), check.json (steps of a bigger size, by which predictions
+are checked), costs.json (FLOPs, bytes, memory) and frontier.json (what fits into memory). Lists
+are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed terminal keep every
+case that was measured; scripts/study --resume [--results FOLDER] [--build-folder DIR] continues the
+newest grid that did not end, with the options it was begun with. scripts/report makes a page of it.
 
 Exit status: 0 all measured, or left out with a reason; 1 some run or case failed; 2 bad option, the
 set-up failed, or files that cannot be written; 130 interrupted."""
@@ -110,7 +100,7 @@ SEED_SIZE = "tiny"
 
 
 class Rate(NamedTuple):
-    """What a run attained: model FLOPs a second, and of what it was measured."""
+    """What a sample attained: model FLOPs a second, and of what it was measured."""
 
     flops_per_second: float
     source: str
@@ -136,16 +126,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class SizeRun:
-    """A size of the study before and after its run, or of an earlier study (`is_earlier`).
+    """A size of the study before and after its run.
 
-    `cost`: of a step, None of an earlier one. `rate` is None where nothing was measured to predict
-    from. `refusal` says why the size is not attempted, `failure` why there is nothing to compare.
-    `config`, `summary`: config.json and performance_summary.json of the `folder`.
+    `cost`: of a step. `rate` is None where nothing was sampled to predict from. `refusal` says why
+    the size is not attempted, `failure` why there is nothing to compare. `config`, `summary`:
+    config.json and performance_summary.json of the `folder`.
     """
 
     size: str
-    cost: CaseCost | None = None
-    num_steps: int = 0
+    cost: CaseCost
+    num_steps: int
     rate: Rate | None = None
     refusal: str = ""
     failure: str = ""
@@ -154,7 +144,6 @@ class SizeRun:
     summary: Json | None = None
     seconds: float = 0.0
     is_interrupted: bool = False
-    is_earlier: bool = False
 
     @property
     def step_seconds(self) -> float | None:
@@ -193,7 +182,7 @@ def plan_at(settings: Settings, cost: CaseCost, rate: Rate | None) -> SizeRun:
     """Refused where it does not fit, or would take too long at this rate."""
     plan = SizeRun(cost.name.size, cost, settings.num_steps, rate)
     if not cost.fits:
-        return replace(plan, refusal=cost.reason)
+        return replace(plan, rate=None, refusal=cost.reason)
     if not rate or plan.total_seconds <= settings.max_seconds:
         return plan
     refusal = (
@@ -209,11 +198,9 @@ def attained_rate(program: TrainingProgram, settings: Settings, size: str, batch
         run = program.run(settings.options(size, batch, SAMPLE_STEPS), Path(folder))
     if run.exit_status != 0 or not run.summary:
         raise TrainingError(f"the sample of {size} ended with {run.exit_status}")
-    return _rate_of(run.summary, f"{SAMPLE_STEPS} steps of {size} at batch {batch}")
-
-
-def _rate_of(summary: Json, what: str) -> Rate:
-    rate = summary["model"]["flops_per_step"] / summary["summary"]["average_step_seconds"]
+    flops, seconds = run.summary["model"]["flops_per_step"], run.summary["summary"]
+    rate = flops / seconds["average_step_seconds"]
+    what = f"{SAMPLE_STEPS} steps of {size} at batch {batch}"
     return Rate(rate, f"{rate / 1e9:,.1f} GFLOP/s attained in {what}")
 
 
@@ -230,9 +217,8 @@ def plan_sizes(
     for cost in sorted(costs, key=lambda cost: cost.model_flops):
         size, batch = cost.name.size, cost.name.batch
         if cost.fits:
-            known = known or attained_rate(
-                program, settings, SEED_SIZE, problem_sizes()[SEED_SIZE]["batch"]
-            )
+            seed_batch = problem_sizes()[SEED_SIZE]["batch"]
+            known = known or attained_rate(program, settings, SEED_SIZE, seed_batch)
             seconds = SAMPLE_STEPS * cost.model_flops / known.flops_per_second
             if seconds > LONG_SAMPLE_SECONDS:
                 seconds, batch = seconds * max(1, batch // 4) / batch, max(1, batch // 4)
@@ -243,7 +229,7 @@ def plan_sizes(
                     failure = f"its sample failed: {error}"
                     plans[size] = replace(plan_at(settings, cost, None), failure=failure)
                     continue
-        plans[size] = plan_at(settings, cost, known if cost.fits else None)
+        plans[size] = plan_at(settings, cost, known)
     return [plans[cost.name.size] for cost in costs]
 
 
@@ -267,17 +253,24 @@ def plan_table(plans: Sequence[SizeRun]) -> str:
 
 CONFIG, LOG, PROFILES = "config.json", "training_output.log", "pytorch_profiles"
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
-# of the end of a folder's name
-TIME = "%Y%m%d_%H%M%S"
 
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
+def _timed(name: str) -> str:
+    """The name with the time behind it."""
+    return f"{name}_{_now():%Y%m%d_%H%M%S}"
+
+
 def _text(macro: str, *values: object) -> str:
     found = template(Path(__file__).with_name("templates") / "study.md.j2")
     return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
+
+
+def _keep(folder: Path, name: str, document: Json) -> None:
+    write_whole(folder / name, json.dumps(document, indent=2) + "\n")
 
 
 def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
@@ -287,16 +280,14 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
     """
     cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
     shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
+    below = PROFILES if settings.has_profilers else ""
 
     def options(place: Path) -> list[str]:
         found = settings.options(plan.size, cost.name.batch, plan.num_steps)
-        return [*found, *PROFILERS, f"--output-dir={place}"] if settings.has_profilers else found
-
-    def keep(name: str, document: Json) -> None:
-        write_whole(folder / name, json.dumps(document, indent=2) + "\n")
+        return [*found, *PROFILERS, f"--output-dir={place}"] if below else found
 
     # what repeats the run, typed in the checkout
-    place, below = Path(shown(folder)), PROFILES if settings.has_profilers else ""
+    place = Path(shown(folder))
     target = f"--{'profile' if below else 'output'}-dir={place / below}"
     config = {
         "problem_size": plan.size,
@@ -315,9 +306,8 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
             "source": plan.rate.source if plan.rate else None,
             "peak_memory_bytes": cost.predicted_memory_bytes,
         },
-        "measured": None,
     }
-    keep(CONFIG, config)
+    _keep(folder, CONFIG, config)
     plan = replace(plan, folder=folder, config=config)
     try:
         run = program.run(options(folder), folder / below, folder / LOG)
@@ -332,11 +322,8 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         what = f"interrupted after {done} of {plan.num_steps} steps"
         return replace(plan, summary=summary, failure=what, is_interrupted=True)
     found = (run.summary or {}).get("summary", {})
-    keys = ("average_step_seconds", "samples_per_second", "peak_memory_bytes", "steps_completed")
-    config["measured"] = {"total_seconds": run.seconds, **{key: found.get(key) for key in keys}}
-    keep(CONFIG, config)
     if run.summary and not (folder / SUMMARY).is_file():
-        keep(SUMMARY, run.summary)
+        _keep(folder, SUMMARY, run.summary)
     failure = "" if found.get("steps_completed") else "no step was completed"
     if run.exit_status != 0:
         failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
@@ -362,86 +349,22 @@ def run_sizes(
     """
     found: list[SizeRun] = []
     for plan in plans:
-        if plan.refusal or any(result.is_interrupted for result in found):
-            why = plan.refusal or "interrupted before its turn"
-            found.append(replace(plan, refusal=why))
-        elif plan.failure:
+        if any(result.is_interrupted for result in found):
+            found.append(replace(plan, refusal=plan.refusal or "interrupted before its turn"))
+        elif plan.refusal or plan.failure:
             found.append(plan)
         else:
-            folder = results / f"performance_results_{plan.size}_{_now().strftime(TIME)}"
+            folder = results / _timed(f"performance_results_{plan.size}")
             folder.mkdir(parents=True)
-            about = (plan.num_steps, shown(folder), settings.variant, settings.has_profilers)
-            say(_text("banner", plan, *about, problem_sizes()[plan.size]))
-            result = run_size(program, settings, plan, folder)
-            found.append(result)
-            missed = f"PERFORMANCE STUDY OF {plan.size.upper()} NOT COMPLETE: {result.failure}"
-            say(_text("ending", result) if result.is_measured else missed)
+            say(_text("banner", plan, settings, shown(folder), problem_sizes()[plan.size]))
+            found.append(run_size(program, settings, plan, folder))
+            say(_text("ending", found[-1]))
     return found
 
 
-# ---- earlier studies, which tell rates and join the tables
+# ---- the table over all sizes
 
-
-def earlier_results(results: Path) -> list[SizeRun]:
-    """Sizes of earlier studies, the newest first, of which all steps were made, with a last loss
-    that is a number."""
-    found = []
-    folders = results.glob("performance_results_*")
-    for folder in sorted(folders, key=lambda path: path.name[-len("20251014_123456") :])[::-1]:
-        try:
-            config = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
-            is_whole = (folder / SUMMARY).is_file()
-            summary = read_profile(folder if is_whole else folder / PROFILES)
-            means, wanted = summary["summary"], summary["configuration"]["num_steps"]
-            is_finished = means["steps_completed"] == wanted and means["final_loss"] is not None
-            if is_finished and means["average_step_seconds"]:
-                of = {"folder": folder, "config": config, "summary": summary}
-                found.append(SizeRun(config["problem_size"], **of, is_earlier=True))
-        except (OSError, ValueError, KeyError, TypeError, BadProfileError):
-            continue
-    return found
-
-
-def _setting(result: SizeRun) -> tuple[object, ...]:
-    """Dtype, variant and profilers, device, threads and libtorch: what must be alike in a table."""
-    context = (result.summary or {})["context"]
-    names = (result.config.get(name) for name in ("dtype", "variant", "profilers_enabled"))
-    device = context["device"]["name"]
-    return (*names, device, context.get("threads"), context.get("torch_version"))
-
-
-def with_earlier(found: Sequence[SizeRun], results: Path) -> list[SizeRun]:
-    """The results and the newest earlier ones of other sizes with the same settings, by size."""
-    by_size = {result.size: result for result in found}
-    measured = [result for result in found if result.is_measured]
-    for earlier in earlier_results(results) if measured else ():
-        if _setting(earlier) == _setting(measured[0]):
-            by_size.setdefault(earlier.size, earlier)
-    return [by_size[size] for size in problem_sizes() if size in by_size]
-
-
-def earlier_rate(results: Path, settings: Settings, cost: CaseCost) -> Rate | None:
-    """Of the newest earlier run of that dtype and variant, the nearest in size; None of none.
-
-    It may be of another device: its name stands in the source.
-    """
-    newest: dict[str, Json] = {}
-    for run in earlier_results(results):
-        own = (run.config.get("dtype"), run.config.get("variant"))
-        if own == (settings.dtype, settings.variant):
-            where = f"{run.folder.name}, on {run.summary['context']['device']['name']}"
-            newest.setdefault(run.size, run.summary | {"where": where})
-
-    def distance(summary: Json) -> float:
-        return abs(math.log(summary["model"]["flops_per_step"] / cost.model_flops))
-
-    nearest = min(newest.values(), key=distance, default=None)
-    return _rate_of(nearest, nearest["where"]) if nearest else None
-
-
-# ---- tables over all sizes
-
-# of the comparison: its heading, and its text from the figures of a size
+# its headings, and their text from the figures of a size
 FIGURES: dict[str, Callable[[Json], str]] = {
     "Problem Size": lambda f: f["size"],
     "Parameters": lambda f: f"{f['total_parameters']:,}",
@@ -450,48 +373,20 @@ FIGURES: dict[str, Callable[[Json], str]] = {
     "Memory (MB)": lambda f: f"{f['peak_memory_bytes'] / MIB:,.1f}",
     "memory / parameters": lambda f: f"{f['peak_memory_bytes'] / f['model_size_bytes']:.1f}",
     "Time/Iter (s)": lambda f: f"{f['average_step_seconds']:.4g}",
-    "expected (s)": lambda f: f"{e:.4g}" if (e := f["expected"]) else "not predicted",
+    "expected (s)": lambda f: f"{f['expected']:.4g}",
     "GFLOP/s": lambda f: f"{f['flops_per_step'] / f['average_step_seconds'] / 1e9:,.1f}",
 }
-# what is compared from size to size
-GROWTH: dict[str, Callable[[Json], float]] = {
-    "parameters": lambda f: f["total_parameters"],
-    "FLOPs": lambda f: f["flops_per_step"],
-    "memory": lambda f: f["peak_memory_bytes"],
-    "throughput falls": lambda f: 1 / f["samples_per_second"],
-    "time/iter": lambda f: f["average_step_seconds"],
-}
 
 
-def tables(results: Sequence[SizeRun]) -> tuple[str, str]:
-    """The workshop's table over all measured sizes, with why the others are missing; and from each
-    measured size to the next, how often its parameters, memory, ... are those of the one before."""
-    figures: list[dict[str, Any]] = [
-        r.summary["model"]
-        | r.summary["summary"]
-        | {"size": r.size, "expected": (r.config.get("expected") or {}).get("step_seconds")}
+def comparison(results: Sequence[SizeRun]) -> str:
+    """The workshop's table over all measured sizes, smallest first, with why others are missing."""
+    figures = [
+        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
         for r in results
         if r.is_measured
     ]
     rows = [[text(of) for text in FIGURES.values()] for of in figures]
-    steps = [
-        [f"{a['size']} -> {b['size']}", *(f"{of(b) / of(a):.3g}x" for of in GROWTH.values())]
-        for a, b in itertools.pairwise(figures)
-    ]
-    growth = "\n".join(markdown_table(("from -> to", *GROWTH), steps)) if steps else ""
-    return _text("comparison", tuple(FIGURES), rows, results), growth
-
-
-def next_steps(settings: Settings, results: Sequence[SizeRun], page: Path) -> str:
-    """What to do with the files, as commands."""
-    own = [result for result in results if result.is_measured and not result.is_earlier]
-    lines = [f"cat {shown(result.folder)}/{CONFIG}" for result in own]
-    if own and settings.has_profilers:
-        profiles = f"{shown(own[-1].folder)}/{PROFILES}"
-        lines.append(f"scripts/profile --analyze-existing {profiles} --generate-report")
-    elif own:
-        lines.append(f"scripts/study {own[-1].size} --enable-profilers")
-    return "\n  ".join(["Next steps:", *lines, f"less {shown(page)}", "scripts/exercise 3"])
+    return _text("comparison", tuple(FIGURES), rows, results)
 
 
 # ---- the whole of it
@@ -509,24 +404,18 @@ def study(
     settings = Settings(*own)
     costs = size_costs(options.sizes, settings, options.device, predictor)
     if options.dry_run:
-        rates = [earlier_rate(options.results, settings, of) for of in costs]
-        plans = [plan_at(settings, of, rate) for of, rate in zip(costs, rates, strict=True)]
-        sources = dict.fromkeys(f"Expected from {rate.source}." for rate in rates if rate)
-        unknown = "Nothing was run with these settings so far, so no time is expected."
-        say_line("\n".join([plan_table(plans), "", *(sources or [unknown])]))
+        say_line(plan_table([plan_at(settings, cost, None) for cost in costs]))
         return 0
     options.results.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
     plans = plan_sizes(program, settings, costs)
     say_line(plan_table(plans) + "\n")
     found = run_sizes(program, settings, plans, options.results)
-    everything = with_earlier(found, options.results)
-    devices = [r.summary["context"]["device"]["name"] for r in everything if r.summary]
-    page = options.results / f"performance_study_{_now().strftime(TIME)}.md"
-    compared, growth = tables(everything)
-    about = (command, (devices or ["none"])[0], everything)
-    write_whole(page, _text("page", compared, growth, settings, *about) + "\n")
-    say_line(f"\n{compared}\n\n{next_steps(settings, everything, page)}")
+    ordered = sorted(found, key=lambda result: result.cost.model_flops)
+    devices = [r.summary["context"]["device"]["name"] for r in ordered if r.summary] or ["none"]
+    compared, page = comparison(ordered), options.results / f"{_timed('performance_study')}.md"
+    write_whole(page, _text("page", compared, settings, command, devices[0], ordered) + "\n")
+    say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
     if any(result.is_interrupted for result in found):
         return INTERRUPTED
     return int(any(result.failure for result in found))
@@ -554,15 +443,16 @@ def main(arguments: Sequence[str]) -> int:
     """The problem sizes, or the grid; the exit status. Raises what the programs' runs raise."""
     options = parse_options(arguments)
     command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
+    program = options.build_folder / "benchmarks/tiny_llama_bench"
     if options.resume:
-        grid = unfinished_study(options.results, options.build_folder)
+        grid = unfinished_study(options.results, program)
         say_line(f"Resuming {shown(grid.folder)}, begun as: {grid.command}")
         return run_study(grid, say_line)
     if plan is None:
         return train(options, command)
     # before anything is made: only the program knows every variant
-    cases = planned_names(options.build_folder / "benchmarks/tiny_llama_bench", plan.grid())
+    cases = planned_names(program, plan.grid())
     if options.dry_run:
         say_line(plan.in_words(len(cases)))
         return 0
-    return run_study(begin_study(plan, options.build_folder, options.results, command), say_line)
+    return run_study(begin_study(plan, program, options.results, command), say_line)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -85,21 +85,19 @@ def _schema() -> Json:
         "properties": {
             "context": {"properties": {CONTEXT_OF_RANKS: context[CONTEXT_OF_RANKS]}},
             "benchmarks": {"items": {"properties": row}},
-            "rank_samples": published["properties"]["rank_samples"],
         }
     }
 
 
-Name = TypeVar("Name", CaseName, CollectiveName)
 # by the number of a round
 Rounds = Mapping[int, float]
 
 
 @dataclass(frozen=True)
-class Row(Generic[Name]):
+class Row:
     """`rounds`: what the file says of each, by its number."""
 
-    name: Name
+    name: CaseName | CollectiveName
     rounds: Mapping[int, Json]
 
     def figures(self, key: str, scale: str = "") -> Rounds:
@@ -126,15 +124,13 @@ class Row(Generic[Name]):
 @dataclass(frozen=True)
 class ScalingResult:
     """One world: `steps` by mode at the batch of a rank, and by ALONE_GLOBAL. `failed`: rows
-    without a figure, with their reason. `rank_samples`: seconds of every step, [round][rank][step],
-    by the row's name."""
+    without a figure, with their reason."""
 
     path: Path
     context: Mapping[str, Any]
-    steps: Mapping[str, Row[CaseName]]
-    collectives: Sequence[Row[CollectiveName]]
+    steps: Mapping[str, Row]
+    collectives: Sequence[Row]
     failed: Mapping[str, str]
-    rank_samples: Mapping[str, Any]
 
     @property
     def distributed(self) -> Mapping[str, Any]:
@@ -152,7 +148,7 @@ class ScalingResult:
         return self.distributed["scaling"]
 
     @property
-    def step(self) -> Row[CaseName] | None:
+    def step(self) -> Row | None:
         """The data-parallel step that efficiencies are of."""
         return next((self.steps[mode] for mode in STEPS if mode in self.steps), None)
 
@@ -182,24 +178,21 @@ def read_scaling_result(path: Path) -> ScalingResult:
     named = [(name, of) for name, of in parsed if name and name.is_data_parallel]
     # the whole batch of strong scaling is more than a rank's
     batch = min((name.batch for name, _ in named), default=0)
-    steps: dict[str, Row[CaseName]] = {}
+    steps: dict[str, Row] = {}
     for name, of in named:
         is_global = name.mode == ALONE and name.batch != batch
         steps[ALONE_GLOBAL if is_global else name.mode] = Row(name, of)
     if not (steps or rows or failed):
         raise bad_file(path, "holds neither a data-parallel step nor a collective", REMEDY)
-    samples = document.get("rank_samples", {})
-    return ScalingResult(path, document["context"], steps, rows, failed, samples)
+    return ScalingResult(path, document["context"], steps, rows, failed)
 
 
 @dataclass(frozen=True)
 class ReadRun:
-    """`failures`: numbers of ranks without a usable result, those known before first. `unread`: of
-    the others, how many."""
+    """`failures`: numbers of ranks without a usable result, those known before first."""
 
     results: Sequence[ScalingResult]
     failures: tuple[Failure, ...]
-    unread: int
 
 
 def _stated(path: Path) -> list[Failure]:
@@ -233,4 +226,4 @@ def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:
         raise refused[0][1]
     failed = {failure.ranks for failure in known}
     unread = [Failure(ranks, 1, str(error)) for ranks, error in refused if ranks not in failed]
-    return ReadRun(found, (*known, *unread), len(unread))
+    return ReadRun(found, (*known, *unread))

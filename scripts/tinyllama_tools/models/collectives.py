@@ -22,22 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from tinyllama_tools.core.app import (
-    PROJECT,
-    BadInputError,
-    Json,
-    bad_file,
-    read_json,
-    schema_problem,
-)
+from tinyllama_tools.core.app import PROJECT, Json, bad_file, read_json, schema_problem
 from tinyllama_tools.data.names import OPERATIONS
+from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CollectiveName
     from tinyllama_tools.data.ranks import Row
 
 RING, TREE, NONE = "ring", "tree", "none"
@@ -129,7 +121,6 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
 
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
-SCHEMAS = PROJECT / "scripts/tinyllama_tools/data/study_schemas.json"
 MICRO, GIGA = 1e-6, 1e9
 
 
@@ -142,25 +133,18 @@ def _link(found: Json | None) -> SourcedLink | None:
     return SourcedLink(found["name"], link, source["bandwidth"], source["latency"], assumed)
 
 
-def read_interconnects(
-    path: Path = FIXTURE, names: Sequence[str] | None = None
-) -> list[Interconnect]:
-    """All of the file, or those of these names. BadInputError naming the value that is wrong."""
+def read_interconnects(path: Path = FIXTURE) -> list[Interconnect]:
+    """BadInputError naming the value that is wrong."""
     document, _ = read_json(path)
-    if problem := schema_problem(document, read_json(SCHEMAS)[0]["interconnects"]):
-        raise bad_file(path, problem, "correct it; fixtures/interconnects.json is an example")
-    found = {
-        one["name"]: Interconnect(
+    if problem := schema_problem(document, SCHEMAS["interconnects"]):
+        raise bad_file(path, problem, "correct it, as the others are")
+    return [
+        Interconnect(
             *(one["name"], one["title"], one["devices_per_node"]),
             *(_link(one["network_link"]), _link(one.get("device_link"))),
         )
         for one in document["interconnects"]
-    }
-    wanted = list(found) if names is None else names
-    if unknown := [name for name in wanted if name not in found]:
-        allowed = f"must be one of {', '.join(found)} ({path})"
-        raise BadInputError(f"interconnect '{unknown[0]}': {allowed}")
-    return [found[name] for name in wanted]
+    ]
 
 
 MIB = 2**20
@@ -202,7 +186,6 @@ def buckets_of(of: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[f
     return plan_buckets([BYTES[dtype] * count for count in parameter_counts(of)], bucket_bytes)
 
 
-Array = NDArray[np.float64]
 FEWEST_SIZES = 3
 
 
@@ -212,11 +195,11 @@ class FitRefusedError(ValueError):
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """t = alpha + bytes / bandwidth at `ranks` ranks, from `sizes` sizes of `smallest` to `largest`
-    bytes. `alpha` in s: what no byte can save. `bandwidth` in bytes/s of the collective as a whole
-    (nccl-tests' algorithm bandwidth). Ranges: 95 % intervals, `low` and `high`, None where there is
-    no end. `scatter`: largest misfit of a size, percent of its time. `held_out`: `bytes` of each
-    size and `percent_off` where it is predicted from the others."""
+    """t = alpha + bytes / bandwidth at `ranks` ranks, of `sizes` sizes. `alpha` in s: what no byte
+    can save. `bandwidth` in bytes/s of the collective as a whole (nccl-tests' algorithm bandwidth).
+    Ranges: 95 % intervals, `low` and `high`, None where there is no end. In percent: `scatter`, the
+    largest misfit of a size, and what predictions of each size from the others are off by; None
+    where there are too few sizes to leave one out."""
 
     operation: str
     ranks: int
@@ -225,76 +208,54 @@ class AlphaBeta:
     alpha_range: Json
     bandwidth_range: Json
     sizes: int
-    smallest: int
-    largest: int
     scatter: float
-    held_out: tuple[Json, ...] = ()
+    median_held_out: float | None
+    worst_held_out: float | None
 
     def seconds(self, size: float) -> float:
         """Of one call on so many bytes."""
         return self.alpha + size / self.bandwidth
 
-    @property
-    def worst_held_out(self) -> float | None:
-        """Percent; None where there are too few sizes to leave one out."""
-        return max((abs(one["percent_off"]) for one in self.held_out), default=None)
-
-    @property
-    def median_held_out(self) -> float | None:
-        """Percent."""
-        errors = [abs(one["percent_off"]) for one in self.held_out]
-        return statistics.median(errors) if errors else None
-
-
-def _least_squares(sizes: Array, seconds: Array) -> tuple[Array, Array]:
-    """alpha and s/byte of least squares of relative errors, so that 1 KiB counts as much as the
-    largest bucket; and their covariance. Scaled, since they differ by nine digits."""
-    scale = np.array([seconds.max(), seconds.max() / sizes.max()])
-    rows = np.stack([scale[0] / seconds, scale[1] * sizes / seconds], axis=1)
-    found = np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0]
-    variance = np.sum((rows @ found - 1) ** 2) / (len(sizes) - 2)
-    return found * scale, variance * np.linalg.inv(rows.T @ rows) * np.outer(scale, scale)
-
 
 def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) -> AlphaBeta:
-    """`seconds_of`: seconds of a call by its bytes. Intervals are Student's, over sizes.
+    """`seconds_of`: seconds of a call by its bytes. By least squares of relative errors, so that
+    1 KiB counts as much as the largest bucket; intervals are Student's, over sizes.
 
     FitRefusedError where there are fewer than three sizes, and where a term would not be positive.
     """
-    what = f"{operation}, {ranks} ranks"
-    if len(seconds_of) < FEWEST_SIZES:
+    what, count = f"{operation}, {ranks} ranks", len(seconds_of)
+    if count < FEWEST_SIZES:
         raise FitRefusedError(
-            f"{what}: {len(seconds_of)} sizes, at least {FEWEST_SIZES} are needed; raise "
-            "--max-bytes"
+            f"{what}: {count} sizes, at least {FEWEST_SIZES} are needed; raise --max-bytes"
         )
     sizes = np.array(sorted(seconds_of), dtype=np.float64)
     seconds = np.array([seconds_of[int(size)] for size in sizes])
-    found, covariance = _least_squares(sizes, seconds)
-    for term, value in zip(("latency", "time a byte"), found, strict=True):
+    (per_byte, alpha), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
+    for term, value in (("latency", alpha), ("time a byte", per_byte)):
         if value <= 0:
             raise FitRefusedError(
                 f"{what}: the fit has a {term} of {value:.3g} s, must be above 0; measure more "
                 "rounds, on a machine with nothing else to do"
             )
-    held_out = []
-    for i, size in enumerate(sizes if len(sizes) > FEWEST_SIZES else ()):
-        (alpha, per_byte), _ = _least_squares(np.delete(sizes, i), np.delete(seconds, i))
-        off = 100 * ((alpha + per_byte * size) / seconds[i] - 1)
-        held_out.append({"bytes": int(size), "percent_off": float(off)})
-    quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(sizes) - 2)
-    reach = quantile * np.sqrt(np.diag(covariance))
-    (alpha_low, least), (alpha_high, most) = (found - reach).tolist(), (found + reach).tolist()
-    misfit = np.abs((found[0] + found[1] * sizes) / seconds - 1)
+    off = []
+    for i in range(count) if count > FEWEST_SIZES else ():
+        others, times = np.delete(sizes, i), np.delete(seconds, i)
+        line = np.polyfit(others, times, 1, w=1 / times)
+        off.append(float(100 * abs(np.polyval(line, sizes[i]) / seconds[i] - 1)))
+    quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, count - 2)
+    reach_per_byte, reach = (quantile * np.sqrt(np.diag(covariance))).tolist()
+    least, most = float(per_byte - reach_per_byte), float(per_byte + reach_per_byte)
+    misfit = np.abs((alpha + per_byte * sizes) / seconds - 1)
     return AlphaBeta(
-        *(operation, ranks, float(found[0]), float(1 / found[1])),
-        {"low": max(0.0, alpha_low), "high": alpha_high},
+        *(operation, ranks, float(alpha), float(1 / per_byte)),
+        {"low": max(0.0, float(alpha) - reach), "high": float(alpha) + reach},
         {"low": 1 / most, "high": 1 / least if least > 0 else None},
-        *(len(sizes), int(sizes[0]), int(sizes[-1]), float(100 * misfit.max())),
-        tuple(held_out),
+        *(count, float(100 * misfit.max())),
+        *((statistics.median(off), max(off)) if off else (None, None)),
     )
 
 
-def fit_collectives(rows: Sequence[Row[CollectiveName]]) -> tuple[list[AlphaBeta], list[str]]:
+def fit_collectives(rows: Sequence[Row]) -> tuple[list[AlphaBeta], list[str]]:
     """One fit for each operation and number of ranks above 1; and the refusals."""
     fits, refused = [], []
     for operation in OPERATIONS:

@@ -5,8 +5,8 @@ weak: every rank has its own batch, so an ideal step takes as long as one rank's
     efficiency = alone / step
 strong: the ranks share one batch, so an ideal step of N ranks takes an Nth of it.
     efficiency = alone(whole batch) / (N step)
-communication share = (step - local) / step: what of the step is there because ranks communicate.
-overlap share = (no_overlap - overlap) / (no_overlap - local): what of that the overlap hides.
+overlap share = (no_overlap - overlap) / (no_overlap - local): what the overlap hides of what
+    communication costs
 
 Losses, in percent of a step (L_r: rank r's step without communication, A: a step alone):
     slower local work  (mean of L_r - A) / step        ranks share memory, caches and clock
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from scipy import stats
 
 from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.machine import first_difference
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
@@ -40,7 +41,6 @@ from tinyllama_tools.data.names import (
     STEPS,
     STRONG,
     CaseName,
-    CollectiveName,
 )
 from tinyllama_tools.models.collectives import (
     AlphaBeta,
@@ -84,12 +84,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One number of ranks. Shares and efficiencies in percent; None where a row that they need was
-    not measured. `communication_free`: of the step, what the same ranks reach without
-    communication (local / step). `hidden`: of the gradients' all-reduce timed by itself, what the
-    step does not take longer for; none of a sharded step, which makes no all-reduce. `busy`: of the
-    time of that all-reduce, what rank 0's processors work for it; none on a GPU. Where a rank has
-    no processor to spare, no more than the rest can be hidden."""
+    """One number of ranks. Efficiencies and shares in percent; None where a row that they need was
+    not measured. `communication_free`: of the step, what the same ranks reach without communication
+    (local / step). `busy`: of the time of the gradients' all-reduce timed by itself, what rank 0's
+    processors work for it; none on a GPU, nor of a sharded step, which makes no all-reduce. Where a
+    rank has no processor to spare, no more than the rest can be hidden."""
 
     ranks: int
     mode: str
@@ -98,21 +97,18 @@ class ScalingPoint:
     samples_per_second: float
     efficiency: Estimate | None
     speedup: Estimate | None
-    communication: Estimate | None
     communication_free: Estimate | None
     overlap: Estimate | None
-    hidden: Estimate | None
     busy: Estimate | None
 
 
 def paired(figure: Callable[..., float | None], *rows: Rounds | None) -> Estimate | None:
     """The figure of every round that all the rows have and that has one; None where a row is
     missing, or every figure."""
-    known = [row for row in rows if row is not None]
-    if len(known) < len(rows):
+    if None in rows:
         return None
-    rounds = sorted(set(known[0]).intersection(*known[1:]))
-    found = (figure(*(row[number] for row in known)) for number in rounds)
+    rounds = sorted(set(rows[0]).intersection(*rows[1:]))
+    found = (figure(*(row[number] for row in rows)) for number in rounds)
     values = [value for value in found if value is not None]
     if not values:
         return None
@@ -132,14 +128,10 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
     for mode in (mode for mode in STEPS if mode in rows):
         step, batch = rows[mode], result.steps[mode].name.batch
         seconds = paired(lambda all_: all_, step)
-        overlap = hidden = None
-        if mode == OVERLAP:
-            # where the communication costs nothing, nothing can be hidden
-            overlap = paired(
-                lambda p, s, own: 100 * (p - s) / (p - own) if p > own else None, plain, step, local
-            )
-        if mode != SHARDED:
-            hidden = paired(lambda all_, own, c: 100 * (1 - (all_ - own) / c), step, local, sums)
+        # where the communication costs nothing, nothing can be hidden
+        overlap = paired(
+            lambda p, s, own: 100 * (p - s) / (p - own) if p > own else None, plain, step, local
+        )
         yield ScalingPoint(
             result.ranks,
             mode,
@@ -148,17 +140,15 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
             result.ranks * batch / seconds.median,
             paired(lambda a, s: 100 * a / (parts * s), alone, step),
             paired(lambda a, s: result.ranks * a / (parts * s), alone, step),
-            paired(lambda all_, own: 100 * (all_ - own) / all_, step, local),
             paired(lambda all_, own: 100 * own / all_, step, local),
-            overlap,
-            hidden,
+            overlap if mode == OVERLAP else None,
             busy if mode != SHARDED else None,
         )
 
 
-# counter: its name for people
+# the program's counters of a step, and their names for people
 SMALL_BATCH = "loss_small_batch_percent"
-PARTS = {
+LOSSES = {
     SMALL_BATCH: "small batch",
     "loss_slower_local_percent": "slower local work",
     "loss_imbalance_percent": "imbalance between ranks",
@@ -168,45 +158,31 @@ PARTS = {
 
 @dataclass(frozen=True)
 class LossPart:
-    """`percent` of the step, mean over rounds; `low`, `high`: None for one round."""
+    """`percent` of the step, mean over rounds; `low`, `high`: None for one round. Those of one
+    number of ranks, the efficiency among them, add up to 100."""
 
+    ranks: int
     name: str
     percent: float
     low: float | None
     high: float | None
 
 
-@dataclass(frozen=True)
-class LossWaterfall:
-    """`efficiency` and `parts` add up to 100. `refusal`: why there is no waterfall."""
-
-    ranks: int
-    efficiency: float = 0.0
-    parts: tuple[LossPart, ...] = ()
-    rounds: int = 0
-    refusal: str = ""
-
-
-def waterfall_of(result: ScalingResult, step: Row[CaseName]) -> LossWaterfall:
-    """Of a data-parallel step, from the program's own counters."""
-    whole = f"{result.scaling}_efficiency_percent"
-    losses = {k: n for k, n in PARTS.items() if k != SMALL_BATCH or result.scaling == STRONG}
-    counters = {key: step.figures(key) for key in (whole, *losses)}
+def losses_of(result: ScalingResult, step: Row) -> Iterator[LossPart]:
+    """Of a data-parallel step, the efficiency first; of the rounds that have every counter."""
+    names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
+    if result.scaling != STRONG:
+        del names[SMALL_BATCH]
+    counters = {name: step.figures(key) for key, name in names.items()}
     rounds = set.intersection(*map(set, counters.values()))
-    if not rounds:
-        missing = ", ".join(key for key, of in counters.items() if not of) or "a whole round"
-        return LossWaterfall(result.ranks, refusal=f"not measured: {missing}")
-    parts = []
-    for key, name in losses.items():
-        values, ends = [counters[key][number] for number in rounds], (None, None)
-        mean = statistics.fmean(values)
+    for name, of in counters.items() if rounds else ():
+        values = [of[number] for number in rounds]
+        mean, ends = statistics.fmean(values), (None, None)
         if len(rounds) > 1:
             quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(rounds) - 1)
             reach = float(quantile * stats.sem(values))
             ends = (mean - reach, mean + reach)
-        parts.append(LossPart(name, mean, *ends))
-    efficiency = statistics.fmean(counters[whole][number] for number in rounds)
-    return LossWaterfall(result.ranks, efficiency, tuple(parts), len(rounds))
+        yield LossPart(result.ranks, name, mean, *ends)
 
 
 # By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.
@@ -261,19 +237,15 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
     else:
         of = communication_of(result.ranks, buckets, measured_interconnect(fit, ""))
     medians = {mode: row.median_seconds for mode, row in result.steps.items()}
-    alone, local = medians.get(ALONE), medians.get(LOCAL)
-    plain = "step, nothing hidden, from"
+    alone = medians.get(ALONE)
     for what, mode, start, least in (
         ("all-reduce of all buckets", COMMUNICATION, 0.0, of.seconds),
-        (f"{plain} the ranks without communication", NO_OVERLAP, local, of.seconds),
-        (f"{plain} a rank alone", NO_OVERLAP, alone, of.seconds),
         ("step, from a rank alone", OVERLAP, alone, of.exposed(BACKWARD_SHARE * (alone or 0.0))),
     ):
         measured = medians.get(mode)
         if start is None or measured is None:
             continue
         low, high = start + least, start + of.seconds
-        off = 100 * (min(max(measured, low), high) / measured - 1)
         yield {
             "ranks": result.ranks,
             "fitted_at": fit.ranks,
@@ -281,7 +253,7 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
             "low": low,
             "high": high,
             "measured": measured,
-            "percent_off": off,
+            "percent_off": 100 * (min(max(measured, low), high) / measured - 1),
         }
 
 
@@ -292,7 +264,7 @@ class Analysis:
 
     results: tuple[ScalingResult, ...]
     points: tuple[ScalingPoint, ...]
-    waterfalls: tuple[LossWaterfall, ...]
+    losses: tuple[LossPart, ...]
     fits: tuple[AlphaBeta, ...]
     checks: tuple[Json, ...]
     refused: tuple[str, ...]
@@ -310,16 +282,9 @@ class Analysis:
         return (self.results[0].context.get("device") or {}).get("name", "")
 
     @property
-    def collectives(self) -> list[Row[CollectiveName]]:
+    def collectives(self) -> list[Row]:
         """Of all worlds."""
         return [row for result in self.results for row in result.collectives]
-
-    @property
-    def overlap_share(self) -> float | None:
-        """What a projection may hide of all all-reduces, 0 to 1: of the largest world that says how
-        much of them, timed by themselves, does not make its step longer."""
-        known = [p.hidden for p in self.points if p.mode == OVERLAP and p.hidden is not None]
-        return min(1.0, max(0.0, known[-1].median / 100)) if known else None
 
     @property
     def interconnect(self) -> Interconnect | None:
@@ -330,18 +295,18 @@ class Analysis:
 
 
 # what must not differ between the worlds of one run
-SAME = ("device", "git_commit", "git_dirty", "torch_version", "threads", "seed")
-SAME_RANKS = ("backend", "bucket_MiB", "scaling", "gradient_bytes")
-# of a world of one, which talks to nobody
-NO_BACKEND = "none"
+SAME = (
+    *("device", "git_commit", "git_dirty", "torch_version", "threads", "seed"),
+    *("distributed.bucket_MiB", "distributed.scaling", "distributed.gradient_bytes"),
+)
 
 
-def _differences(first: ScalingResult, other: ScalingResult) -> Iterator[str]:
-    pairs = [(key, first.context.get(key), other.context.get(key)) for key in SAME]
-    pairs += [(key, first.distributed[key], other.distributed[key]) for key in SAME_RANKS]
-    for key, here, there in pairs:
-        if here != there and not (key == "backend" and NO_BACKEND in (here, there)):
-            yield f"{other.path.name}: {key} is {there}, in {first.path.name} {here}"
+def _differences(ordered: Sequence[ScalingResult]) -> Iterator[str]:
+    first = ordered[0]
+    for other in ordered[1:]:
+        if found := first_difference(first.context, other.context, SAME):
+            what = f"{found.name} is {found.there}, in {first.path.name} {found.here}"
+            yield f"{other.path.name}: {what}"
 
 
 def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
@@ -374,10 +339,15 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     return Analysis(
         tuple(ordered),
         tuple(point for one in ordered for point in points_of(one)),
-        tuple(waterfall_of(one, one.step) for one in ordered if one.ranks > 1 and one.step),
+        tuple(
+            part
+            for one in ordered
+            if one.ranks > 1 and one.step
+            for part in losses_of(one, one.step)
+        ),
         tuple(fits),
         tuple(checks),
         tuple(refused),
         {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
-        tuple(text for other in ordered[1:] for text in _differences(ordered[0], other)),
+        tuple(_differences(ordered)),
     )

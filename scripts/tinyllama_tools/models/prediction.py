@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,10 +54,9 @@ from tinyllama_tools.data.names import STEP, TRAIN, CaseName, LeftOut, parts_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
-    from tinyllama_tools.data.results import MeasuredCase, ResultSet
+    from tinyllama_tools.data.results import ResultSet
 
 Array = np.ndarray
-MIB = 2**20
 OPTIMIZER = "optimizer"
 
 
@@ -120,9 +119,6 @@ class Step:
         return sum(count * (part.seconds or 0.0) for part, count in self.parts)
 
 
-Cells = Mapping[str, Sequence[Work]]
-
-
 def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
     """By size: those of at least half its largest B S."""
     by_size: dict[str, list[tuple[int, Step]]] = {}
@@ -139,26 +135,9 @@ def _layers() -> Mapping[str, int]:
     return {size: of["n_layers"] for size, of in problem_sizes().items()}
 
 
-def _part_names(
-    step: CaseName, known: Mapping[str, CaseName]
-) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
-    """The step's parts among the known cases with how often it has each, and those that are not
-    known. An optimizer does the same at every batch and sequence, so any of its size's will do."""
-    if step.size not in _layers():
-        raise RatesRefusedError(f"{step}: its size is none of fixtures/problem_sizes.json")
-    updates = {
-        str(replace(known[text], batch=step.batch, seq=step.seq)): text
-        for text in sorted(known, reverse=True)
-        if known[text].component == OPTIMIZER
-    }
-    parts = parts_of(step, _layers()[step.size], known.keys() | updates.keys())
-    found = [(p.case if p.case in known else updates[p.case], p.count) for p in parts.measured]
-    return found, parts.missing
-
-
 def _collect(
     results: ResultSet, dtype: str, variant: str, machine: Machine
-) -> tuple[Cells, list[Step]]:
+) -> tuple[dict[str, list[Work]], list[Step]]:
     """Of one dtype and variant: measured parts by component, those that steps are made of, and the
     steps all of whose parts were measured, in the order of FLOPs.
 
@@ -179,15 +158,16 @@ def _collect(
     complete, lacking = [], []
     for size, batch, seq in sorted({(of.size, of.batch, of.seq) for of in names.values()}):
         name = CaseName(STEP, TRAIN, variant, size, dtype, batch, seq)
-        found, missing = _part_names(name, names)
-        if missing:
-            lacking.append(missing)
+        found = parts_of(name, _layers()[size], names)
+        if found.missing:
+            lacking.append(found.missing)
             continue
-        for text, _ in found:
+        for text, _ in found.measured:
             parts.setdefault(names[text].component, {})[text] = work(text)
         whole = results.cases.get(str(name))
         seconds = whole.median_seconds if whole else None
-        complete.append(Step(name, [(work(text), count) for text, count in found], seconds))
+        own = [(work(text), count) for text, count in found.measured]
+        complete.append(Step(name, own, seconds))
     if not complete:
         words = f"no part of a {variant} step of a named size was measured in {dtype}"
         if lacking:
@@ -361,41 +341,6 @@ def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
     return Spread(base, growth, float(stdtrit(degrees, (1 + COVERAGE) / 2)), held_out)
 
 
-# Blocks are rounded, so that even a formula which met every step is no better than this.
-LEAST_MISFIT = 0.001
-MEASURED, PREDICTED = "peak_memory_MiB", "predicted_memory_MiB"
-
-
-class MemoryRatio(NamedTuple):
-    """Measured peak memory over what the cost formulas say, which leave out scratch memory of
-    libraries and an allocator's rounding: of the largest step, the least and the most of all steps
-    (LEAST_MISFIT or beyond); 1 where none was measured."""
-
-    largest: float = 1.0
-    least: float = 1 - LEAST_MISFIT
-    most: float = 1 + LEAST_MISFIT
-
-    def range(self, predicted_bytes: float) -> tuple[float, float, float]:
-        """The peak of a step from what the formulas say, and as far off as the worst measured step
-        was: no statement of probability."""
-        return tuple(ratio * predicted_bytes for ratio in self)
-
-
-def memory_ratio(cases: Iterable[MeasuredCase]) -> MemoryRatio:
-    """Of the training steps among them that have both figures."""
-    figures = [
-        (case.counters[PREDICTED], case.counters[MEASURED] / case.counters[PREDICTED])
-        for case in cases
-        if case.name.is_training_step
-        and all(case.counters.get(key, 0.0) > 0 for key in (PREDICTED, MEASURED))
-    ]
-    if not figures:
-        return MemoryRatio()
-    largest, ratios = max(figures)[1], [ratio for _, ratio in figures]
-    ends = (min([*ratios, (1 - LEAST_MISFIT) * largest]), (1 + LEAST_MISFIT) * largest)
-    return MemoryRatio(largest, ends[0], max([*ratios, ends[1]]))
-
-
 @dataclass(frozen=True)
 class Rates:
     """`parts`: by component. `steps`: the complete ones, in the order of FLOPs."""
@@ -407,26 +352,25 @@ class Rates:
     steps: Sequence[Step]
     closure: Closure
     spread: Spread = Spread(0.0, 0.0, 0.0)
-    memory: MemoryRatio = field(default_factory=MemoryRatio)
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """Of the steps."""
         return tuple(dict.fromkeys(step.name.size for step in self.steps))
 
-    def part_seconds(self, step: Step) -> dict[str, float]:
-        """Of each component, all its occurrences together."""
-        return {
-            part.name.component: count * self.parts[part.name.component].seconds(part)
-            for part, count in step.parts
-        }
+    def parts_seconds(self, step: Step) -> float:
+        """Fitted, of all its parts together."""
+        return sum(n * self.parts[part.name.component].seconds(part) for part, n in step.parts)
+
+    def step_seconds(self, step: Step) -> float:
+        """Fitted."""
+        return self.closure.ratio_at(step.flops) * self.parts_seconds(step)
 
     def error(self, step: Step) -> float:
         """Logarithm of fitted over measured, of the step or else of its parts together."""
-        fitted = sum(self.part_seconds(step).values())
         if step.seconds is None:
-            return math.log(fitted / step.parts_seconds)
-        return math.log(fitted * self.closure.ratio_at(step.flops) / step.seconds)
+            return math.log(self.parts_seconds(step) / step.parts_seconds)
+        return math.log(self.step_seconds(step) / step.seconds)
 
     def held_out_percent(self) -> dict[str, float]:
         """By size: the median of what its steps, predicted from the other sizes, are off by."""
@@ -470,31 +414,18 @@ def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
     # of large steps, as the closure is: what is predicted is no step that waits for launches
     errors = [rates.error(step) for large in by_size.values() for step in large]
     scatter = math.sqrt(statistics.fmean(error**2 for error in errors))
-    spread = spread_of(max(scatter, rates.closure.scatter), held_out)
-    alike = (
-        c for c in results.cases.values() if (c.name.dtype, c.name.variant) == (dtype, variant)
-    )
-    return replace(rates, spread=spread, memory=memory_ratio(alike))
+    return replace(rates, spread=spread_of(max(scatter, rates.closure.scatter), held_out))
 
 
-@dataclass(frozen=True)
-class StepPrediction:
+class StepPrediction(NamedTuple):
     """`low` to `high`: the range of `seconds`, which `range_words` names: `95 % interval`, or
-    `assumed range` (as above). `memory_bytes`: the peak, within `memory_low` to `memory_high` by
-    the largest misfits that were measured. `parts`: seconds of each component, all its occurrences
-    together; their sum times `step_over_parts` is `seconds`. `basis`: what it rests on."""
+    `assumed range` (as above)."""
 
     name: CaseName
     seconds: float
     low: float
     high: float
-    memory_bytes: float
-    memory_low: float
-    memory_high: float
-    parts: Mapping[str, float]
-    step_over_parts: float
     range_words: str
-    basis: str
 
 
 def predict_steps(
@@ -512,22 +443,19 @@ def predict_steps(
         return Work.of(cost.name, {"operators": 0.0, **vars(cost)}, rates.machine)
 
     def predict(cost: CaseCost) -> StepPrediction:
-        found, missing = _part_names(cost.name, names)
-        if missing:
+        if cost.name.size not in _layers():
+            raise RatesRefusedError(f"{cost.name}: its size is none of fixtures/problem_sizes.json")
+        found = parts_of(cost.name, _layers()[cost.name.size], names)
+        if found.missing:
             raise RatesRefusedError(
-                f"{cost.name}: no cost or no rate of {', '.join(missing)}; ask --dry-run for all "
-                "components, and measure those parts at a size that fits"
+                f"{cost.name}: no cost or no rate of {', '.join(found.missing)}; ask --dry-run for "
+                "all components, and measure those parts at a size that fits"
             )
-        step = Step(cost.name, [(work(text), count) for text, count in found])
-        seconds, ratio = rates.part_seconds(step), rates.closure.ratio_at(step.flops)
-        whole = ratio * sum(seconds.values())
+        step = Step(cost.name, [(work(text), count) for text, count in found.measured])
+        seconds = rates.step_seconds(step)
         factor = rates.spread.factor(distance(step, rates.steps))
-        ranges = (
-            *(whole, whole / factor, whole * factor),
-            *rates.memory.range(cost.predicted_memory_bytes),
-        )
-        words = (rates.spread.words, rates.basis())
-        return StepPrediction(cost.name, *ranges, seconds, ratio, *words)
+        ends = (seconds / factor, seconds * factor)
+        return StepPrediction(cost.name, seconds, *ends, rates.spread.words)
 
     predicted, refused = [], []
     for text, cost in by_name.items():

@@ -24,7 +24,6 @@ from tinyllama_tools.stats.laws import (
     HeldOutCell,
     Law,
     LawRefusedError,
-    RangeKind,
     check_held_out,
     fit_time_law,
 )
@@ -171,14 +170,6 @@ def time_fits(results: ResultSet) -> list[SeriesFit]:
     for case in sorted(results.cases.values(), key=lambda case: name_rank(case.name)):
         every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
     return [_fitted(cases) for cases in every.values()]
-
-
-def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
-    """What the ranges of all of them hold; of one round where any series has but one."""
-    kinds = {fit.law.range_kind for fit in fits if fit.law is not None}
-    if RangeKind.ONE_ROUND in kinds:
-        return RangeKind.ONE_ROUND
-    return kinds.pop() if kinds else RangeKind.NEW_ROUNDS
 
 
 def held_out_by_size(fits: Sequence[SeriesFit]) -> dict[str, list[HeldOutCell]]:

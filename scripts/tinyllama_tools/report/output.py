@@ -232,10 +232,11 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
         covered = 100 * sum(held.is_covered for held in found) / len(found)
         yield f"held_out/time/{size}/median_error_percent", error, "%"
         yield f"held_out/time/{size}/covered_percent", covered, "%"
-    for of in (step.prediction for step in inputs.predictions.steps):
+    for step in inputs.predictions.steps:
+        of, memory = step.prediction, step.cost.predicted_memory_bytes
         for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
             yield f"{of.name}/predicted_time{end}", seconds, "s"
-        yield f"{of.name}/predicted_memory", of.memory_bytes / 2**20, "MiB"
+        yield f"{of.name}/predicted_memory", memory / 2**20, "MiB"
     known = set()
     for run in inputs.scalings:
         by_ranks = {result.ranks: result for result in run.analysis.results}
@@ -245,9 +246,9 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
             if (name := result.steps[point.mode].name) not in known:
                 known.add(name)
                 yield f"{name}/time", point.seconds.median, "s"
-                shares = (f"{result.scaling}_efficiency", point.efficiency)
-                for what, share in (shares, ("communication", point.communication)):
-                    yield f"{name}/{what}_percent", share.median if share else None, "%"
+                whole, free = point.efficiency, point.communication_free
+                yield f"{name}/{result.scaling}_efficiency_percent", whole and whole.median, "%"
+                yield f"{name}/communication_percent", 100 - free.median if free else None, "%"
 
 
 def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:

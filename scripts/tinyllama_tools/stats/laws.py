@@ -29,7 +29,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -229,26 +228,16 @@ CONFIDENCE = 0.95
 ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
-class RangeKind(Enum):
-    """What a law's ranges hold, `short` within a sentence."""
-
-    NEW_ROUNDS = (
-        "95 % interval",
-        "A range is a 95 % interval of what as many new rounds would give, and beyond the fitted "
-        "sizes of what a law of the smaller of them was off by.",
-    )
-    ONE_ROUND = (
-        "range within the one round",
-        "A range is of the scatter of sizes within the one round: how much rounds differ is not "
-        "known, so it says nothing of another run.",
-    )
-
-    def __init__(self, short: str, meaning: str) -> None:
-        self.short, self.meaning = short, meaning
+# what the ranges of laws hold
+RANGES = (
+    "A range is a 95 % interval of what as many new rounds would give, and beyond the fitted sizes "
+    "of what a law of the smaller of them was off by. Of one round it is of the scatter of its "
+    "sizes alone, which says nothing of another run."
+)
 
 
 class Coefficient(NamedTuple):
-    """In seconds a unit of its term; `low` and `high`: its range, of the law's kind."""
+    """In seconds a unit of its term; `low` and `high`: its range."""
 
     term: Term
     value: float
@@ -279,12 +268,6 @@ class Law:
     drift: float = 0.0
 
     @property
-    def range_kind(self) -> RangeKind:
-        """What `interval` and the coefficients' ranges hold."""
-        several = len(self.points[0].rounds) > 1
-        return RangeKind.NEW_ROUNDS if several else RangeKind.ONE_ROUND
-
-    @property
     def formula(self) -> str:
         """`time = 1.2 ms + 0.9 us x B S`."""
         parts = [
@@ -299,7 +282,7 @@ class Law:
         return sum(of.value * of.term.at(batch, seq) for of in self.coefficients)
 
     def interval(self, batch: int, seq: int) -> tuple[float, float]:
-        """The range at a size; `range_kind` says of what. It holds at(batch, seq)."""
+        """The range at a size, which holds at(batch, seq)."""
         values = _row([of.term for of in self.coefficients], batch, seq)
         drawn = self.draws.coefficients @ values * np.exp(self.draws.noise)
         ends = [self.at(batch, seq), *np.quantile(drawn, ENDS).tolist()]
@@ -355,10 +338,10 @@ def fit_time_law(points: Sequence[GridPoint], seed: int = DEFAULT_SEED) -> Law:
 
 @dataclass(frozen=True)
 class HeldOutCell:
-    """What a law of the other sizes says of one that was held out, with its range (`range_kind`),
-    in seconds. `error_percent`: of the measured, above 0 where too much was predicted;
-    `width_percent`: of the range, of the value. The cells are of the same rounds, so a range for
-    new rounds holds more of them than of new ones."""
+    """What a law of the other sizes says of one that was held out, with its range, in seconds.
+    `error_percent`: of the measured, above 0 where too much was predicted; `width_percent`: of the
+    range, of the value. The cells are of the same rounds, so a range for new rounds holds more of
+    them than of new ones."""
 
     point: GridPoint
     value: float

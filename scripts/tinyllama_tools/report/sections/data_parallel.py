@@ -4,11 +4,11 @@ scripts/scaling shows the same tables."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
-from tinyllama_tools.models.data_parallel import Estimate, LossPart
+from tinyllama_tools.models.data_parallel import Estimate
 from tinyllama_tools.report.document import (
     GREY,
     Cell,
@@ -38,9 +38,8 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "Parallel efficiency",
         "ranks | mode | batch of a rank = batch | step [ms] = seconds.median | "
         "samples/s = samples_per_second | efficiency [%] | speed-up = speedup | "
-        "communication [%] | of step without it [%] = communication_free | "
-        "overlap hides [%] = overlap | "
-        "hidden of all-reduce [%] = hidden | processor of all-reduce [%] = busy",
+        "of step without communication [%] = communication_free | "
+        "overlap hides [%] = overlap | processor of all-reduce [%] = busy",
         "Medians over rounds; in brackets the exact interval of the median, of 95 % confidence "
         "unless another one is named.",
     ),
@@ -79,9 +78,8 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
     "local_steps": (
         "Local steps",
         "step = name | kind | local step [ms] = seconds | from [ms] = low | to [ms] = high | "
-        "range = range_words | small batches known = knows_small_batches | source",
-        "One device's step, without communication; measured ones are taken as they are. Where "
-        "small batches are not known, time is taken as proportional to the samples.",
+        "range = range_words | source",
+        "One device's step, without communication; measured ones are taken as they are.",
     ),
     "projection_links": (
         "Links of the projections",
@@ -103,8 +101,7 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
         "batch of a device = batch | local [ms] = local_seconds | "
         "communication [ms] = communication_seconds | all-reduce = algorithm | "
         "step from [ms] = seconds_low | step to [ms] = seconds_high | "
-        "with the measured overlap [ms] = seconds_between | efficiency from [%] = efficiency_low | "
-        "efficiency to [%] = efficiency_high | kind",
+        "efficiency from [%] = efficiency_low | efficiency to [%] = efficiency_high | kind",
         "Projections, not measurements. A step's time is from all communication hidden that can be "
         "to nothing hidden, its efficiency the other way round. The range of a predicted local "
         "step is not in them: Local steps has it.",
@@ -135,14 +132,6 @@ def _table(identity: str, rows: Iterable[Any]) -> Table:
     return Table(identity, title, records, note, is_key=identity in KEY_TABLES)
 
 
-def _losses(analysis: Analysis) -> Iterator[Json]:
-    """The parts that make up what is missing to an ideal step, and the efficiency before them."""
-    for one in analysis.waterfalls:
-        if not one.refusal:
-            whole = LossPart("efficiency", one.efficiency, None, None)
-            yield from ({"ranks": one.ranks, **asdict(part)} for part in (whole, *one.parts))
-
-
 def _rates(analysis: Analysis) -> Iterator[Json]:
     for row in analysis.collectives:
         seconds, rate = row.median_seconds, row.name.bytes / row.median_seconds
@@ -164,7 +153,7 @@ def tables_of(analysis: Analysis, projection: Json | None) -> list[Table]:
     """Those with rows. `projection`: of scaling.json."""
     rows: dict[str, Iterable[Any]] = {
         "parallel_efficiency": analysis.points,
-        "scaling_losses": _losses(analysis),
+        "scaling_losses": analysis.losses,
         "collective_fits": analysis.fits,
         "collective_rates": _rates(analysis),
         "projection_checks": analysis.checks,
@@ -215,9 +204,6 @@ def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) ->
     for refusal in analysis.refused:
         what, _, reason = refusal.partition(": ")
         yield Omission("latency and bandwidth", what, reason)
-    for one in analysis.waterfalls:
-        if one.refusal:
-            yield Omission("loss of a step", f"{title}, {one.ranks} ranks", one.refusal)
 
 
 def _speedup_figure(identity: str, analysis: Analysis) -> Figure:
@@ -240,10 +226,10 @@ def _speedup_figure(identity: str, analysis: Analysis) -> Figure:
 
 def _loss_figure(identity: str, analysis: Analysis) -> Figure:
     """Efficiency and losses as parts of a step, which make up 100 %."""
-    rows, traces = list(_losses(analysis)), []
-    for name in dict.fromkeys(row["name"] for row in rows):
-        of = [row for row in rows if row["name"] == name]
-        labels, shares = [f"{row['ranks']} ranks" for row in of], [row["percent"] for row in of]
+    traces = []
+    for name in dict.fromkeys(row.name for row in analysis.losses):
+        of = [row for row in analysis.losses if row.name == name]
+        labels, shares = [f"{row.ranks} ranks" for row in of], [row.percent for row in of]
         traces.append(bars(name, labels, shares))
     x, y = axis("ranks", type="category"), axis("share of the step [%]")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."

@@ -16,7 +16,6 @@ from tinyllama_tools.report.analysis import (
     SeriesFit,
     best_of_each,
     held_out_by_size,
-    range_kind,
     steps,
     variant_rank,
 )
@@ -38,6 +37,7 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
+from tinyllama_tools.stats.laws import RANGES
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -72,7 +72,7 @@ def law_figure(fit: SeriesFit) -> Figure:
             traces.append(trace(f"law, {name}", curve, fitted, **own, **more))
     note = f"No law: {fit.refused[0].reason}." if fit.law is None else fit.law.formula
     if fit.law is not None and fit.held_out:
-        note += f". Bars: {fit.law.range_kind.short}."
+        note += ". Bars: the law's range."
         values, *ends = (
             [KILO * getattr(one, key) for one in fit.held_out] for key in ("value", "low", "high")
         )
@@ -119,7 +119,7 @@ def law_table(fits: Sequence[SeriesFit]) -> Table:
         row["median error [%]"] = statistics.median(map(abs, errors)) if errors else None
         row["largest error [%]"] = max(errors, key=abs, default=None)
         rows.append(row)
-    note = f"{range_kind(fits).meaning} A term whose range reaches 0 may not be there."
+    note = f"{RANGES} A term whose range reaches 0 may not be there."
     return Table("time_laws", "Laws of time", rows, note)
 
 
@@ -138,11 +138,10 @@ def held_out_table(fits: Sequence[SeriesFit]) -> Table:
                 "median width [%]": statistics.median(held.width_percent for held in cells),
             }
         )
-    kind = range_kind(fits)
     note = (
         "Cells of half the largest batch x sequence and more were left out of the fit and "
         "predicted from the others: they are of the same rounds. Covered: how many lie in the "
-        f"law's range ({kind.short}), whose median width is given in percent. {kind.meaning}"
+        f"law's range, whose median width is given in percent. {RANGES}"
     )
     return Table("held_out_time", "Held-out cells by size", rows, note, is_key=True)
 
@@ -306,8 +305,8 @@ def _prediction_row(step: PredictedStep) -> Mapping[str, Cell]:
         "measured time [s]": seconds,
         "off by [%]": _off(of.seconds, seconds),
         "inside the range": inside if seconds else "",
-        "peak memory [GiB]": of.memory_bytes / GIB,
-        "memory off by [%]": _off(of.memory_bytes, peak),
+        "peak memory [GiB]": cost.predicted_memory_bytes / GIB,
+        "memory off by [%]": _off(cost.predicted_memory_bytes, peak),
         "fits": "yes" if cost.fits else cost.reason or "no",
         "kind": step.kind,
     }
