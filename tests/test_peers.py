@@ -92,6 +92,9 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
     try:
         assert side.get_ready(case) > 0
         assert side.settings["threads"] == 1
+        # whatever the form asks for, true float32 where float32 is asked for
+        if side.settings["float32_matmul_precision"] == FORMS[name]["precision"]:
+            assert side.settings["float32_error"] <= 1e-5
         rows = side.time(case, 20)
         assert len(rows) == 20
         assert all(row["real_time"] > 0 and row["cpu_time"] > 0 for row in rows)
@@ -192,7 +195,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
         assert f"| tiny | {row}" in page
     failed = "failed | | | | peer:eager: the compiler is absent |"
     assert f"| small | f32 | 8 | 256 | peer:eager | {failed}" in page
-    assert "| peer:sdpa | sdpa | no | fused | glibc |" in page
+    assert "| peer:sdpa | sdpa | no | highest | fused | glibc |" in page
 
 
 @pytest.mark.usefixtures("program")

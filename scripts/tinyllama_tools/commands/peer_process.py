@@ -6,7 +6,7 @@ step outside the timed region, tokens come from the same vocabulary.
 
 It stays for a whole run; between its turns it computes nothing. peers.py asks:
 
-  {"do": "hello", "form": {...}, "threads": 2}         -> versions
+  {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
   {"do": "build", "size": {...}, "dtype", "batch", "seq"} -> {}, after the first step
   {"do": "warm_up", "limit": 10.0}                     -> {"seconds": [...]}
   {"do": "time", "steps": 5}                           -> {"seconds", "cpu_seconds"}, lists
@@ -24,6 +24,7 @@ import time
 
 import torch
 import transformers
+from torch.nn import functional
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.proofs.oracle import build_model
@@ -34,8 +35,21 @@ MOST_WARM_UP_STEPS = 30
 LONGEST_WARM_UP_SECONDS = 8.0
 # Settled: the last two steps were no faster than this share of the best before them.
 SETTLED = 0.97
+# GEMMs of true float32 are off by less; bfloat16 inside gives 3e-3, TF32 4e-4.
+LARGEST_FLOAT32_ERROR = 1e-5
 # before torch pins this thread to one processor
 PROCESSORS = os.sched_getaffinity(0)
+
+
+def float32_error(device: torch.device) -> float:
+    """Largest difference of float32 GEMMs from float64, over the largest element: of a plain
+    product and of a linear layer with its weight transposed, which may go different ways."""
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(512, 1024, generator=generator).to(device)
+    b = torch.randn(256, 1024, generator=generator).to(device)
+    exact = a.double() @ b.double().T
+    products = (a @ b.T.contiguous(), functional.linear(a, b))
+    return max(((p.double() - exact).abs().max() / exact.abs().max()).item() for p in products)
 
 
 class Peer:
@@ -48,15 +62,20 @@ class Peer:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def hello(self, form: Json, threads: int) -> Json:
-        """True float32 GEMMs, which is torch's default."""
+        """Sets the form's float32 precision, or `highest` where that is not true float32."""
         self.form = form
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision("highest")
+        torch.set_float32_matmul_precision(form["precision"])
+        error = float32_error(self.device)
+        if error > LARGEST_FLOAT32_ERROR:
+            torch.set_float32_matmul_precision("highest")
         return {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "python": sys.version.split()[0],
             "threads": torch.get_num_threads(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "float32_error": error,
         }
 
     def build(self, size: Json, dtype: str, batch: int, seq: int) -> Json:

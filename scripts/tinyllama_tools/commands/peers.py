@@ -59,13 +59,21 @@ PREFIX = "peer:"
 # These are above any tensor here; the last underscore is glibc's.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 KEEPS = "glibc that keeps its memory"
-_PLAIN: Json = {"is_compiled": False, "adamw": "fused", "malloc": "glibc"}
+_PLAIN: Json = {
+    "is_compiled": False,
+    "precision": "highest",
+    "adamw": "fused",
+    "malloc": "glibc",
+}
+# `medium`: float32 GEMMs by way of oneDNN, true float32 only where the processor has nothing less
+# exact; the peer's process sets `highest` where it is not
+_TUNED: Json = {"is_compiled": True, "precision": "medium", "malloc": KEEPS}
 # How each peer runs, by its name.
 FORMS: dict[str, Json] = {
     "eager": _PLAIN | {"attention": "eager", "adamw": "for-loop"},
     "sdpa": _PLAIN | {"attention": "sdpa"},
     "compile_default": _PLAIN | {"attention": "sdpa", "is_compiled": True},
-    "compile_tuned": _PLAIN | {"attention": "eager", "is_compiled": True, "malloc": KEEPS},
+    "compile_tuned": _PLAIN | {"attention": "eager"} | _TUNED,
 }
 
 DESCRIPTION = """\
