@@ -107,23 +107,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     return ToolError.exit_status
 
 
-def is_finite(value: float) -> bool:
-    """Of a number; whole ones of JSON have no largest, those beyond a float's count as infinite."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
 def is_number(value: object) -> bool:
     """Whether it is a finite number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and is_finite(value)
-
-
-def shown_value(value: object) -> str:
-    """In a message, which a number of hundreds of digits does not fill."""
-    text = repr(value)
-    return f"of {len(text)} digits" if isinstance(value, int) and len(text) > 40 else text
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -135,9 +121,10 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
 
 
 def parse_json(text: str) -> Json | list | str | float | None:
-    """Of text that others wrote; ValueError also where it nests too deep to be read."""
+    """Of text that others wrote; a whole number that is beyond any float is infinite. ValueError
+    also where it nests too deep to be read."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=lambda of: int(of) if len(of) < 300 else float(of))
     except RecursionError as error:
         raise ValueError(f"nests too deep: {error}") from error
 
@@ -155,7 +142,7 @@ def read_json(path: Path) -> tuple[Json, bytes]:
     except OSError as error:
         what = "is a folder" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise bad_file(path, what, "name a JSON file, such as results.json") from error
-    # of JSON, of UTF-8, and a number of more digits than Python converts
+    # of JSON and of UTF-8
     except ValueError as error:
         ends = isinstance(error, json.JSONDecodeError) and (
             error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")

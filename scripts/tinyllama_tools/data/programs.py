@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
@@ -16,6 +16,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     is_number,
+    parse_json,
     read_json,
     schema_problem,
 )
@@ -199,18 +200,10 @@ LOSS_NOT_FINITE = 1
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One process that came to its end.
+    """One process that came to its end. `summary`: its performance_summary.json, None where it
+    wrote none."""
 
-    `output`: standard output and errors as they came. `seconds`: from start to end of the process,
-    loading included. `summary`: performance_summary.json of `folder`, None where this run wrote
-    none.
-    """
-
-    command: tuple[str, ...]
     exit_status: int
-    output: str
-    seconds: float
-    folder: Path | None
     summary: Json | None
 
 
@@ -254,27 +247,13 @@ class TrainingProgram:
         done = run_program(command, TrainingError, **how)
         if done.is_interrupted:
             raise KeyboardInterrupt
-        written = _identity(folder / SUMMARY)
         # a summary of an earlier run is not this run's
-        summary = self._summary(folder) if written not in {None, before} else None
-        return TrainingRun(command, done.status, done.output, done.seconds, folder, summary)
-
-    def _summary(self, folder: Path) -> Json:
+        if _identity(folder / SUMMARY) in {None, before}:
+            return TrainingRun(done.status, None)
         try:
-            return read_profile(folder)
+            return TrainingRun(done.status, read_profile(folder))
         except BadProfileError as error:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
-
-
-NUMBERS = (
-    "parameters",
-    "model_flops",
-    "causal_flops",
-    "hardware_flops",
-    "elementwise_flops",
-    "bytes",
-    "predicted_memory_bytes",
-)
 
 
 @dataclass(frozen=True)
@@ -297,6 +276,7 @@ class CaseCost:
     reason: str = ""
 
 
+NUMBERS = tuple(field.name for field in fields(CaseCost) if field.type == "int")
 # a number is one that a float can hold (core/app.py)
 _WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}
 _COST = {
@@ -359,7 +339,7 @@ def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) 
     """
     done = run_program([str(program), *options], SuiteError, ok=ok)
     try:
-        return json.loads(done.output)
+        return parse_json(done.output)
     except ValueError as error:
         raise SuiteError(f"{program.name} {options[0]}: {error}") from error
 
