@@ -1,9 +1,10 @@
 """A fake for tiny_llama_bench: what it measures of a variant is written here."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteResult
+from tinyllama_tools.data.names import CaseName, StoredCase, StoredRun
+from tinyllama_tools.data.programs import SuiteError
 from tinyllama_tools.models.ablations import Point
 
 POINT = Point("tiny", "f32", 8, 128)
@@ -51,7 +52,7 @@ class FakeProgram:
         *,
         verify: bool = False,
         more: Sequence[str] = (),
-    ) -> SuiteResult:
+    ) -> StoredRun:
         del more
         if len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
@@ -60,14 +61,14 @@ class FakeProgram:
             self.steps += [(str(case), repetitions) for case in cases]
         if any(case.variant in self.crashes for case in cases):
             raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC\n0 cases")
-        runs = tuple(self.case_run(case, repetitions, verify) for case in cases)
-        return SuiteResult(CONTEXT, runs)
+        found = {str(case): self.stored(case, repetitions, verify) for case in cases}
+        return StoredRun(Path("tiny_llama_bench"), CONTEXT, found)
 
-    def case_run(self, case: CaseName, repetitions: int, verify: bool) -> CaseRun:
+    def stored(self, case: CaseName, repetitions: int, verify: bool) -> StoredCase:
         if "graph" in case.variant:
-            return CaseRun(str(case), (), {}, skipped="graph: only a GPU captures its work")
+            return StoredCase(skipped="graph: only a GPU captures its work")
         if case.variant in self.wrong:
-            return CaseRun(str(case), (), {}, failed="wrong result: loss differs by 0.5")
+            return StoredCase(failed="wrong result: loss differs by 0.5")
         # a machine that drifts, by as much for all that runs within a turn
         seconds = self.times.get(case.variant, 0.095) * (1 + 0.01 * (len(self.calls) % 3))
         peak = PEAKS.get(case.variant, 90.0) * case.batch / 8
@@ -83,4 +84,4 @@ class FakeProgram:
             counters["max_rel_error"] = 1e-6
         held = "sdpa" if case.dtype == "bf16" else OPTIMIZED_IS
         label = f"verified; optimized = {held}" if case.variant == "optimized" else ""
-        return CaseRun(str(case), (seconds,) * repetitions, counters, label)
+        return StoredCase(seconds, repetitions, counters, label=label)

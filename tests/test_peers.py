@@ -37,7 +37,7 @@ from tinyllama_tools.commands.peer_sides import (
 )
 from tinyllama_tools.commands.peers import parse_options, peers_page
 from tinyllama_tools.data.names import CaseName, full_step
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram, SuiteResult, read_case
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.data.results import checked_result
 
 Json = dict[str, Any]
@@ -287,7 +287,7 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         *,
         verify: bool = False,
         more: object = (),  # noqa: ARG001
-    ) -> SuiteResult:
+    ) -> Json:
         (case,) = cases
         if case.variant == "qkv":
             raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: it said nothing")
@@ -296,13 +296,13 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         own |= {"real_time": 50.0 if case.variant == "optimized" else 100.0}
         own |= {"max_rel_error": 1e-6} if verify else {}
         entries = [{**step, **own, "repetition_index": i} for i in range(repetitions)]
-        return SuiteResult(document["context"], (read_case(str(case), entries),))
+        return {"context": document["context"], "benchmarks": entries}
 
     def list_cases(_: SuiteProgram, options: list[str]) -> tuple[list[str], str]:
         refusal = "tiny_llama_bench: --variants: variant 'nonsense': must be baseline"
         return [], refusal if "nonsense" in options[-1] else ""
 
-    monkeypatch.setattr(SuiteProgram, "run", run)
+    monkeypatch.setattr(SuiteProgram, "measure", run)
     monkeypatch.setattr(SuiteProgram, "list_cases", list_cases)
     monkeypatch.setattr(peers, "start_peer", lambda form, **_: PlayedProcess(f"peer:{form.name}"))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)

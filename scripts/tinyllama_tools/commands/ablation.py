@@ -8,7 +8,6 @@ import datetime
 import random
 import re
 import shlex
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +27,8 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds, variants
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram
+from tinyllama_tools.data.names import CaseName, StoredCase
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.models.ablations import (
     BASELINE,
     RESULT,
@@ -205,11 +204,11 @@ class Measurement:
                 for cell in cells:
                     self.progress.step(f"turn {turn + 1}: {cell.point.title}: {cell.row}")
                     if found := self._run_alone(cell, self.effort(cell)[1], verify=False):
-                        cell.turns[turn] = statistics.median(found)
+                        cell.turns[turn] = found
             self.progress.line(f"turn {turn + 1} of {len(turns)} done")
             after_turn()
 
-    def _run_alone(self, cell: Cell, repetitions: int, *, verify: bool) -> tuple[float, ...]:
+    def _run_alone(self, cell: Cell, repetitions: int, *, verify: bool) -> float | None:
         try:
             return self._run([cell], repetitions, verify=verify)[0].seconds
         except SuiteError as error:
@@ -217,9 +216,9 @@ class Measurement:
             died = re.match(r".* was ended by signal \w+", str(error))
             cell.failure = died.group() if died else " ".join(str(error).split())
             cell.turns.clear()
-            return ()
+            return None
 
-    def _run(self, cells: Sequence[Cell], repetitions: int, *, verify: bool) -> list[CaseRun]:
+    def _run(self, cells: Sequence[Cell], repetitions: int, *, verify: bool) -> list[StoredCase]:
         """Keeps what a process found, but its time. A case that was measured at all counts as
         measured."""
         cases: list[CaseName] = [cell.point.case(cell.variant) for cell in cells]
@@ -232,8 +231,7 @@ class Measurement:
         known = self.context.get("peaks", {}).get("measured", {})
         for name, peak in result.context.get("peaks", {}).get("measured", {}).items():
             known.setdefault(name, peak)
-        by_name = {run.name: run for run in result.cases}
-        runs = [by_name[str(case)] for case in cases]
+        runs = [result.cases[str(case)] for case in cases]
         for cell, run in zip(cells, runs, strict=True):
             cell.failure = run.failed
             cell.reason = "" if run.seconds else run.skipped
@@ -242,7 +240,7 @@ class Measurement:
             if run.seconds and not cell.counters:
                 cell.counters = dict(run.counters)
             if run.seconds and verify:
-                cell.counters["verified_seconds"] = statistics.median(run.seconds)
+                cell.counters["verified_seconds"] = run.seconds
         return runs
 
 

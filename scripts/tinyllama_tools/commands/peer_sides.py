@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.names import UNITS, CaseName
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 PREFIX = "peer:"
@@ -236,16 +236,16 @@ class OurSide(Side):
     def _run(self, case: CaseName, steps: int, *, verify: bool) -> list[Json]:
         own = replace(case, variant=self.variant)
         try:
-            result = self._program.run([own], steps, verify=verify, more=[self._limit])
+            document = self._program.measure([own], steps, verify=verify, more=[self._limit])
         except SuiteError as error:
             raise SideError(str(error)) from error
-        (run,) = result.cases
-        self.contexts.append(result.context)
-        if run.skipped:
-            raise SideSkip(run.skipped)
-        if run.failed:
-            raise SideError(run.failed)
-        return [entry for entry in run.entries if entry["run_type"] == "iteration"]
+        self.contexts.append(document["context"])
+        rows = rows_of(document, own)
+        if "skip_message" in rows[-1]:
+            raise SideSkip(rows[-1]["skip_message"])
+        if "error_message" in rows[-1]:
+            raise SideError(rows[-1]["error_message"])
+        return rows
 
 
 class PeerSide(Side):
