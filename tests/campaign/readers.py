@@ -10,38 +10,19 @@ import json
 import multiprocessing
 import random
 import re
-import shutil
 import signal
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from campaign.runs import Scope, Tally, scratch
 from campaign.workloads import PROJECT, REFERENCE
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
-from tinyllama_tools.calibrate.record import kept_runs, read_recordings
-from tinyllama_tools.commands.grid import GridStudy, journal_options
-from tinyllama_tools.commands.peers import read_peers
-from tinyllama_tools.commands.profile_report import draw_timelines
-from tinyllama_tools.compare.comparison import layers_by_size
-from tinyllama_tools.compare.history import add_file, read_series
-from tinyllama_tools.compare.stored import NOISE_KIND, NOISE_VERSION, read_noise_profile
-from tinyllama_tools.core.app import ToolError
-from tinyllama_tools.data.profiles import read_profile
-from tinyllama_tools.data.ranks import read_results
-from tinyllama_tools.data.results import read_result_set, read_stored
-from tinyllama_tools.data.studies import journaled_names, why_no_round
-from tinyllama_tools.models.ablations import read_evidence, read_study
-from tinyllama_tools.models.collectives import read_interconnects
-from tinyllama_tools.models.data_parallel import analyse
-from tinyllama_tools.models.scaling_projection import read_step_source
-from tinyllama_tools.report.inputs import read_frontier, read_inputs, source_of
 
 Json = Any
 # Damage: what is put in place of a value, and between bytes.
@@ -143,19 +124,12 @@ def damaged(name: str, original: bytes, draw: random.Random) -> bytes:
     return damaged_bytes(original, draw)
 
 
-@dataclass(frozen=True)
-class Reader:
-    """`files`: what its folder holds; the first is damaged. `read` gets that folder and that file,
-    and may raise ToolError. `is_slow`: a whole command."""
+class Reader(NamedTuple):
+    """A command that reads files: `files`: what its folder holds, the first of which is damaged.
+    `arguments`: with {damaged} and {folder} in place of their paths."""
 
-    name: str
     files: Mapping[str, bytes]
-    read: Callable[[Path, Path], object]
-    is_slow: bool = False
-
-    @property
-    def damaged(self) -> str:
-        return next(iter(self.files))
+    arguments: str
 
 
 def shortened(document: Json) -> Json:
@@ -197,14 +171,6 @@ def training_files() -> dict[str, bytes]:
     return {name: text.encode() for name, text in files.items()}
 
 
-KEPT_RUN = {
-    **{"slowdown": {"ffn/forward": 0.05}, "exit_status": 0, "seconds": 12.5, "culprits": {}},
-    **{"outcomes": {"ffn/forward/baseline/tiny/f32/batch:1/seq:16": "same"}, "reason": ""},
-    **{"started": "2026-01-02T03:04:05+00:00", "options": ["--pairs", "4"]},
-    **{"git_commit": "a" * 40, "device": "Some CPU", "threads": 2},
-}
-
-
 def journal() -> bytes:
     """A header and two cases."""
     result = json.loads(suite_result())
@@ -216,11 +182,11 @@ def journal() -> bytes:
 
 def noise_profile() -> bytes:
     """What a calibration recorded of its machine."""
-    noise, device = {"scatter": 0.02, "degrees": 12}, json.loads(suite_result())["context"]
-    machine = {key: device["device"][key] for key in ("name", "architecture")}
-    machine = {"device": machine.pop("name"), "threads": device["threads"], **machine}
+    noise, of = {"scatter": 0.02, "degrees": 12}, json.loads(suite_result())["context"]
+    machine = {"device": of["device"]["name"], "architecture": of["device"]["architecture"]}
+    machine |= {"threads": of["threads"], "host_name": of["host_name"]}
     cases = {"ffn/forward/baseline/tiny/f32/batch:1/seq:16": noise}
-    kind = {"kind": NOISE_KIND, "schema_version": NOISE_VERSION, "host_name": "host_00000000"}
+    kind = {"kind": "tiny_llama noise profile", "schema_version": 1}
     return json.dumps(kind | machine | {"cases": cases, "default": noise}).encode()
 
 
@@ -229,123 +195,89 @@ def history() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         store, result = Path(name, "history.sqlite"), Path(name, "result.json")
         result.write_bytes(suite_result())
-        add_file(store, result, skip_known=False)
+        run_tool(["compare", "history", "add", "--store", str(store), str(result)])
         with contextlib.closing(sqlite3.connect(store)) as connection:
             connection.execute("VACUUM")
         return store.read_bytes()
 
 
-class NotForeseenError(Exception):
-    """A command ended by an exception that it does not know."""
+CALIBRATE = (
+    "compare calibrate --recordings {damaged} --tries 1 --families 1 --cases 2 --jobs 1 "
+    "--folder {folder}/out"
+)
+REPORT = "report {damaged} --format md -o {folder}/page.md"
+REPORT_OF_FOLDER = REPORT.replace("damaged", "folder", 1)
 
 
-def command(*arguments: object) -> None:
-    """A command of the tools; what it says of an exception that it does not know is one here."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            run_tool([str(argument) for argument in arguments])
-        except SystemExit as error:
-            if error.code != 2:
-                raise
-    text = said.getvalue()
-    if "not foreseen" in text or "Traceback" in text:
-        raise NotForeseenError(text.strip()[-400:])
-
-
-def add_once(store: Path, result: Path) -> None:
-    """Adds it to a copy, which the next one does not see."""
-    with tempfile.TemporaryDirectory() as folder:
-        add_file(Path(shutil.copy(store, folder)), result, skip_known=True)
-
-
-def read_grid_journal(folder: Path, path: Path) -> None:
-    journaled_names(path)
-    why_no_round(folder)
-    journal_options(folder / "round_2.json", path, "off")
-
-
-def all_readers() -> list[Reader]:
-    """Of every kind of file; commands last."""
-    result, training = {"results.json": suite_result()}, training_files()
+def all_readers() -> dict[str, Reader]:
+    """Of every kind of file."""
+    result, training = suite_result(), training_files()
+    summary = training["performance_summary.json"]
     timeline = {"memory_timeline.json": training["memory_timeline.json"]} | training
     strong, grid = "ranks_strong_2core_xeon_avx512", "study_2core_xeon_avx512"
     ranks = {f"ranks_{n}.json": reference(f"{strong}/ranks_{n}.json") for n in (2, 1)}
     scaled = json.loads(reference(f"{strong}/scaling.json"))
     scaled["failures"] = [{"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}]
     scaling = {"scaling.json": json.dumps(scaled).encode()} | ranks
-    costs = {"costs.json": reference(f"{grid}/costs.json")} | result
-    study = {"study.json": reference(f"{grid}/study.json")}
-    of_grid = {n: reference(f"{grid}/{n}") for n in ("frontier.json", "products.json")}
-    whole = study | of_grid | costs | dict.fromkeys(("round_1.json", "check.json"), suite_result())
-    grid_journal = {"round_1.journal.jsonl": journal()} | study
+    study = {n: reference(f"{grid}/{n}") for n in ("study.json", "frontier.json", "products.json")}
+    study |= dict.fromkeys(("round_1.json", "check.json"), result)
+    costs = {"costs.json": reference(f"{grid}/costs.json")} | study
+    begun = {"round_1.journal.jsonl": journal(), "study.json": study["study.json"]}
     frontier = {"frontier.json": reference("frontier_by_seq_2core_xeon_avx512.json")}
     ablation = {"ablation.json": reference("ablation_2core_xeon_avx512.json")}
-    peers = {"peers.json": reference("peers_2core_xeon_avx512.json")}
     context = json.loads(ablation["ablation.json"])["context"]
-    about = shortened(made_up_summary()) | {"context": context}
-    blocks = {"blocks.jsonl": reference("paired_blocks_2core_xeon_avx512.jsonl")}
-    runs = {"runs.jsonl": (json.dumps(KEPT_RUN) + "\n").encode() * 3}
-    noise, kept = {"noise.json": noise_profile()}, {"history.sqlite": history()}
-    links, sizes = (
-        {f"{name}.json": (PROJECT / f"fixtures/{name}.json").read_bytes()}
-        for name in ("interconnects", "problem_sizes")
-    )
-    summary = training["performance_summary.json"]
-
-    def compared(folder: Path, path: Path) -> None:
-        command("compare", folder / "base.json", path)
-
-    def reported(folder: Path, path: Path) -> None:
-        source = folder if path.name in {"scaling.json", "study.json"} else path
-        command("report", source, "--format", "md", "-o", folder / "page.md")
-
-    every = [
-        Reader("result to compare", result, lambda _, p: read_stored(p)),
-        Reader("result set", result, lambda _, p: read_result_set([p])),
-        Reader("training summary", training, lambda _, p: read_stored(p)),
-        Reader("profile", training, lambda f, _: read_profile(f)),
-        Reader("memory timeline", timeline, lambda f, _: draw_timelines(f), is_slow=True),
-        Reader("ranks", ranks, lambda f, _: analyse(read_results(f).results)),
-        Reader("scaling", scaling, lambda f, _: read_inputs([source_of(f)])),
-        Reader(
-            "step source", {"ranks_2.json": ranks["ranks_2.json"]}, lambda f, _: read_step_source(f)
+    about = json.dumps(json.loads(summary) | {"context": context}).encode()
+    peers = {"peers.json": reference("peers_2core_xeon_avx512.json")}
+    sides, both = {"new.json": result, "base.json": result}, "compare {folder}/base.json "
+    trained = dict.fromkeys(sides, summary)
+    recorded = {"blocks.jsonl": reference("paired_blocks_2core_xeon_avx512.jsonl")}
+    kept = {"history.sqlite": history()}
+    links = {"links.json": (PROJECT / "fixtures/interconnects.json").read_bytes()} | ranks
+    again = "scaling --from {folder} --results {folder}/out"
+    analysis = "profile --analyze-existing {folder}"
+    return {
+        "compare": Reader(sides, both + "{damaged}"),
+        "compare of training": Reader(trained, both + "{damaged}"),
+        "noise profile": Reader(
+            {"noise.json": noise_profile()} | sides,
+            both + "{folder}/new.json --noise-profile {damaged}",
         ),
-        Reader("costs", costs, lambda f, _: read_step_source(f)),
-        Reader("grid study", study, lambda f, _: GridStudy.read(f)),
-        Reader("grid journal", grid_journal, read_grid_journal),
-        Reader("study folder", whole, lambda f, _: read_inputs([source_of(f)])),
-        Reader("frontier", frontier, lambda _, p: read_frontier(p)),
-        Reader("peers", peers, lambda _, p: read_peers(p)),
-        Reader("evidence", ablation, lambda _, p: read_evidence(p, about)),
-        Reader("ablation", ablation, lambda _, p: read_study(p)),
-        Reader("recording", blocks, lambda _, p: read_recordings([p])),
-        Reader("calibration runs", runs, lambda f, _: kept_runs(f)),
-        Reader("noise profile", noise, lambda _, p: read_noise_profile(p)),
-        Reader("interconnects", links, lambda _, p: read_interconnects(p)),
-        Reader("layers by size", sizes, lambda _, p: layers_by_size(p)),
-        Reader("result to keep", result | kept, lambda f, p: add_once(f / "history.sqlite", p)),
-        Reader("history", kept, lambda _, p: read_series(p)),
-    ]
-    for name, files, read in (
-        ("compare", dict.fromkeys(("new.json", "base.json"), suite_result()), compared),
-        ("compare of training", dict.fromkeys(("new.json", "base.json"), summary), compared),
-        ("report of result", result, reported),
-        ("report of training", training, reported),
-        ("report of ablation", ablation, reported),
-        ("report of frontier", frontier, reported),
-        ("report of ranks", scaling, reported),
-        ("report of a study", whole, reported),
-        ("history", kept, lambda _, p: command("compare", "history", "show", "--store", p)),
-    ):
-        every.append(Reader(f"scripts/{name}", files, read, is_slow=True))
-    return every
+        "calibrate": Reader(recorded, CALIBRATE),
+        "history add": Reader(
+            {"results.json": result},
+            "compare history add --skip-known --store {folder}/kept.sqlite {damaged}",
+        ),
+        "history": Reader(kept, "compare history show --store {damaged}"),
+        "report of a result": Reader({"results.json": result}, REPORT),
+        "report of a training": Reader(training, REPORT),
+        "report of an ablation": Reader(ablation, REPORT),
+        "report of a frontier": Reader(frontier, REPORT),
+        "report of ranks": Reader(scaling, REPORT_OF_FOLDER),
+        "report of a study": Reader(study, REPORT_OF_FOLDER),
+        "report of costs": Reader(costs, REPORT_OF_FOLDER),
+        "report of a study that was begun": Reader(begun, REPORT_OF_FOLDER),
+        "profile": Reader(training, analysis),
+        "memory timeline": Reader(timeline, analysis),
+        "evidence": Reader(
+            ablation | {"performance_summary.json": about}, analysis + " --ablation {damaged}"
+        ),
+        "ranks": Reader(ranks, again),
+        "step source": Reader(
+            costs | {f"ranks/{name}": file for name, file in ranks.items()},
+            again.replace("{folder}", "{folder}/ranks", 1) + " --local-step {folder}",
+        ),
+        "interconnects": Reader(links, again + " --interconnects-file {damaged}"),
+        "ablation": Reader(ablation, "ablation --from {damaged} --output {folder}/out"),
+        "peers": Reader(
+            peers, "peers --from {damaged} --out {folder}/p.json --markdown {folder}/p.md"
+        ),
+    }
 
 
-# damaged files of a reader in Python, and of a whole command, which takes a hundred times as long
-READS, COMMANDS = 20_000, 1_000
+FULL = 1000
 HANG_S = 10.0
 LONGEST_MESSAGE = 20_000
+REFUSED = 2
 
 
 class HangError(BaseException):
@@ -368,41 +300,55 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
+    """The command's exit status, and what it said."""
+    named = {"folder": folder, "damaged": folder / next(iter(reader.files))}
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            status: object = run_tool([part.format(**named) for part in reader.arguments.split()])
+        except SystemExit as error:
+            status = error.code
+    return status, said.getvalue()
+
+
 def fault_of(reader: Reader, folder: Path) -> str:
-    """How the reader breaks its promise on what the folder holds; empty where it keeps it."""
-    file = folder / reader.damaged
+    """How the command breaks its promise on what the folder holds; empty where it keeps it."""
     try:
         with time_limit(HANG_S):
-            reader.read(folder, file)
+            status, said = run_reader(reader, folder)
     except HangError:
         return f"no end within {HANG_S:g} s"
-    except ToolError as error:
-        words = str(error)
-        if len(words) > LONGEST_MESSAGE:
-            return f"a message of {len(words)} characters"
-        if folder.name not in words and file.name not in words:
-            return f"names no file: {words[:200]}"
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         return f"{type(error).__name__}: {str(error)[:400]}"
-    return ""
+    if "not foreseen" in said or "Traceback" in said:
+        return said.strip()[-400:]
+    if status != REFUSED:
+        return ""
+    if len(said) > LONGEST_MESSAGE:
+        return f"a message of {len(said)} characters"
+    is_named = folder.name in said or next(iter(reader.files)) in said
+    return "" if is_named else f"names no file: {said[:200]}"
 
 
-def try_reader(reader: Reader, draws: list[random.Random]) -> Tally:
+def try_reader(name: str, draws: list[random.Random]) -> Tally:
     """One damaged file a draw, and one of arrays within each other that nothing can read; of faults
     that are alike only the first is kept."""
-    tally = Tally()
-    kind = f"damaged file of {reader.name}"
+    tally, reader = Tally(), all_readers()[name]
+    kind = f"damaged file of {name}"
+    damaged_name, original = next(iter(reader.files.items()))
     seen: Counter[str] = Counter()
     with scratch() as folder:
-        for name, content in reader.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
+        for path, content in reader.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
         # otherwise nothing behind the first check is tried
-        reader.read(folder, folder / reader.damaged)
-        original = reader.files[reader.damaged]
-        contents = (damaged(reader.damaged, original, draw) for draw in draws)
+        status, said = run_reader(reader, folder)
+        if status not in {0, 1}:
+            raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
+        contents = (damaged(damaged_name, original, draw) for draw in draws)
         for content in itertools.chain([b"[" * LEVELS + b"\n"], contents):
-            (folder / reader.damaged).write_bytes(content)
+            (folder / damaged_name).write_bytes(content)
             fault = fault_of(reader, folder)
             alike = re.sub(r"'[^']*'|[0-9]+", "", fault)[:50]
             seen[alike] += 1
@@ -411,14 +357,13 @@ def try_reader(reader: Reader, draws: list[random.Random]) -> Tally:
 
 
 def _tried(scope: Scope, name: str) -> Tally:
-    (reader,) = (one for one in all_readers() if one.name == name)
-    return try_reader(reader, scope.draws(name, COMMANDS if reader.is_slow else READS))
+    return try_reader(name, scope.draws(name, FULL))
 
 
 def readers(scope: Scope) -> Iterator[Tally]:
     """damaged files in every reader of the tools: a message that names the file, no other
     exception, no hang."""
-    names = [reader.name for reader in all_readers() if scope.has(reader.name)]
+    names = [name for name in all_readers() if scope.has(name)]
     # what a reader takes for hung is ended by a signal, which only a process of its own gets
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(scope.jobs, mp_context=processes) as pool:

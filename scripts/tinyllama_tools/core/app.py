@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import functools
 import json
-import math
 import os
 import re
 import signal
@@ -109,7 +108,8 @@ def run_command(name: str, command: Callable[[], int]) -> int:
 
 def is_number(value: object) -> bool:
     """Whether it is a finite number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_one and abs(value) <= sys.float_info.max
 
 
 MEASURE_AGAIN = "measure again, or name another file"
