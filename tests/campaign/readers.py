@@ -171,15 +171,6 @@ def training_files() -> dict[str, bytes]:
     return {name: text.encode() for name, text in files.items()}
 
 
-def journal() -> bytes:
-    """A header and two cases."""
-    result = json.loads(suite_result())
-    header = {"journal": "tiny_llama_bench journal", "schema_version": 3}
-    lines: list[Any] = [header | {"header": result["context"]}]
-    lines += [{"case": row["run_name"], "entries": [row]} for row in result["benchmarks"][:2]]
-    return "".join(json.dumps(line) + "\n" for line in lines).encode()
-
-
 def noise_profile() -> bytes:
     """What a calibration recorded of its machine."""
     noise, of = {"scatter": 0.02, "degrees": 12}, json.loads(suite_result())["context"]
@@ -195,7 +186,8 @@ def history() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         store, result = Path(name, "history.sqlite"), Path(name, "result.json")
         result.write_bytes(suite_result())
-        run_tool(["compare", "history", "add", "--store", str(store), str(result)])
+        with contextlib.redirect_stdout(io.StringIO()):
+            run_tool(["compare", "history", "add", "--store", str(store), str(result)])
         with contextlib.closing(sqlite3.connect(store)) as connection:
             connection.execute("VACUUM")
         return store.read_bytes()
@@ -222,11 +214,11 @@ def all_readers() -> dict[str, Reader]:
     study = {n: reference(f"{grid}/{n}") for n in ("study.json", "frontier.json", "products.json")}
     study |= dict.fromkeys(("round_1.json", "check.json"), result)
     costs = {"costs.json": reference(f"{grid}/costs.json")} | study
-    begun = {"round_1.journal.jsonl": journal(), "study.json": study["study.json"]}
     frontier = {"frontier.json": reference("frontier_by_seq_2core_xeon_avx512.json")}
     ablation = {"ablation.json": reference("ablation_2core_xeon_avx512.json")}
-    context = json.loads(ablation["ablation.json"])["context"]
-    about = json.dumps(json.loads(summary) | {"context": context}).encode()
+    context, about = json.loads(ablation["ablation.json"])["context"], json.loads(summary)
+    # a profile of the machine that the ablation is of
+    about["context"] |= {key: context[key] for key in about["context"]}
     peers = {"peers.json": reference("peers_2core_xeon_avx512.json")}
     sides, both = {"new.json": result, "base.json": result}, "compare {folder}/base.json "
     trained = dict.fromkeys(sides, summary)
@@ -255,11 +247,11 @@ def all_readers() -> dict[str, Reader]:
         "report of ranks": Reader(scaling, REPORT_OF_FOLDER),
         "report of a study": Reader(study, REPORT_OF_FOLDER),
         "report of costs": Reader(costs, REPORT_OF_FOLDER),
-        "report of a study that was begun": Reader(begun, REPORT_OF_FOLDER),
         "profile": Reader(training, analysis),
         "memory timeline": Reader(timeline, analysis),
         "evidence": Reader(
-            ablation | {"performance_summary.json": about}, analysis + " --ablation {damaged}"
+            ablation | {"performance_summary.json": json.dumps(about).encode()},
+            analysis + " --ablation {damaged}",
         ),
         "ranks": Reader(ranks, again),
         "step source": Reader(

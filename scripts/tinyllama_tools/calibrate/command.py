@@ -171,11 +171,13 @@ FEWEST_BLOCKS = 2
 def quiet_recordings(options: argparse.Namespace) -> Recorded:
     """Those that were named, or all of the folder's. BadInputError where they have too few
     blocks."""
-    found = read_recordings(options.recordings or recording_paths(options.folder, QUIET))
+    paths = options.recordings or recording_paths(options.folder, QUIET)
+    found = read_recordings(paths)
     blocks = found.blocks.blocks if found else 0
     if found is None or blocks < FEWEST_BLOCKS:
+        named = ", ".join(map(str, paths)) or options.folder
         raise BadInputError(
-            f"recorded blocks in which every case was measured: {blocks}, and at least "
+            f"{named}: blocks in which every case was measured: {blocks}, and at least "
             f"{FEWEST_BLOCKS} are needed; record them: `scripts/compare calibrate --record 30m`"
         )
     return found

@@ -19,6 +19,7 @@ from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
     Json,
+    made_by,
     problem_sizes,
     run_folder,
     without_folders,
@@ -317,7 +318,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.source:
         study = read_study(options.source)
         folder.mkdir(parents=True, exist_ok=True)
-        write_study(study, folder)
+        with made_by("scripts/ablation", options.source):
+            write_study(study, folder)
     else:
         # before there is a folder
         measurement = begin(options)

@@ -31,6 +31,7 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
+    made_by,
     problem_sizes,
     read_json,
     run_folder,
@@ -356,7 +357,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.source:
         document = read_peers(options.source)
         files = output_files(options)
-        status, page = 0, write(document, files)
+        with made_by("scripts/peers", options.source):
+            status, page = 0, write(document, files)
     else:
         # before there is a folder
         program = our_program(options)

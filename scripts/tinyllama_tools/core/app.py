@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import jsonschema
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -120,6 +121,17 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
     return BadInputError(f"{path}: {what}; {remedy}")
 
 
+@contextlib.contextmanager
+def made_by(command: str, path: Path) -> Iterator[None]:
+    """What code that reads and shows a file of this command stumbles over is an error that names
+    the file: somebody changed it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, jinja2.TemplateError) as error:
+        what = f"is no result of {command} as it wrote it: {error}"
+        raise bad_file(path, what, MEASURE_AGAIN) from error
+
+
 def parse_json(text: str) -> Json | list | str | float | None:
     """Of text that others wrote; a whole number that is beyond any float is infinite. ValueError
     also where it nests too deep to be read."""
@@ -195,7 +207,8 @@ def write_whole(path: Path, text: str) -> None:
     """Never half a file, whatever happens meanwhile: nor where two write it at once."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        # half of a surrogate pair, which others' JSON may hold, cannot be written
+        part.write_text(text, encoding="utf-8", errors="replace")
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -17,7 +17,14 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    RESULTS,
+    BadInputError,
+    Json,
+    made_by,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -257,7 +264,7 @@ def read_study(path: Path) -> Study:
     found, _ = read_json(path)
     if problem := schema_problem(found, _STUDY):
         raise BadInputError(f"{path}: no result of scripts/ablation: {problem}")
-    try:
+    with made_by("scripts/ablation", path):
         study = Study([RowName(name, Kind(kind)) for name, kind in found["rows"]])
         for entry in (entry for name in (MAIN, *FURTHER) for entry in found.get(name, ())):
             point = Point(*(entry["point"][axis] for axis in ("size", "dtype", "batch", "seq")))
@@ -265,8 +272,6 @@ def read_study(path: Path) -> Study:
             study.main.add(Cell(**(entry | {"point": point, "turns": turns})))
         study.meta, study.context = found["meta"], found["context"]
         study.notes = found["notes"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInputError(f"{path}: no result of scripts/ablation: {error}") from error
     return study
 
 
