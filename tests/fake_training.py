@@ -316,9 +316,11 @@ class PlayedProgram:
             if summary.get(key.split(".")[0]) is not None:
                 set_key(summary, key, copy.deepcopy(value))
         write_profile(folder, summary)
+        output = played_output(summary)
         if log is not None:
-            log.write_text(played_output(summary), encoding="utf-8")
-        return TrainingRun(self.exit_status, summary)
+            log.write_text(output, encoding="utf-8")
+        seconds = 1.0 + sum(step["time_seconds"] for step in summary["steps"])
+        return TrainingRun(self.exit_status, output, seconds, summary)
 
 
 def played_output(summary: Json) -> str:

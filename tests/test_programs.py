@@ -170,9 +170,9 @@ def test_what_a_training_wrote_and_said(tmp_path: Path) -> None:
     script = 'write; echo "options: $*"; echo trouble >&2; exit 1'
     run = training(tmp_path, script).run(["--num-steps", "3"], out, log)
     # the loss was not finite
-    assert (run.exit_status, run.summary) == (1, made_up_summary())
+    assert (run.exit_status, run.summary) == (1, made_up_summary()) and run.seconds > 0
     said = f"options: --device=cpu --num-steps 3 --output-dir={out}\ntrouble\n"
-    assert log.read_text() == said
+    assert run.output == log.read_text() == said
     # a summary of an earlier run is not this run's
     run = training(tmp_path, 'echo "$*"').run(["--profile-memory"], out, log)
     assert log.read_text().endswith(f" --profile-dir={out}\n") and run.summary is None

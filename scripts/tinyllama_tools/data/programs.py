@@ -169,10 +169,13 @@ LOSS_NOT_FINITE = 1
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One process that came to its end. `summary`: its performance_summary.json, None where it
-    wrote none."""
+    """One process that came to its end. `output`: standard output and errors as they came.
+    `seconds`: from start to end, loading included. `summary`: its performance_summary.json, None
+    where it wrote none."""
 
     exit_status: int
+    output: str
+    seconds: float
     summary: Json | None
 
 
@@ -216,11 +219,12 @@ class TrainingProgram:
         done = run_program(command, TrainingError, **how)
         if done.is_interrupted:
             raise KeyboardInterrupt
+        said = (done.status, done.output, done.seconds)
         # a summary of an earlier run is not this run's
         if _identity(folder / SUMMARY) in {None, before}:
-            return TrainingRun(done.status, None)
+            return TrainingRun(*said, None)
         try:
-            return TrainingRun(done.status, read_profile(folder))
+            return TrainingRun(*said, read_profile(folder))
         except BadProfileError as error:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
 
