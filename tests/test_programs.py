@@ -25,6 +25,7 @@ from tinyllama_tools.data.programs import (
     TrainingProgram,
     ask_costs,
     ask_dry_run,
+    rows_of,
 )
 
 Json = dict[str, Any]
@@ -99,6 +100,8 @@ def test_what_is_read_of_cases(fake: FakeProgram) -> None:
     assert (second.seconds, second.skipped) == (None, "needs 12 s")
     assert (last.seconds, last.failed, last.counters) == (None, "wrong", {})
     assert result.context["threads"] == 2
+    again = fake.program.measure([TINY, OTHER, third], 2)
+    assert rows_of(again, TINY) == repetitions
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from campaign import __main__ as program
-from campaign import processes, resources, sanitizers, soak, workloads
+from campaign import processes, resources, runs, sanitizers, soak, workloads
 from campaign.readers import all_readers, try_reader
 from campaign.runs import OfLibrary, Scope, Tally, Trial, tried
 from tinyllama_tools.proofs.run_tests import Program
@@ -135,12 +135,16 @@ def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Pa
     assert workloads.HISTORY.problems(tmp_path, False, {})
 
 
-def test_ends_that_are_no_ends_are_found(tmp_path: Path) -> None:
+def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resources.outcome(1, "out of memory") == []
     assert resources.outcome(-6, "terminate called after throwing")
     assert resources.outcome(1, "failed")
     shells = [processes.start_shell(code, tmp_path) for code in ("exit 2", "exit 2")]
     assert "statuses [2, 2]" in processes.ended(shells, tmp_path)[0]
+    monkeypatch.setattr(runs, "GRACE_S", 0.1)
+    shell = processes.start_shell("sleep 60 & exit 0", tmp_path)
+    shell.wait()
+    assert runs.left_of(shell.pid) == ["1 processes are left after 0.1 s"]
 
 
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:

@@ -17,7 +17,7 @@ PEAK = "peak/gemm/f32/manual_time"
 # of a row, and of the context
 OPTIONAL = {
     *("label", "median_ns", "median_interval_ns", "samples_ns", "speedup", "library_scratch_MiB"),
-    *("load_avg", "weights"),
+    *("load_avg", "sizes", "weights"),
 }
 
 
