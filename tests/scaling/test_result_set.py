@@ -59,7 +59,7 @@ def test_rounds_are_one_set(tmp_path: Path) -> None:
     case, one = (read_result_set(files).cases[NAME] for files in (paths, [MEASURED]))
     assert case.seconds == pytest.approx([x * one.median_seconds for x in (1, 4, 2)])
     assert case.median_seconds == pytest.approx(2 * one.median_seconds)
-    assert (len(case.seconds), case.counters["bytes"]) == (3, 2.0)
+    assert (case.rounds, case.counters["bytes"]) == ((1, 2, 3), 2.0)
     low, high = one.extremes
     assert case.extremes == (pytest.approx(low), pytest.approx(4 * high))
 
@@ -73,7 +73,7 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     assert NAME not in found.cases
     # a skip leaves the other rounds
     found = read_result_set([MEASURED, skipped, MEASURED])
-    assert len(found.cases[NAME].seconds) == 2
+    assert (found.cases[NAME].rounds, len(found.cases[NAME].seconds)) == ((1, 3), 2)
     assert found.warnings == (f"not measured in every round: {NAME}",)
     found = read_result_set([skipped])
     assert found.left_out == (LeftOut(NAME, "too long", is_failure=False),)

@@ -203,14 +203,16 @@ def read_rows(document: Json, path: Path) -> StoredRun:
 @dataclass(frozen=True)
 class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
-    over the files. `label`: what `optimized` stands for, and remarks. `above_peak`: why some file
-    has it without shares of peaks. `extremes`: the shortest and the longest repetition of all
-    files; None of a single one."""
+    over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
+    the `seconds` is from, the first of the set is 1. `above_peak`: why some file has it without
+    shares of peaks. `extremes`: the shortest and the longest repetition of all files; None of a
+    single one."""
 
     name: CaseName
     seconds: tuple[float, ...]
     counters: Mapping[str, float]
     label: str = ""
+    rounds: tuple[int, ...] = ()
     above_peak: str = ""
     extremes: tuple[float, float] | None = None
 
@@ -262,18 +264,21 @@ def _median_counters(rows: Sequence[StoredCase]) -> Mapping[str, float]:
     return {n: statistics.median(r.counters[n] for r in rows if n in r.counters) for n in names}
 
 
-def _measured_case(name: CaseName, rows: Sequence[StoredCase]) -> MeasuredCase | LeftOut:
+def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | LeftOut:
     """A failure in any round is the case's failure; a skip in some rounds leaves the others."""
-    failed = next((row.failed for row in rows if row.failed), "")
-    found = [row for row in rows if row.seconds is not None]
-    if failed or not found:
-        return LeftOut(str(name), failed or rows[0].skipped, is_failure=bool(failed))
+    failed = next((row.failed for row in rows.values() if row.failed), "")
+    measured = {number: row for number, row in rows.items() if row.seconds is not None}
+    if failed or not measured:
+        reason = failed or next(iter(rows.values())).skipped
+        return LeftOut(str(name), reason, is_failure=bool(failed))
+    found = list(measured.values())
     ends = [end for row in found for end in row.extremes or (row.seconds,)]
     return MeasuredCase(
         name,
         tuple(row.seconds for row in found),
         _median_counters(found),
         found[-1].label,
+        tuple(measured),
         next((row.above_peak for row in found if row.above_peak), ""),
         (min(ends), max(ends)) if len(ends) > 1 else None,
     )
@@ -311,10 +316,10 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     first = runs[0]
     for run in runs[1:]:
         refuse_other_run(first.context, first.path, run.context, run.path)
-    rows: dict[str, list[StoredCase]] = {}
-    for run in runs:
+    rows: dict[str, dict[int, StoredCase]] = {}
+    for number, run in enumerate(runs, start=1):
         for name, row in run.cases.items():
-            rows.setdefault(name, []).append(row)
+            rows.setdefault(name, {})[number] = row
     cases: dict[str, MeasuredCase] = {}
     products, left_out = _products(runs)
     warnings = []

@@ -31,7 +31,7 @@ Tensors = dict[str, torch.Tensor]
 
 def other_transformers() -> str | None:
     """What to tell of a version that is not the pinned one; nothing of that itself."""
-    requirements = (PROJECT / "requirements-oracle.in").read_text()
+    requirements = (PROJECT / "requirements-oracle.txt").read_text()
     (pinned,) = re.findall(r"^transformers==([\w.]+)", requirements, re.MULTILINE)
     if transformers.__version__ == pinned:
         return None
