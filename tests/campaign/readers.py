@@ -195,7 +195,7 @@ def history() -> bytes:
 
 CALIBRATE = (
     "compare calibrate --recordings {damaged} --tries 1 --families 1 --cases 2 --jobs 1 "
-    "--folder {folder}/out"
+    "--folder {folder}/out --noise-profile {folder}/noise.json"
 )
 REPORT = "report {damaged} --format md -o {folder}/page.md"
 REPORT_OF_FOLDER = REPORT.replace("damaged", "folder", 1)
