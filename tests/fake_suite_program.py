@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tinyllama_tools.core.app import RESULTS
-from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteResult, read_case
-from tinyllama_tools.data.results import checked_result
+from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.data.names import CaseName, StoredRun
+from tinyllama_tools.data.programs import SuiteError
+from tinyllama_tools.data.results import checked_result, read_rows
 from tinyllama_tools.models.ablations import Point
 
 POINT = Point("tiny", "f32", 8, 128)
@@ -41,14 +42,17 @@ class FakeProgram:
     def list_cases(self, _: Sequence[str]) -> tuple[list[str], str]:
         return [], self.refusal
 
-    def run(
+    def run(self, cases: Sequence[CaseName], repetitions: int, **how: Any) -> StoredRun:  # noqa: ANN401
+        return read_rows(self.measure(cases, repetitions, **how), Path("tiny_llama_bench"))
+
+    def measure(
         self,
         cases: Sequence[CaseName],
         repetitions: int,
         *,
         verify: bool = False,
         more: Sequence[str] = (),
-    ) -> SuiteResult:
+    ) -> Json:
         del more
         if len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
@@ -59,10 +63,10 @@ class FakeProgram:
         peaks = CONTEXT["peaks"]
         peak = {cases[0].dtype: {"flops_per_second": 2e11, "source": "made up"}}
         context = CONTEXT | {"peaks": peaks | {"measured": peaks["measured"] | peak}}
-        runs = tuple(self.case_run(case, repetitions, verify) for case in cases)
-        return SuiteResult(context, runs)
+        rows = [row for case in cases for row in self.rows(case, repetitions, verify)]
+        return {"context": context, "benchmarks": rows}
 
-    def case_run(self, case: CaseName, repetitions: int, verify: bool) -> CaseRun:
+    def rows(self, case: CaseName, repetitions: int, verify: bool) -> list[Json]:
         seconds = TIMES.get(case.variant, 0.095) * (1 + self.drift * (len(self.calls) % 3))
         name, held = f"{case}/manual_time", "sdpa" if case.dtype == "bf16" else "qkv+sdpa"
         row = STEP | {
@@ -81,4 +85,4 @@ class FakeProgram:
             row |= {"skipped": True, "skip_message": "graph: only a GPU captures its work"}
         if case.variant in self.wrong:
             row |= {"error_occurred": True, "error_message": "wrong result: loss differs by 0.5"}
-        return read_case(str(case), [row | {"repetition_index": i} for i in range(repetitions)])
+        return [row | {"repetition_index": i} for i in range(repetitions)]

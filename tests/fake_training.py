@@ -304,5 +304,4 @@ class PlayedProgram:
         if log is not None:
             log.write_text(output, encoding="utf-8")
         seconds = 1.0 + sum(step["time_seconds"] for step in summary["steps"])
-        command = ("tiny_llama_train", *self.arguments, *options)
-        return TrainingRun(command, self.exit_status, output, seconds, folder, summary)
+        return TrainingRun(self.exit_status, output, seconds, summary)

@@ -113,6 +113,7 @@ for line in sys.stdin:
     if asked["do"] == "hello":
         seconds = 0.2 if asked["form"]["adamw"] == "for-loop" else 0.1
         answer = {"torch": "2", "transformers": "4", "python": "3", "threads": asked["threads"]}
+        answer |= {"float32_matmul_precision": "highest", "float32_error": 4e-7}
         environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
         answer |= {"environment": {name: os.environ.get(name) for name in environment}}
     elif asked["do"] == "build":
@@ -195,7 +196,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
         assert f"| tiny | {row}" in page
     failed = "failed | | | | peer:eager: the compiler is absent |"
     assert f"| small | f32 | 8 | 256 | peer:eager | {failed}" in page
-    assert "| peer:sdpa | sdpa | no | highest | fused | glibc |" in page
+    assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc |" in page
 
 
 @pytest.mark.usefixtures("program")

@@ -25,6 +25,7 @@ from tinyllama_tools.data.programs import (
     TrainingProgram,
     ask_costs,
     ask_dry_run,
+    rows_of,
 )
 
 Json = dict[str, Any]
@@ -93,12 +94,14 @@ def test_what_is_read_of_cases(fake: FakeProgram) -> None:
     failed = entry(third, error_occurred=True, error_message="wrong", **stopped)
     fake.tell(1, document=document(*repetitions, failed, mean, skipped))
     result = fake.program.run([TINY, OTHER, third], 2)
-    first, second, last = result.cases
-    assert (first.name, first.seconds, first.label) == (str(TINY), (0.06, 0.05), "l")
-    assert first.counters == {"TFLOPS": 1.1, "operators": 40.0} and len(first.entries) == 3
-    assert (second.name, second.seconds, second.skipped) == (str(OTHER), (), "needs 12 s")
-    assert (last.seconds, last.failed, last.counters) == ((), "wrong", {})
+    first, second, last = (result.cases[str(case)] for case in (TINY, OTHER, third))
+    assert (first.seconds, first.repetitions, first.label) == (pytest.approx(0.055), 2, "l")
+    assert first.counters == {"TFLOPS": pytest.approx(0.6), "operators": 40.0}
+    assert (second.seconds, second.skipped) == (None, "needs 12 s")
+    assert (last.seconds, last.failed, last.counters) == (None, "wrong", {})
     assert result.context["threads"] == 2
+    again = fake.program.measure([TINY, OTHER, third], 2)
+    assert rows_of(again, TINY) == repetitions
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_peaks_of_the_first_process_serve_the_next_unless_refused(fake: FakeProg
     fake.program.run([TINY], 1)
     fake.program.run([TINY], 1, verify=True, more=["--cold-cache"])
     fake.tell(0, document=answer, refuse_journal=True)
-    assert fake.program.run([TINY], 1).cases[0].seconds == (0.05,)
+    assert fake.program.run([TINY], 1).cases[str(TINY)].seconds == 0.05
     assert ["--resume" in call for call in fake.calls()] == [False, True, True, False]
     first, second = fake.calls()[:2]
     assert {"--threads=2", "--verify=off"} <= set(first)
@@ -174,8 +177,8 @@ def test_what_a_training_wrote_and_said(tmp_path: Path) -> None:
     said = f"options: --device=cpu --num-steps 3 --output-dir={out}\ntrouble\n"
     assert run.output == log.read_text() == said
     # a summary of an earlier run is not this run's
-    run = training(tmp_path, "true").run(["--profile-memory"], out)
-    assert run.command[-1] == f"--profile-dir={out}" and run.summary is None
+    run = training(tmp_path, 'echo "$*"').run(["--profile-memory"], out, log)
+    assert log.read_text().endswith(f" --profile-dir={out}\n") and run.summary is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The set-up on a fresh machine, without a network: packages, sources, which libtorch is taken, a
-.venv that an interruption left half-made, failed steps, configure, bad options."""
+.venv that an interruption left half-made, failed steps, configure, bad options; CI's workflow; and
+how scripts/bench keeps results."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -93,7 +96,6 @@ def test_libraries_that_cannot_be_installed_are_taken_as_sources(
 
 ONE_LINE = """\
 deb http://mirror.example.org/debian bookworm main contrib  # the mirror
-deb-src http://mirror.example.org/debian bookworm main
 deb [signed-by=/usr/k.gpg trusted=yes] https://example.org/debian bookworm-updates main
 deb https://vendor.example.org/apt stable vendor
 """
@@ -102,11 +104,6 @@ Types: deb
 URIs: http://second.example.org/debian
 Suites: bookworm bookworm-updates
 Components: main
-Signed-By:
- -----BEGIN PGP PUBLIC KEY BLOCK-----
- .
- mDMEY865UxYJ
- -----END PGP PUBLIC KEY BLOCK-----
 """
 
 
@@ -114,17 +111,16 @@ def test_the_next_releases_sources_come_from_this_machines_archives(
     checkout: "ScriptCheckout",
 ) -> None:
     apt, found = checkout.root / "apt", checkout.root / "found"
-    (apt / "sources.list.d").mkdir(parents=True)
-    found.mkdir()
+    for folder in (apt / "sources.list.d", found):
+        folder.mkdir(parents=True)
     (apt / "sources.list").write_text(ONE_LINE)
-    for name in ("b.sources", "c.sources.disabled"):
-        (apt / "sources.list.d" / name).write_text(DEB822)
+    (apt / "sources.list.d/b.sources").write_text(DEB822)
+    (apt / "sources.list.d/c.sources.disabled").write_text(DEB822)
     result = checkout.run(f"next_release_sources '{apt}' bookworm '{found}'")
     assert result.returncode == 0, result.stderr
-    texts = {path.name: path.read_text() for path in found.iterdir()}
-    assert texts == {
+    assert {path.name: path.read_text() for path in found.iterdir()} == {
         "sources.list": ONE_LINE.replace("deb ", "deb-src ").replace("bookworm", "trixie"),
-        "b.sources": DEB822.replace("Types: deb", "Types: deb-src").replace("bookworm", "trixie"),
+        "b.sources": DEB822.replace("deb\n", "deb-src\n").replace("bookworm", "trixie"),
     }
 
 
@@ -247,22 +243,6 @@ def test_what_each_command_sets_up(
     assert result.stdout.split() == parts.split()
 
 
-def test_tools_need_nothing_of_the_build_and_do_not_wait_for_one(
-    checkout: "ScriptCheckout",
-) -> None:
-    """Neither a compiler nor a torch is looked for, and a second call finds its packages there."""
-    stub_python(checkout)
-    packages = checkout.root / "scripts/lib/packages.txt"
-    packages.write_text("no-compiler command:no-such-compiler required\n")
-    refused = "set_up_torch() { exit 9; }; find_own_torch() { exit 9; }; set_up_build() { exit 9; }"
-    result = checkout.run(f"{refused}; set_up tools")
-    assert result.returncode == 0, result.stderr
-    again = checkout.run(f"{refused}; lock_set_up() {{ exit 9; }}; set_up tools")
-    assert again.returncode == 0, again.stderr
-    (call,) = calls(checkout)
-    assert call.endswith(f"/{TOOLS}")
-
-
 @pytest.mark.parametrize(
     ("command", "needs"),
     [
@@ -291,8 +271,8 @@ def test_only_what_measures_is_built(checkout: "ScriptCheckout", command: str, n
 PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
 
 
-def test_requirements_are_complete_pinned_by_their_content_and_agree(project_root: Path) -> None:
-    """In whatever order they are installed, none undoes another's."""
+def test_requirements_have_what_is_asked_for_and_agree(project_root: Path) -> None:
+    """In whatever order they are installed, none undoes another's. Their hashes: tests/campaign."""
     versions: dict[tuple[str, bool], set[str]] = {}
     # that of a build for CUDA goes into an environment of its own
     own = {project_root / "requirements-cuda.txt"}
@@ -300,16 +280,14 @@ def test_requirements_are_complete_pinned_by_their_content_and_agree(project_roo
         for name, version, python in PINNED.findall(path.read_text()):
             is_older = "< '3.11'" in python.replace('"', "'")
             versions.setdefault((name.lower(), is_older), set()).add(version)
-    assert len(versions["numpy", False]) == len(versions["numpy", True]) == 1
     assert {name: found for name, found in versions.items() if len(found) != 1} == {}
-    # all but those of libtorch, whose build the index in use decides
-    for source in project_root.glob("requirements-*.in"):
-        text = source.with_suffix(".txt").read_text()
-        wanted = re.findall(r"^([\w.-]+)==", source.read_text(), re.MULTILINE)
-        pinned = {name.lower() for name, _, _ in PINNED.findall(text)}
-        assert wanted and {name.lower() for name in wanted} <= pinned
-        blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
-        assert all("--hash=sha256:" in block for block in blocks)
+    text = (project_root / "pyproject.toml").read_text()
+    groups = re.findall(r"^(\w+) = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    for group, lines in groups:
+        pinned = (project_root / f"requirements-{group}.txt").read_text().lower()
+        wanted = re.findall(r"^  [\"'](\S+==[\w.]+)", lines, re.MULTILINE)
+        assert wanted and [w for w in wanted if f"\n{w.lower()} " not in pinned] == []
+    assert len(groups) == 4
 
 
 def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: "ScriptCheckout") -> None:
@@ -415,3 +393,127 @@ def test_bad_option_of_scripts_test(project_root: Path, options: str, said: str)
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert said in result.stderr
+
+
+def test_the_workflows_steps_are_shell_and_do_what_ci_run_does(
+    project_root: Path, tmp_path: Path
+) -> None:
+    text = (project_root / ".github/workflows/test.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    for step in steps:
+        subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
+        # what an event says must not become a part of a command
+        assert "${{" not in step["run"]
+    (step,) = [one for one in steps if one.get("name") == "Test"]
+    for name in (".ci", "scripts"):
+        (tmp_path / name).mkdir()
+    shutil.copy(project_root / ".ci/run", tmp_path / ".ci/run")
+    (tmp_path / "scripts/test").write_text('echo "$CI:$*"\n')
+    command = ["bash", "-eo", "pipefail", "-c", step["run"]]
+    environment = os.environ | {"TEST_OPTIONS": "--long"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "true:--long"), done.stderr
+
+
+# scripts/bench after the set-up, with a stub for tiny_llama_bench
+
+EXPLAINS = "source scripts/lib/results.sh; only_explains {}"
+# writes `out` as its results
+PROGRAM = """
+if [[ " $* " == *" --describe-device "* ]]; then
+  echo '{"device": {"name": "'"${DEVICE:-}"'"}}'
+  exit
+fi
+[[ " $* " == *" --bogus "* ]] && exit 2
+echo "arguments: $*"
+for argument in "$@"; do
+  case "$argument" in --benchmark_out=*) cp out "${argument#*=}";; esac
+  if [[ "${previous:-}" == --journal ]]; then echo line >> "$argument"; fi
+  previous="$argument"
+done
+"""
+
+
+def run_bench(
+    checkout: "ScriptCheckout", arguments: str, ending: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    (checkout.root / "out").touch()
+    checkout.stub("bench_stub", PROGRAM + ending)
+    return checkout.run(
+        f"source scripts/lib/results.sh; run_and_keep_results bench_stub {arguments}"
+    )
+
+
+def folders(checkout: "ScriptCheckout") -> list[Path]:
+    return sorted((checkout.root / "results").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("device", "slug"), [("Some CPU (R) 9", "some_cpu_9"), ("../../etc/x", "etc_x")]
+)
+def test_results_go_to_a_folder_of_their_own(
+    checkout: "ScriptCheckout", monkeypatch: pytest.MonkeyPatch, device: str, slug: str
+) -> None:
+    monkeypatch.setenv("DEVICE", device)
+    (checkout.root / "out").write_text("{}")
+    result = run_bench(checkout, "--sizes tiny")
+    assert result.returncode == 0, result.stderr
+    (folder,) = folders(checkout)
+    assert folder.name.partition("Z_")[2] == slug
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"results.json", "journal.jsonl", "summary.txt"}
+    assert (folder / "summary.txt").read_text() == result.stdout
+    assert "--sizes tiny" in result.stdout
+    assert str(folder / "results.json") in result.stderr
+
+
+@pytest.mark.parametrize(("ending", "status"), [("exit 130", 130), ("kill -9 $$", 137)])
+def test_resume_continues_the_run_that_did_not_end(
+    checkout: "ScriptCheckout", ending: str, status: int
+) -> None:
+    assert run_bench(checkout, "", "exit 1").returncode == 1  # it ended, with failed cases
+    (ended,) = folders(checkout)
+    stopped = run_bench(checkout, "", ending)
+    assert stopped.returncode == status
+    assert "--resume" in stopped.stderr
+    (folder,) = set(folders(checkout)) - {ended}
+    # one that is refused can be tried again
+    refused = run_bench(checkout, "--resume --bogus")
+    assert (refused.returncode, "--resume" in refused.stderr.splitlines()[-1]) == (2, True)
+    resumed = run_bench(checkout, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert set(folders(checkout)) == {ended, folder}
+    assert (folder / "journal.jsonl").read_text() == "line\nline\n"
+    assert (folder / "summary.txt").read_text().endswith(resumed.stdout)
+    assert not (folder / ".unfinished").exists()
+    again = run_bench(checkout, "--resume")
+    assert again.returncode == 2
+    assert "did not end" in again.stderr
+
+
+def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
+    checkout: "ScriptCheckout",
+) -> None:
+    for arguments in ("--list", "--sizes tiny --dry-run", "--verify only", "--verify=only"):
+        assert checkout.run(EXPLAINS.format(arguments)).returncode == 0, arguments
+    for arguments in ("--benchmark_list_tests=false", "--verify before", ""):
+        assert checkout.run(EXPLAINS.format(arguments)).returncode == 1, arguments
+    assert run_bench(checkout, "--bogus").returncode == 2
+    assert folders(checkout) == []
+    result = run_bench(checkout, "--benchmark_out=mine.json --journal mine.jsonl")
+    assert result.stdout.count("--benchmark_out") == result.stdout.count("--journal") == 1
+    (folder,) = folders(checkout)
+    assert [path.name for path in folder.iterdir()] == ["summary.txt"]
+
+
+def test_quick_is_the_step_and_its_parts(bench_script: Path) -> None:
+    command = ["bash", str(bench_script), "--quick", "--list"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    names = [name.split("/") for name in done.stdout.split() if not name.startswith("peak/")]
+    parts = {"embedding", "rms_norm", "attention", "ffn", "block", "loss", "optimizer"}
+    assert {name[0] for name in names} == {*parts, "full_step"}
+    assert {name[4] for name in names} == {"f32", "bf16"}
+    assert len(names) == 2 * (2 * 8 - 1)

@@ -1,4 +1,4 @@
-// TensorBoard's own reader reads the files in tests/training/test_train_tensorboard.py.
+// TensorBoard's own reader reads the files in tests/training/test_train_files.py.
 #include "benchmarks/training/tensorboard_events.hpp"
 
 #include <gtest/gtest.h>

@@ -34,7 +34,7 @@ run_step() {
     ticker=$!
   fi
   trap 'interrupted=yes' INT
-  bash "$scripts_folder/lib/step.sh" "$@" >"$log_file" 2>&1 </dev/null || status=$?
+  bash -c 'set -euo pipefail; source "$0"; "$@"' "$scripts_folder/lib/set_up.sh" "$@" >"$log_file" 2>&1 </dev/null || status=$?
   trap - INT
   if [[ -n "$ticker" ]]; then
     kill "$ticker" 2>/dev/null || true

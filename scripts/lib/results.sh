@@ -30,13 +30,20 @@ given_value() {
   return "$found"
 }
 
-# The device's name as a part of a file name, e.g. amd_instinct_mi300x. The program says which device --device means.
+# `AMD Instinct MI300X` -> `amd_instinct_mi300x`: a device's name as a part of a file name
+slug_of='
+import json, re, sys
+name = json.load(sys.stdin)["device"]["name"].lower()
+plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"\((r|tm|c)\)", "", name))
+print(plain[:48].strip("_") or "unknown_device")'
+
+# The program says which device --device means.
 device_slug() { # <program> <argument>...
   local program="$1" device options=() description
   shift
   if device="$(given_value --device "$@")"; then options=(--device "$device"); fi
   description="$("$program" --describe-device "${options[@]}")" || return
-  python3 "$scripts_folder/lib/run_folder.py" slug <<<"$description"
+  python3 -c "$slug_of" <<<"$description"
 }
 
 # The newest run that did not come to its end, for --resume. It keeps its marker through Ctrl-C, kill -9 and a lost machine.
@@ -94,9 +101,6 @@ run_and_keep_results() {
   for file in "$folder"/*; do
     if [[ ! -s "$file" ]]; then rm -f "$file"; fi
   done
-  if [[ -f "$folder/results.json" && "${folder##*Z_}" != "$folder" ]]; then
-    python3 "$scripts_folder/lib/run_folder.py" warn "$folder/results.json" "$results_folder"/*Z_"${folder##*Z_}"/results.json >&2 || true
-  fi
   # a bad option leaves nothing behind
   if rmdir "$folder" 2>/dev/null; then exit "$status"; fi
   say "Results are in $folder:"

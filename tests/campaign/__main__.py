@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
 import json
 import os
 import sys
@@ -17,40 +16,31 @@ import tempfile
 import time
 from pathlib import Path
 
-import jinja2
-
 from built_programs import undo_nohup
-from campaign.tally import Scope, Tally
+from campaign import fuzzing, processes, readers, resources, sanitizers, soak
+from campaign.runs import Scope, Tally
 from campaign.workloads import PROJECT
 from tinyllama_tools.core.app import changed_files, head_commit, write_whole
-from tinyllama_tools.core.text import duration
+from tinyllama_tools.core.text import duration, template
 
 FIGURES = PROJECT / "results/reference/reliability.json"
 PAGE = PROJECT / "results/RELIABILITY.md"
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 # of violations of one part that are kept word for word
 MOST_KEPT = 20
-# name: what must hold
 PARTS = {
-    "kills": "kill -9 at a random moment: no journaled row lost or measured twice; every file "
-    "whole or absent; the next run needs no clean-up",
-    "writes": "each write, sync, rename and opening of a file fails once: documented exit status, "
-    "a message that names the file, what was measured before is kept",
-    "memory": "allocation n fails, or the address space ends: the case fails, the run goes on; no "
-    "abort",
-    "signals": "INT, TERM, HUP and PIPE, once and twice: documented exit status, results of "
-    "finished cases written",
-    "sides": "a served side hangs, crashes, answers rubbish or too late; a rank is stopped: named, "
-    "bounded in time, the rest kept",
-    "readers": "damaged files in every reader of the tools: a message that names the file, no "
-    "other exception, no hang",
-    "fuzzing": "inputs made by coverage for every reader of the programs, with sanitizers: no "
-    "crash, no hang, no exception without a message",
-    "sanitizers": "every C++ test under the address and undefined-behaviour sanitizers, and under "
-    "the thread sanitizer: no report of ours",
-    "soak": "training, served comparisons and ranks for long: resident memory and step time flat",
-    "together": "two of everything at once in one checkout: clear refusal or correct results",
-    "supply": "no network at run time; requirements with hashes; sources with digests",
+    part.__name__: part
+    for part in (
+        *(processes.kills, resources.writes, resources.memory, processes.signals, processes.sides),
+        *(readers.readers, fuzzing.fuzzing, sanitizers.sanitizers, soak.soak, processes.together),
+        resources.supply,
+    )
 }
+
+
+def rule_of(name: str) -> str:
+    """What must hold, as the part's own comment says."""
+    return " ".join((PARTS[name].__doc__ or "").split()).rstrip(".")
 
 
 def machine() -> str:
@@ -80,19 +70,13 @@ def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
     }
 
 
-def write_page(figures: dict[str, dict[str, object]]) -> None:
-    """results/RELIABILITY.md of the file's parts."""
-    template = Path(__file__).with_name("page.md.j2").read_text(encoding="utf-8")
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    page = environment.from_string(template).render(parts=PARTS, figures=figures)
-    write_whole(PAGE, page + "\n")
-
-
 def keep(name: str, found: dict[str, object]) -> None:
-    """A part's entry, beside what another campaign may have written meanwhile."""
+    """A part's entry of file and page, beside what another campaign may have written meanwhile."""
     known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-    write_whole(FIGURES, json.dumps(known | {name: found}, indent=1) + "\n")
-    write_page(known | {name: found})
+    figures = known | {name: found}
+    write_whole(FIGURES, json.dumps(figures, indent=1) + "\n")
+    rules = {part: rule_of(part) for part in PARTS}
+    write_whole(PAGE, template(TEMPLATE).render(parts=rules, figures=figures))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -108,9 +92,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=1, help="of the full counts (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    for name in options.names:
-        if name not in PARTS:
-            parser.error(f"'{name}': must be of {', '.join(PARTS)}")
+    if unknown := set(options.names) - set(PARTS):
+        parser.error(f"{', '.join(unknown)}: must be of {', '.join(PARTS)}")
     if not (options.minutes > 0 and 0 < options.share <= 1):
         parser.error("--minutes must be above 0, --share above 0 and at most 1")
     return options
@@ -122,11 +105,11 @@ def main(arguments: list[str]) -> int:
     scope = Scope(options.share, options.minutes, options.seed)
     status = 0
     for name in options.names or PARTS:
-        print(f"== {name}: {PARTS[name]}", flush=True)
+        print(f"== {name}: {rule_of(name)}", flush=True)
         begun = time.monotonic()
         tally = Tally()
         # what was tried is kept, should the rest be interrupted
-        for found in importlib.import_module(f"campaign.{name}").run_part(scope):
+        for found in PARTS[name](scope):
             tally += found
             keep(name, figures_of(tally, scope, time.monotonic() - begun))
         count, bad = sum(tally.tried.values()), len(tally.violations)

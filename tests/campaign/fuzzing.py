@@ -12,55 +12,31 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.tally import Scope, Tally
+from campaign.runs import Scope, Tally
+from campaign.workloads import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[2]
 BUILD = PROJECT / "build"
 # the fuzzer, and what it found
 BUILT = PROJECT / "build-fuzz"
 CORPUS = PROJECT / "tests/fuzzing/corpus"
 READERS = (
-    "bench_options",
-    "train_options",
-    "scaling_options",
-    "grammar",
-    "request",
-    "sizes",
-    "peaks",
-    "config",
-    "safetensors",
-    "weights",
-    "tokens",
-    "journal",
+    *("bench_options", "train_options", "scaling_options", "grammar", "request", "sizes"),
+    *("peaks", "config", "safetensors", "weights", "tokens", "journal"),
 )
-WATCHED = (
-    "model/config.cpp",
-    "model/file_io.cpp",
-    "model/safetensors.cpp",
-    "model/strict_json.cpp",
-    "model/weights.cpp",
-    "benchmarks/console/command_line.cpp",
-    "benchmarks/console/option_grammar.cpp",
-    "benchmarks/console/size_options.cpp",
-    "benchmarks/distributed/data_parallel_options.cpp",
-    "benchmarks/distributed/launch.cpp",
-    "benchmarks/distributed/scaling_options.cpp",
-    "benchmarks/harness/journal.cpp",
-    "benchmarks/harness/measured_peaks.cpp",
-    "benchmarks/harness/options.cpp",
-    "benchmarks/harness/rows.cpp",
-    "benchmarks/harness/serve.cpp",
-    "benchmarks/instruments/datasheet_peaks.cpp",
-    "benchmarks/training/token_data.cpp",
-    "benchmarks/training/train_options.cpp",
-)
+# their sources, by folder
+WATCHED = {
+    "model": "config file_io safetensors strict_json weights",
+    "benchmarks/console": "command_line option_grammar size_options",
+    "benchmarks/distributed": "data_parallel_options launch scaling_options",
+    "benchmarks/harness": "journal measured_peaks options rows serve",
+    "benchmarks/instruments": "datasheet_peaks",
+    "benchmarks/training": "token_data train_options",
+}
 FUZZER = "tests/fuzzing/readers_fuzz.cpp"
 # whose definitions and folders the fuzzer's own source has: it knows all that the readers know
 FUZZER_LIKE = "benchmarks/distributed/scaling_options.cpp"
@@ -160,8 +136,9 @@ def build_fuzzer(folder: Path, jobs: int = 1) -> Path:
         run([clang, *settings, *more, *WATCH, "-c", str(path), "-o", str(made)], BUILD)
         return made, True
 
+    watched = [f"{at}/{name}.cpp" for at, names in WATCHED.items() for name in names.split()]
     with ThreadPoolExecutor(jobs) as pool:
-        objects = list(pool.map(compile_one, (FUZZER, *WATCHED)))
+        objects = list(pool.map(compile_one, (FUZZER, *watched)))
     program = folder / "readers_fuzz"
     if program.exists() and not any(is_new for _, is_new in objects):
         return program
@@ -176,19 +153,11 @@ def build_fuzzer(folder: Path, jobs: int = 1) -> Path:
     return program
 
 
-@dataclass(frozen=True)
-class Fuzzed:
-    """What came of one reader: how many inputs, in what time, and the fault that ended it."""
-
-    executions: int
-    seconds: float
-    fault: str
-
-
 def fuzz(
     program: Path, reader: str, executions: int, seed: int, folder: Path, minutes: float
-) -> Fuzzed:
-    """Lets libFuzzer make so many inputs from the kept corpus, or fewer in so many minutes.
+) -> tuple[int, str]:
+    """Lets libFuzzer make so many inputs from the kept corpus, or fewer in so many minutes; how
+    many it made, and the fault that ended it.
 
     What it found new is kept in `folder`/`reader`, with the input of a fault beside it.
     """
@@ -217,40 +186,31 @@ def fuzz(
         # libtorch's memory at exit is no leak of ours
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
     }
-    begun = time.monotonic()
     with (folder / f"{reader}.log").open("w+", errors="replace") as log:
         done = subprocess.run(command, env=environment, stdout=log, stderr=log, cwd=folder)
-        took = time.monotonic() - begun
         log.seek(0)
         said = log.read()
     counts = re.findall(r"stat::number_of_executed_units: +([0-9]+)", said)
     tried = int(counts[-1]) if counts else 0
     if done.returncode == 0:
-        return Fuzzed(tried, took, "")
+        return tried, ""
     telling = re.search(r"^(?:SUMMARY: .*|.*: runtime error: .*|\w+: .*exception.*)$", said, re.M)
-    return Fuzzed(tried, took, telling.group() if telling else f"status {done.returncode}")
+    return tried, telling.group() if telling else f"status {done.returncode}"
 
 
-def run_part(scope: Scope) -> Iterator[Tally]:
-    """Every reader, or those that the scope names, some at once."""
+def fuzzing(scope: Scope) -> Iterator[Tally]:
+    """inputs made by coverage for every reader of the programs, with sanitizers: no crash, no hang,
+    no exception without a message."""
     try:
         program = build_fuzzer(BUILT, scope.jobs)
     except NoFuzzerError as error:
         yield Tally(violations=[f"readers of the programs were not tried: {error}"])
         return
+    how = (scope.count(EXECUTIONS), scope.seed, BUILT / "found", scope.minutes)
     with ThreadPoolExecutor(scope.jobs) as pool:
-        count = scope.count(EXECUTIONS)
-        tried = {
-            name: pool.submit(
-                fuzz, program, name, count, scope.seed, BUILT / "found", scope.minutes
-            )
-            for name in READERS
-            if scope.has(name)
-        }
-        for name, future in tried.items():
-            found = future.result()
+        running = {r: pool.submit(fuzz, program, r, *how) for r in READERS if scope.has(r)}
+        for name, future in running.items():
+            tried, fault = future.result()
             kind = f"input of {name}"
-            rate = found.executions / found.seconds
-            print(f"{kind}: {found.executions}, {rate:.0f} a second {found.fault}", flush=True)
-            violations = [f"{kind}: {found.fault}"] * bool(found.fault)
-            yield Tally(Counter({kind: found.executions}), violations)
+            print(f"{kind}: {tried} {fault}", flush=True)
+            yield Tally(Counter({kind: tried}), [f"{kind}: {fault}"] * bool(fault))

@@ -3,27 +3,273 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
 import itertools
+import json
 import multiprocessing
 import random
 import re
 import signal
+import sqlite3
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from campaign.damage import LEVELS, damaged
-from campaign.python_readers import Reader, all_readers
-from campaign.tally import Scope, Tally, scratch
-from tinyllama_tools.core.app import ToolError
+from campaign.runs import Scope, Tally, scratch
+from campaign.workloads import PROJECT, REFERENCE
+from fake_training import made_up_files, made_up_summary
+from tinyllama_tools.__main__ import main as run_tool
 
-# damaged files of a reader in Python, and of a whole command, which takes a hundred times as long
-READS, COMMANDS = 20_000, 1_000
+Json = Any
+# Damage: what is put in place of a value, and between bytes.
+# stands for arrays within each other, more than a parser that calls itself can bear
+DEEP = "@deep@"
+LEVELS = 100_000
+TEXTS = ("", " ", "a" * 5000, "nan", "1", "\0", "\ud800", "../../x", "%s{}", "ü\u202e", "-", DEEP)
+NUMBERS = (
+    *(0, 1, -1, 2, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e-320, 1e308, -1e308),
+    *(float("nan"), float("inf"), -float("inf"), True, False),
+)
+OTHERS = (None, [], {}, [None], [[1]], {"": 0}, [{}])
+BYTES = (b"\0", b"\xff", b"\xed\xa0\x80", b"{", b"}", b"[", b'"', b",", b"\n", b"1e999", b"NaN")
+
+
+def places(document: Json) -> Iterator[tuple[Any, Any]]:
+    """Every container with every key of it, outer ones first."""
+    keys: Any = ()
+    if isinstance(document, dict):
+        keys = list(document)
+    elif isinstance(document, list):
+        keys = range(len(document))
+    for key in keys:
+        yield document, key
+        yield from places(document[key])
+
+
+def damage_once(document: Json, draw: random.Random) -> None:
+    """Something is removed, doubled, renamed, or becomes of another type, unlikely, or another part
+    of the document."""
+    if not (found := list(places(document))):
+        return
+    # keys of the outer objects as likely as one of the thousands of inner ones
+    container, key = draw.choice(found if draw.random() < 0.7 else found[: 1 + len(found) // 50])
+    value, action = container[key], draw.randrange(8)
+    if action == 0:
+        del container[key]
+    elif action == 1 and isinstance(container, list):
+        container.insert(draw.randrange(len(container) + 1), copy.deepcopy(value))
+    elif action == 1:
+        container[draw.choice(("x", "", "name", "context"))] = container.pop(key)
+    elif action == 2:
+        other, its = draw.choice(found)
+        container[key] = copy.deepcopy(other[its])
+    elif action == 3:
+        container[key] = draw.choice((str(value), [value], {"x": value}, None))
+    elif action == 4 and isinstance(value, (int, float)):
+        with contextlib.suppress(OverflowError):
+            container[key] = draw.choice((-value, value + 1, value * 1e300, value / 1e300))
+    elif action == 4 and isinstance(value, str):
+        container[key] = draw.choice((value[1:], value * 2, value.upper(), value + "\n"))
+    else:
+        container[key] = copy.deepcopy(draw.choice(draw.choice((NUMBERS, TEXTS, OTHERS))))
+
+
+def damaged_json(original: bytes, draw: random.Random) -> bytes:
+    """Of which nothing is refused: NaN and half of a surrogate pair are what others write."""
+    document = json.loads(original)
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        damage_once(document, draw)
+    text = json.dumps(document, ensure_ascii=draw.random() < 0.5)
+    levels = draw.choice((3, 500, LEVELS))
+    text = text.replace(f'"{DEEP}"', "[" * levels + "]" * levels)
+    return text.encode("utf-8", errors=draw.choice(("surrogatepass", "replace")))
+
+
+def damaged_bytes(original: bytes, draw: random.Random) -> bytes:
+    """Cut, flipped, doubled, with others between, or of another encoding."""
+    data = bytearray(original)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        at, kind = draw.randrange(len(data) + 1), draw.randrange(8)
+        end = at + draw.choice((1, 4, 100))
+        if kind == 0:
+            del data[at:]
+        elif kind == 1:
+            del data[at:end]
+        elif kind == 2:
+            data[at:at] = data[at:end]
+        elif kind <= 4 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == 5:
+            data[at:at] = draw.choice(BYTES)
+        elif kind == 6:
+            data[at:end] = draw.randbytes(draw.randrange(5))
+        elif draw.random() < 0.1:
+            data = bytearray(draw.choice((data.decode("latin-1").encode("utf-16"), b"")))
+    return bytes(data)
+
+
+def damaged(name: str, original: bytes, draw: random.Random) -> bytes:
+    """By what the name says the file is: .json, .jsonl, or bytes."""
+    if name.endswith(".json") and draw.random() < 0.8:
+        return damaged_json(original, draw)
+    if name.endswith(".jsonl") and draw.random() < 0.8:
+        lines = original.splitlines(keepends=True)
+        number = draw.choice((0, draw.randrange(len(lines))))
+        lines[number] = damaged_json(lines[number], draw) + b"\n"
+        return b"".join(lines)
+    return damaged_bytes(original, draw)
+
+
+class Reader(NamedTuple):
+    """A command that reads files: `files`: what its folder holds, the first of which is damaged.
+    `arguments`: with {damaged} and {folder} in place of their paths."""
+
+    files: Mapping[str, bytes]
+    arguments: str
+
+
+def shortened(document: Json) -> Json:
+    """Every list cut to its first few, so that a read takes milliseconds."""
+    if isinstance(document, dict):
+        return {key: shortened(value) for key, value in document.items()}
+    return [shortened(value) for value in document[:3]] if isinstance(document, list) else document
+
+
+def reference(name: str) -> bytes:
+    """Of results/reference, shortened; of a recording a block of every case at least."""
+    data = (REFERENCE / name).read_bytes()
+    if name.endswith(".jsonl"):
+        return b"".join(data.splitlines(keepends=True)[:40])
+    return json.dumps(shortened(json.loads(data))).encode()
+
+
+def suite_result() -> bytes:
+    """Some cases with all their repetitions, a skipped and a failed one, and peaks."""
+    document = json.loads((REFERENCE / "tiny_f32_2core_xeon_avx512.json").read_bytes())
+    rows = document["benchmarks"]
+    names = list(dict.fromkeys(row["run_name"] for row in rows))
+    wanted = [*[n for n in names if n.startswith("peak/")][:2], *names[:1], names[-1]]
+    document["benchmarks"] = [shortened(row) for row in rows if row["run_name"] in wanted]
+    for seq, why in (
+        (64, {"skipped": True, "skip_message": "for a reason"}),
+        (32, {"error_occurred": True, "error_message": "for a reason"}),
+    ):
+        name = f"ffn/forward/baseline/tiny/f32/batch:2/seq:{seq}"
+        row = {"run_name": name, "name": name, "run_type": "iteration", "time_unit": "ms"}
+        document["benchmarks"].append(row | {"real_time": 0.0} | why)
+    return json.dumps(document).encode()
+
+
+def training_files() -> dict[str, bytes]:
+    """performance_summary.json first, and what lies beside it."""
+    summary = shortened(made_up_summary())
+    files = {"performance_summary.json": json.dumps(summary)} | made_up_files(summary)
+    return {name: text.encode() for name, text in files.items()}
+
+
+def noise_profile() -> bytes:
+    """What a calibration recorded of its machine."""
+    noise, of = {"scatter": 0.02, "degrees": 12}, json.loads(suite_result())["context"]
+    machine = {"device": of["device"]["name"], "architecture": of["device"]["architecture"]}
+    machine |= {"threads": of["threads"], "host_name": of["host_name"]}
+    cases = {"ffn/forward/baseline/tiny/f32/batch:1/seq:16": noise}
+    kind = {"kind": "tiny_llama noise profile", "schema_version": 1}
+    return json.dumps(kind | machine | {"cases": cases, "default": noise}).encode()
+
+
+def history() -> bytes:
+    """A history of one result."""
+    with tempfile.TemporaryDirectory() as name:
+        store, result = Path(name, "history.sqlite"), Path(name, "result.json")
+        result.write_bytes(suite_result())
+        with contextlib.redirect_stdout(io.StringIO()):
+            run_tool(["compare", "history", "add", "--store", str(store), str(result)])
+        with contextlib.closing(sqlite3.connect(store)) as connection:
+            connection.execute("VACUUM")
+        return store.read_bytes()
+
+
+CALIBRATE = (
+    "compare calibrate --recordings {damaged} --tries 1 --families 1 --cases 2 --jobs 1 "
+    "--folder {folder}/out --noise-profile {folder}/noise.json"
+)
+REPORT = "report {damaged} --format md -o {folder}/page.md"
+REPORT_OF_FOLDER = REPORT.replace("damaged", "folder", 1)
+
+
+def all_readers() -> dict[str, Reader]:
+    """Of every kind of file."""
+    result, training = suite_result(), training_files()
+    summary = training["performance_summary.json"]
+    timeline = {"memory_timeline.json": training["memory_timeline.json"]} | training
+    strong, grid = "ranks_strong_2core_xeon_avx512", "study_2core_xeon_avx512"
+    ranks = {f"ranks_{n}.json": reference(f"{strong}/ranks_{n}.json") for n in (2, 1)}
+    scaled = json.loads(reference(f"{strong}/scaling.json"))
+    scaled["failures"] = [{"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}]
+    scaling = {"scaling.json": json.dumps(scaled).encode()} | ranks
+    study = {n: reference(f"{grid}/{n}") for n in ("study.json", "frontier.json", "products.json")}
+    study |= dict.fromkeys(("round_1.json", "check.json"), result)
+    costs = {"costs.json": reference(f"{grid}/costs.json")} | study
+    frontier = {"frontier.json": reference("frontier_by_seq_2core_xeon_avx512.json")}
+    ablation = {"ablation.json": reference("ablation_2core_xeon_avx512.json")}
+    context, about = json.loads(ablation["ablation.json"])["context"], json.loads(summary)
+    # a profile of the machine that the ablation is of
+    about["context"] |= {key: context[key] for key in about["context"]}
+    peers = {"peers.json": reference("peers_2core_xeon_avx512.json")}
+    sides, both = {"new.json": result, "base.json": result}, "compare {folder}/base.json "
+    trained = dict.fromkeys(sides, summary)
+    recorded = {"blocks.jsonl": reference("paired_blocks_2core_xeon_avx512.jsonl")}
+    kept = {"history.sqlite": history()}
+    links = {"links.json": (PROJECT / "fixtures/interconnects.json").read_bytes()} | ranks
+    again = "scaling --from {folder} --results {folder}/out"
+    analysis = "profile --analyze-existing {folder}"
+    return {
+        "compare": Reader(sides, both + "{damaged}"),
+        "compare of training": Reader(trained, both + "{damaged}"),
+        "noise profile": Reader(
+            {"noise.json": noise_profile()} | sides,
+            both + "{folder}/new.json --noise-profile {damaged}",
+        ),
+        "calibrate": Reader(recorded, CALIBRATE),
+        "history add": Reader(
+            {"results.json": result},
+            "compare history add --skip-known --store {folder}/kept.sqlite {damaged}",
+        ),
+        "history": Reader(kept, "compare history show --store {damaged}"),
+        "report of a result": Reader({"results.json": result}, REPORT),
+        "report of a training": Reader(training, REPORT),
+        "report of an ablation": Reader(ablation, REPORT),
+        "report of a frontier": Reader(frontier, REPORT),
+        "report of ranks": Reader(scaling, REPORT_OF_FOLDER),
+        "report of a study": Reader(study, REPORT_OF_FOLDER),
+        "report of costs": Reader(costs, REPORT_OF_FOLDER),
+        "profile": Reader(training, analysis),
+        "memory timeline": Reader(timeline, analysis),
+        "evidence": Reader(
+            ablation | {"performance_summary.json": json.dumps(about).encode()},
+            analysis + " --ablation {damaged}",
+        ),
+        "ranks": Reader(ranks, again),
+        "step source": Reader(
+            costs | {f"ranks/{name}": file for name, file in ranks.items()},
+            again.replace("{folder}", "{folder}/ranks", 1) + " --local-step {folder}",
+        ),
+        "interconnects": Reader(links, again + " --interconnects-file {damaged}"),
+        "ablation": Reader(ablation, "ablation --from {damaged} --output {folder}/out"),
+        "peers": Reader(
+            peers, "peers --from {damaged} --out {folder}/p.json --markdown {folder}/p.md"
+        ),
+    }
+
+
+FULL = 1000
 HANG_S = 10.0
 LONGEST_MESSAGE = 20_000
-# of one kind of fault, by reader and words, that are kept
-MOST_ALIKE = 1
+REFUSED = 2
 
 
 class HangError(BaseException):
@@ -46,59 +292,70 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
+    """The command's exit status, and what it said."""
+    named = {"folder": folder, "damaged": folder / next(iter(reader.files))}
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            status: object = run_tool([part.format(**named) for part in reader.arguments.split()])
+        except SystemExit as error:
+            status = error.code
+    return status, said.getvalue()
+
+
 def fault_of(reader: Reader, folder: Path) -> str:
-    """How the reader breaks its promise on what the folder holds; empty where it keeps it."""
-    file = folder / reader.damaged
+    """How the command breaks its promise on what the folder holds; empty where it keeps it."""
     try:
         with time_limit(HANG_S):
-            reader.read(folder, file)
+            status, said = run_reader(reader, folder)
     except HangError:
         return f"no end within {HANG_S:g} s"
-    except reader.errors as error:
-        words = str(error)
-        if not words.strip():
-            return f"{type(error).__name__} without a message"
-        if len(words) > LONGEST_MESSAGE:
-            return f"a message of {len(words)} characters"
-        if ToolError in reader.errors and folder.name not in words and file.name not in words:
-            return f"names no file: {words[:200]}"
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         return f"{type(error).__name__}: {str(error)[:400]}"
-    return ""
+    if "not foreseen" in said or "Traceback" in said:
+        return said.strip()[-400:]
+    if status != REFUSED:
+        return ""
+    if len(said) > LONGEST_MESSAGE:
+        return f"a message of {len(said)} characters"
+    is_named = folder.name in said or next(iter(reader.files)) in said
+    return "" if is_named else f"names no file: {said[:200]}"
 
 
-def try_reader(reader: Reader, draws: list[random.Random]) -> Tally:
-    """One damaged file a draw, and one of arrays within each other that nothing can read."""
-    tally = Tally()
-    kind = f"damaged file of {reader.name}"
+def try_reader(name: str, draws: list[random.Random]) -> Tally:
+    """One damaged file a draw, and one of arrays within each other that nothing can read; of faults
+    that are alike only the first is kept."""
+    tally, reader = Tally(), all_readers()[name]
+    kind = f"damaged file of {name}"
+    damaged_name, original = next(iter(reader.files.items()))
     seen: Counter[str] = Counter()
     with scratch() as folder:
-        for name, content in reader.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
+        for path, content in reader.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
         # otherwise nothing behind the first check is tried
-        reader.read(folder, folder / reader.damaged)
-        original = reader.files[reader.damaged]
-        contents = (damaged(reader.damaged, original, draw) for draw in draws)
-        for number, content in enumerate(itertools.chain([b"[" * LEVELS + b"\n"], contents)):
-            (folder / reader.damaged).write_bytes(content)
+        status, said = run_reader(reader, folder)
+        if status not in {0, 1}:
+            raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
+        contents = (damaged(damaged_name, original, draw) for draw in draws)
+        for content in itertools.chain([b"[" * LEVELS + b"\n"], contents):
+            (folder / damaged_name).write_bytes(content)
             fault = fault_of(reader, folder)
             alike = re.sub(r"'[^']*'|[0-9]+", "", fault)[:50]
             seen[alike] += 1
-            tally.add(kind, [fault] if fault and seen[alike] <= MOST_ALIKE else [])
-            if fault and seen[alike] <= MOST_ALIKE:
-                print(f"{kind}, {number}: {fault}", flush=True)
+            tally.add(kind, [fault] if fault and seen[alike] == 1 else [])
     return tally
 
 
 def _tried(scope: Scope, name: str) -> Tally:
-    (reader,) = (one for one in all_readers() if one.name == name)
-    return try_reader(reader, scope.draws(name, COMMANDS if reader.is_slow else READS))
+    return try_reader(name, scope.draws(name, FULL))
 
 
-def run_part(scope: Scope) -> Iterator[Tally]:
-    """Every reader, or those that the scope names, some at once."""
-    names = [reader.name for reader in all_readers() if scope.has(reader.name)]
+def readers(scope: Scope) -> Iterator[Tally]:
+    """damaged files in every reader of the tools: a message that names the file, no other
+    exception, no hang."""
+    names = [name for name in all_readers() if scope.has(name)]
     # what a reader takes for hung is ended by a signal, which only a process of its own gets
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(scope.jobs, mp_context=processes) as pool:

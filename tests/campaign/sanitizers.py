@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from campaign.tally import OfLibrary, Scope, Tally, scratch
+from campaign.runs import OfLibrary, Scope, Tally, scratch
+from campaign.workloads import PROJECT
 from tinyllama_tools.proofs.run_tests import Program, gtest_programs, run_program
 
-PROJECT = Path(__file__).resolve().parents[2]
 # ten times as long as without
 TIME_LIMIT_S = 4 * 3600
 SUPPRESSIONS = Path(__file__).with_name("thread_sanitizer.txt")
@@ -90,21 +90,19 @@ def build(preset: str, names: tuple[str, ...], jobs: int) -> Path:
     return folder
 
 
-def run_part(scope: Scope) -> Iterator[Tally]:
-    """Both builds, and every test program in each; names in the scope are those of programs."""
+def sanitizers(scope: Scope) -> Iterator[Tally]:
+    """every C++ test under the address and undefined-behaviour sanitizers, and under the thread
+    sanitizer: no report of ours."""
     for preset in OPTIONS:
         folder = build(preset, scope.names, scope.jobs)
         for program in gtest_programs(folder):
             name = program.name.rpartition("/")[2]
-            if scope.names and name not in scope.names:
+            if not scope.has(name):  # names in the scope are those of programs
                 continue
             problems = run_watched(program, preset)
             print(f"{preset}, {name}: {problems or 'nothing'}", flush=True)
+            # what a library does is the same whoever calls it
+            named = [p if isinstance(p, OfLibrary) else f"{name}: {p}" for p in problems]
             tally = Tally()
-            tally.add(f"test program under {preset}", [_named(name, p) for p in problems])
+            tally.add(f"test program under {preset}", named)
             yield tally
-
-
-def _named(name: str, problem: str) -> str:
-    # what a library does is the same whoever calls it
-    return problem if isinstance(problem, OfLibrary) else f"{name}: {problem}"

@@ -1,5 +1,5 @@
-"""Training, a served program, a comparison and four ranks for long: resident memory is flat within
-1 % after the first tenth, and the time of a step or slice does not drift beyond its noise."""
+"""Training, a served program, a comparison and four ranks for long: after the first tenth resident
+memory stays within 1 %, and the time of a step or slice does not drift beyond its noise."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from built_programs import ON_CPU, SMALL_OPTIONS
-from campaign.runs import TIME_LIMIT_S, left_of
-from campaign.tally import Scope, Tally, scratch
+from campaign.runs import TIME_LIMIT_S, Scope, Tally, left_of, scratch
 from campaign.workloads import (
     AXES,
     BUILD,
@@ -77,24 +76,20 @@ def drift(seconds: Sequence[float]) -> tuple[float, float]:
 
 def judged(name: str, watch: Watch, minutes: float) -> Tally:
     """What did not hold, and what was seen, as a note."""
-    tally = Tally()
-    if minutes < FEWEST_MINUTES:
-        tally.add(name, watch.problems)
-        return tally
-    if min(len(watch.resident), len(watch.seconds)) < FEWEST_MARKS:
-        tally.add(name, [*watch.problems, f"{len(watch.seconds)} steps are too few to judge"])
-        return tally
-    grown = max(growth(each) for each in zip(*watch.resident, strict=True))
-    slower, noise = drift(watch.seconds)
-    problems = list(watch.problems)
-    problems += [f"resident memory grew by {100 * grown:.2f} %"] * (grown > MOST_GROWTH)
-    problems += [f"steps became {100 * slower:.1f} % slower"] * (slower > noise)
+    tally, problems, times = Tally(), list(watch.problems), len(watch.seconds)
+    if minutes >= FEWEST_MINUTES and min(len(watch.resident), times) < FEWEST_MARKS:
+        problems.append(f"{times} steps are too few to judge")
+    elif minutes >= FEWEST_MINUTES:
+        grown = max(growth(each) for each in zip(*watch.resident, strict=True))
+        slower, noise = drift(watch.seconds)
+        problems += [f"resident memory grew by {100 * grown:.2f} %"] * (grown > MOST_GROWTH)
+        problems += [f"steps became {100 * slower:.1f} % slower"] * (slower > noise)
+        largest = max(map(max, watch.resident)) / 2**20
+        tally.notes.append(
+            f"{name}: resident memory {100 * grown:+.2f} % (largest {largest:.0f} MiB), step time "
+            f"{100 * slower:+.1f} % with a noise of {100 * noise:.1f} %, {times} times"
+        )
     tally.add(name, problems)
-    tally.notes.append(
-        f"{name}: resident memory {100 * grown:+.2f} % (largest "
-        f"{max(map(max, watch.resident)) / 2**20:.0f} MiB), step time {100 * slower:+.1f} % with a "
-        f"noise of {100 * noise:.1f} %, {len(watch.seconds)} times"
-    )
     return tally
 
 
@@ -225,15 +220,13 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     return watch
 
 
-def run_part(scope: Scope) -> Iterator[Tally]:
-    """Once each."""
+def soak(scope: Scope) -> Iterator[Tally]:
+    """training, served comparisons and ranks for long: resident memory and step time flat."""
     for one in (training, served, comparison, ranks):
         if scope.has(one.__name__):
             with scratch() as folder:
                 try:
-                    tally = judged(one.__name__, one(scope, folder), scope.minutes)
+                    watch = one(scope, folder)
                 except Exception as error:
-                    tally = Tally()
-                    tally.add(one.__name__, [f"{type(error).__name__}: {error}"])
-            print(*tally.violations, *tally.notes, flush=True)
-            yield tally
+                    watch = Watch(problems=[f"{type(error).__name__}: {error}"])
+                yield judged(one.__name__, watch, scope.minutes)

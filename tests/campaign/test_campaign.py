@@ -3,9 +3,10 @@ planted."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from campaign import __main__ as program
-from campaign import kills, memory, signals, soak, supply, together, workloads, writes
-from campaign.tally import Scope, Tally, each
+from campaign import processes, resources, runs, sanitizers, soak, workloads
+from campaign.readers import all_readers, try_reader
+from campaign.runs import OfLibrary, Scope, Tally, Trial, tried
+from tinyllama_tools.proofs.run_tests import Program
 
 # of each part
 NAMES = {
@@ -22,24 +25,28 @@ NAMES = {
     "writes": ("history add", "benchmark"),
     "signals": ("benchmark", "history add"),
     "sides": ("crash", "nonsense", "scaling"),
-    "readers": ("grid study", "history"),
+    "readers": ("history",),
     "soak": ("training", "served", "ranks"),
-    "together": ("history add", "report"),
+    "together": ("history add", "report", "scripts/bench", "set-ups"),
     "supply": ("benchmark", "history add"),
 }
-Rows = workloads.Rows
+READERS = list(all_readers())
 
 
 @pytest.mark.usefixtures("bench_program", "train_program")
-# sanitizers: builds everything twice; test_sanitizers.py looks at how its reports are read.
+# sanitizers: builds everything twice; how its reports are read is looked at below.
 # fuzzing: needs clang; readers_test has the inputs that it kept
 @pytest.mark.parametrize("part", [p for p in program.PARTS if p not in {"sanitizers", "fuzzing"}])
 def test_a_little_of_each_part_holds(part: str) -> None:
-    run_part = importlib.import_module(f"campaign.{part}").run_part
     scope = Scope(share=0.01, minutes=0.05, names=NAMES.get(part, ()))
-    tally = sum(run_part(scope), Tally())
+    tally = sum(program.PARTS[part](scope), Tally())
     assert tally.tried
     assert tally.violations == []
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_files_are_refused_by_name(name: str) -> None:
+    assert try_reader(name, Scope(seed=2).draws(name, 5)).violations == []
 
 
 # Writes its result in pieces, in place, and says nothing when that fails.
@@ -59,30 +66,32 @@ def careless() -> workloads.Workload:
     def command(_: Path) -> list[str]:
         return [sys.executable, "-c", CARELESS]
 
-    def problems(folder: Path, _: bool, before: Rows) -> list[str]:
+    def problems(folder: Path, _: bool, before: workloads.Rows) -> list[str]:
         assert not before
         out = folder / "out.json"
         return [p for p in [workloads.json_problem(out)] if p] if out.exists() else []
 
-    return workloads.Workload("careless", command, command, problems)
+    return workloads.Workload("careless", command, problems)
 
 
 def test_a_careless_program_is_found_by_kills_signals_and_failing_writes() -> None:
     one, draws = careless(), [random.Random(i) for i in range(4)]
-    assert any("not whole" in text for d in draws for text in kills.killed(one, d))
-    assert any("not whole" in text for d in draws for text in signals.signalled(one, d))
-    calls = writes.usual_calls(one)
+    assert any("not whole" in text for d in draws for text in processes.killed(one, d))
+    assert any("not whole" in text for d in draws for text in processes.signalled(one, d))
+    calls = resources.usual_calls(one)
     assert len(calls) == 33
     assert calls[1].split() == ["write", "out.json"]
     # a short write of one byte is a whole one, two are cut; the last is the closing bracket
-    assert any("not whole" in text for text in writes.failed(one, (33, "no space")))
-    assert writes.failed(one, (1, "read-only"))[0].startswith("call 1, open of out.json, read-only")
+    assert any("not whole" in text for text in resources.failed(one, (33, "no space")))
+    assert resources.failed(one, (1, "read-only"))[0].startswith(
+        "call 1, open of out.json, read-only"
+    )
 
 
 def test_every_call_fails_once_and_the_first_and_last_of_a_kind_in_every_way() -> None:
-    chosen = writes.chosen_faults(["open a.1", *["write a.1"] * 9, "rename a.1"])
+    chosen = resources.chosen_faults(["open a.1", *["write a.1"] * 9, "rename a.1"])
     assert {number for number, _ in chosen} == set(range(1, 12))
-    assert [kind for number, kind in chosen if number == 10] == sorted(writes.FAULTS)
+    assert [kind for number, kind in chosen if number == 10] == sorted(resources.FAULTS)
     assert "short" not in {kind for number, kind in chosen if number in {1, 11}}
 
 
@@ -126,13 +135,16 @@ def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Pa
     assert workloads.HISTORY.problems(tmp_path, False, {})
 
 
-def test_ends_that_are_no_ends_are_found(tmp_path: Path) -> None:
-    assert memory.outcome(1, "out of memory") == []
-    assert memory.outcome(-6, "terminate called after throwing")
-    assert memory.outcome(1, "failed")
-    together.copied_scripts(tmp_path)
-    shells = [together.start_shell(code, tmp_path) for code in ("exit 2", "exit 2")]
-    assert "statuses [2, 2]" in together.ended(shells, tmp_path)[0]
+def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resources.outcome(1, "out of memory") == []
+    assert resources.outcome(-6, "terminate called after throwing")
+    assert resources.outcome(1, "failed")
+    shells = [processes.start_shell(code, tmp_path) for code in ("exit 2", "exit 2")]
+    assert "statuses [2, 2]" in processes.ended(shells, tmp_path)[0]
+    monkeypatch.setattr(runs, "GRACE_S", 0.1)
+    shell = processes.start_shell("sleep 60 & exit 0", tmp_path)
+    shell.wait()
+    assert runs.left_of(shell.pid) == ["1 processes are left after 0.1 s"]
 
 
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
@@ -147,10 +159,9 @@ def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
 
 
 def test_downloads_without_a_digest_are_found() -> None:
-    assert supply.unhashed("a==1 \\\n --hash=sha256:00\nb==2\n# c\n") == ["b==2"]
-    digest = "0" * 64
-    sources = f'"https://one.org/a.tar.gz"\n {digest}) https://two.org/b.zip\n'
-    assert supply.undigested(sources) == ["https://two.org/b.zip has no digest"]
+    assert resources.unhashed("a==1 \\\n --hash=sha256:00\nb==2\n# c\n") == ["b==2"]
+    sources = f'"https://one.org/a.tar.gz"\n {"0" * 64}) https://two.org/b.zip\n'
+    assert resources.undigested(sources) == ["https://two.org/b.zip"]
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
@@ -161,14 +172,14 @@ def test_an_exception_of_a_part_is_a_violation_and_the_page_lists_it(
         raise RuntimeError("out of ideas")
 
     def run_part(scope: Scope) -> Iterator[Tally]:
-        yield each(scope, "idea", scope.draws("idea", 200), fails)
+        yield from tried(scope, [Trial("idea", "", 200, fails)])
         if is_interrupted:
             raise KeyboardInterrupt
         yield Tally(notes=["one more"])
 
     monkeypatch.setattr(program, "FIGURES", tmp_path / "reliability.json")
     monkeypatch.setattr(program, "PAGE", tmp_path / "RELIABILITY.md")
-    monkeypatch.setattr(supply, "run_part", run_part)
+    monkeypatch.setitem(program.PARTS, "supply", run_part)
     if is_interrupted:
         with pytest.raises(KeyboardInterrupt):
             program.main(["supply", "--share", "0.01"])
@@ -178,8 +189,57 @@ def test_an_exception_of_a_part_is_a_violation_and_the_page_lists_it(
     assert figures["tried"] == {"idea": 2}
     page = (tmp_path / "RELIABILITY.md").read_text()
     assert page.count("does not hold: idea: RuntimeError: out of ideas") == 2
-    assert "| kills |" in page
+    assert "| kills | kill -9 at a random moment: " in page
     for wrong in (["storms"], ["--share", "0"], ["--minutes", "-1"]):
         with pytest.raises(SystemExit) as ended:
             program.main(wrong)
         assert ended.value.code == 2
+
+
+OVERFLOW = """
+#include <cstdlib>
+int main(int count, char**) { int* a = new int[2]; return a[count + 1]; }
+"""
+RACE = """
+#include <thread>
+int shared = 0;
+void add() { for (int i = 0; i < 1000; ++i) ++shared; }
+int main() { std::thread one(add), other(add); one.join(); other.join(); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "flags", "source", "words"),
+    [
+        ("asan", "address,undefined", OVERFLOW, "heap-buffer-overflow"),
+        (
+            *("asan", "address,undefined"),
+            "int main(int count, char**) { int most = 2147483647; return most + count == 0; }",
+            "signed integer overflow",
+        ),
+        ("tsan", "thread", RACE, "data race"),
+    ],
+)
+def test_a_sanitizers_report_is_found_and_told_from_a_librarys(
+    preset: str,
+    flags: str,
+    source: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "tests").mkdir()
+    file, built = tmp_path / "tests/planted.cpp", tmp_path / "planted"
+    file.write_text(source)
+    options = ["-g", f"-fsanitize={flags}", "-fno-sanitize-recover=all", "-pthread"]
+    command = ["g++", *options, str(file), "-o", str(built)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip(f"this compiler cannot link with -fsanitize={flags}")
+    planted = Program("planted", (str(built),), tmp_path, report_option="")
+    for is_ours in (False, True):
+        if is_ours:
+            own = re.compile(rf"{tmp_path}/tests/\S+")
+            monkeypatch.setattr(sanitizers, "OWN_SOURCE", own)
+        (found, *_) = sanitizers.run_watched(planted, preset)
+        assert words in found
+        assert isinstance(found, OfLibrary) != is_ours

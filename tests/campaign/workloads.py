@@ -57,15 +57,14 @@ def journal_rows(path: Path) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A run of some seconds in a folder of its own.
+    """A run of some seconds in a folder of its own, and what a user runs after it broke off.
 
-    `again`: what a user runs after it broke off. `problems`: what does not hold of the folder's
-    files; told whether the last run ended well, and what journal_rows() gave before it.
+    `problems`: what does not hold of the folder's files; told whether the last run ended well, and
+    what journal_rows() gave before it.
     """
 
     name: str
     command: Callable[[Path], list[str]]
-    again: Callable[[Path], list[str]]
     problems: Callable[[Path, bool, Rows], list[str]]
     environment: dict[str, str] = field(default_factory=environment)
 
@@ -75,13 +74,12 @@ def files_problems(folder: Path, _: bool, __: Rows) -> list[str]:
     return [problem for path in sorted(folder.rglob("*.json")) if (problem := json_problem(path))]
 
 
-def _wanted(*names: str) -> Callable[[Path, bool, Rows], list[str]]:
-    """As files_problems, and files that a run which ended well has left."""
+def _wanted(name: str) -> Callable[[Path, bool, Rows], list[str]]:
+    """As files_problems, and a file that a run which ended well has left."""
 
     def problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
-        found = files_problems(folder, is_finished, before)
-        lacking = [name for name in names if is_finished and not list(folder.rglob(name))]
-        return [*found, *(f"{name} is missing" for name in lacking)]
+        is_lacking = is_finished and not list(folder.rglob(name))
+        return files_problems(folder, is_finished, before) + [f"{name} is missing"] * is_lacking
 
     return problems
 
@@ -93,13 +91,11 @@ CASES = (*AXES, "--components=ffn,loss,rms_norm")
 TIMED = ("--benchmark_min_time=0.01s", "--benchmark_repetitions=2")
 
 
-def bench_command(folder: Path, *more: str) -> list[str]:
-    files = [f"--journal={folder}/journal.jsonl", f"--benchmark_out={folder}/out.json"]
-    return [str(BUILD / "tiny_llama_bench"), *SMALL_OPTIONS, *CASES, *ON_CPU, *TIMED, *files, *more]
-
-
-def bench_again(folder: Path) -> list[str]:
-    return bench_command(folder, *["--resume"] * (folder / "journal.jsonl").exists())
+def bench_command(folder: Path) -> list[str]:
+    journal = folder / "journal.jsonl"
+    files = [f"--journal={journal}", *["--resume"] * journal.exists()]
+    files.append(f"--benchmark_out={folder}/out.json")
+    return [str(BUILD / "tiny_llama_bench"), *SMALL_OPTIONS, *CASES, *ON_CPU, *TIMED, *files]
 
 
 def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
@@ -133,12 +129,12 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
 # Training with profilers.
 
 
-def train_command(folder: Path, *more: str) -> list[str]:
+def train_command(folder: Path) -> list[str]:
     options = (*SMALL_OPTIONS, "--batch-size=2", "--seq-len=8", "--num-steps=8", *ON_CPU)
     traced = ("--enable-pytorch-profiler", "--profile-steps=1", "--profile-operators")
     profilers = (*traced, "--profile-memory", "--enable-flops-profiler", "--flops-profile-step=3")
     program = str(BUILD / "tiny_llama_train")
-    return [program, *options, *profilers, f"--profile-dir={folder}/train", *more]
+    return [program, *options, *profilers, f"--profile-dir={folder}/train"]
 
 
 def train_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
@@ -165,21 +161,6 @@ def study_command(folder: Path) -> list[str]:
     return tool("study", "tiny", *options, "--results", folder / "study")
 
 
-def grid_command(folder: Path) -> list[str]:
-    axes = ("--grid-batch", "1", "--grid-seq", "16", "--grid-components", "rms_norm,loss")
-    options = ("--grid", "tiny", *axes, "--rounds", "2")
-    more = ("--check-size", "off", "--device", "cpu", "--results", folder / "grid")
-    return tool("study", *options, *more)
-
-
-def grid_again(folder: Path) -> list[str]:
-    begun = [path.parent for path in folder.glob("grid/*/study.json")]
-    ended = [p for p in begun if json.loads((p / "study.json").read_text())["finished"]]
-    if begun and not ended:
-        return tool("study", "--resume", "--results", folder / "grid")
-    return grid_command(folder)
-
-
 def compare_command(folder: Path) -> list[str]:
     # a recording that is there is not written over
     output = folder / f"comparison_{len(list(folder.glob('comparison_*')))}"
@@ -192,10 +173,10 @@ def compare_command(folder: Path) -> list[str]:
     return tool("compare", "run", *sides, *cases, *few, *at)
 
 
-def scaling_command(folder: Path, *more: str) -> list[str]:
+def scaling_command(folder: Path) -> list[str]:
     step = ("--batch=2", "--seq=8", "--components=full_step", "--rounds=3", "--min-time=0.01")
     options = ("--processes", "2", "--timeout", "6", "--results", folder / "scaling")
-    return tool("scaling", *options, "--", *SMALL_OPTIONS, *step, "--device=cpu", *more)
+    return tool("scaling", *options, "--", *SMALL_OPTIONS, *step, "--device=cpu")
 
 
 def report_command(folder: Path) -> list[str]:
@@ -228,14 +209,11 @@ def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
     return [] if series or not is_finished else ["history.jsonl has no result"]
 
 
-SUITE = Workload("benchmark", bench_command, bench_again, bench_problems)
-TRAINING = Workload("training", train_command, train_command, train_problems)
-STUDY = Workload("study", study_command, study_command, _wanted("performance_summary.json"))
-GRID = Workload("grid", grid_command, grid_again, _wanted("study.json", "round_2.json"))
-COMPARE = Workload("compare run", compare_command, compare_command, _wanted("comparison.json"))
-SCALING = Workload("scaling", scaling_command, scaling_command, _wanted("scaling.json"))
-REPORT = Workload("report", report_command, report_command, report_problems)
-HISTORY = Workload("history add", history_command, history_command, history_problems)
-# a grid takes minutes
-QUICK = (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)
-WORKLOADS = (*QUICK, GRID)
+SUITE = Workload("benchmark", bench_command, bench_problems)
+TRAINING = Workload("training", train_command, train_problems)
+STUDY = Workload("study", study_command, _wanted("performance_summary.json"))
+COMPARE = Workload("compare run", compare_command, _wanted("comparison.json"))
+SCALING = Workload("scaling", scaling_command, _wanted("scaling.json"))
+REPORT = Workload("report", report_command, report_problems)
+HISTORY = Workload("history add", history_command, history_problems)
+WORKLOADS = (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)

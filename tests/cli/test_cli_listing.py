@@ -69,20 +69,6 @@ def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Pr
     assert lines[-1].startswith(f"{len(cases)} cases")
 
 
-def test_dry_run_shows_why_a_case_is_impossible(program: Program) -> None:
-    choice = [
-        *SMALL_OPTIONS,
-        BASELINE,
-        "--components=loss",
-        "--passes=forward",
-        "--batch=2",
-        "--seq=1,8",
-    ]
-    lines = shown(program, *choice, "--dry-run", "--device=cpu").splitlines()
-    (impossible,) = [line for line in lines if "seq:1 " in line]
-    assert "seq = 1" in impossible
-
-
 def test_dry_run_allocates_nothing(program: Program) -> None:
     listing, _ = program.peak_memory(ALL_SIZES, "--list")
     # the smallest of these steps needs more than the difference that is allowed

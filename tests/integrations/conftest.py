@@ -1,4 +1,4 @@
-"""What the tests of integrations/ share; with it, scripts/test runs this folder too."""
+"""What the tests of integrations/ share."""
 
 from __future__ import annotations
 

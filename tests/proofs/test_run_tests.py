@@ -155,7 +155,7 @@ def test_pattern_environment_and_folders_reach_the_programs(tmp_path: Path) -> N
     # no test runs twice
     for name in ("cli", "training"):
         (tmp_path / "tests" / name).mkdir(parents=True)
-        (tmp_path / "tests" / name / "conftest.py").touch()
+        (tmp_path / "tests" / name / "test_it.py").touch()
     rest, *folders = run_tests.pytest_programs(tmp_path, "rotary", is_long=True)
     ignored = ("--ignore=tests/cli", "--ignore=tests/training")
     assert rest.command[-6:] == ("tests", *ignored, "-k", "rotary", "--long")

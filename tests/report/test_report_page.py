@@ -217,8 +217,8 @@ def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path, built: Documen
 def test_what_pictures_lack_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project_root: Path
 ) -> None:
-    driver = (project_root / "requirements-pictures.in").read_text(encoding="utf-8")
-    assert output.DRIVER in driver.splitlines()
+    driver = (project_root / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"{output.DRIVER}",' in driver
     monkeypatch.setattr(output, "BROWSERS", ("false",))
     with pytest.raises(BadInputError, match="false does not start"):
         write_beside(hostile_document(), tmp_path)

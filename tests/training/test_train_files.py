@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch_tb_profiler import io
+from torch_tb_profiler.profiler import RunLoader
 from train_program import (
     SUMMARY,
     FinishedRun,
@@ -72,13 +77,6 @@ def crossing(events: list[Json]) -> list[Json]:
         if not event["ts"] <= around[-1] <= around[-2]:
             found.append(event)
     return found
-
-
-def test_a_crossing_event_is_found() -> None:
-    thread = {"ph": "X", "pid": 1, "tid": 1}
-    ranges = [(0, 9), (0, 4), (4, 5), (5, 5), (10, 1), (10, -1)]
-    events = [{**thread, "ts": at, "dur": duration} for at, duration in ranges]
-    assert crossing(events) == [events[3], events[5]]
 
 
 def test_the_memory_timeline_is_drawn_with_its_phases_and_peak(
@@ -168,18 +166,6 @@ def test_every_object_of_the_schema_lists_all_its_keys(schema: Json) -> None:
     assert free == sampling | shapes | ranks | {"library_scratch_bytes"}
 
 
-def test_the_documentation_and_the_schema_have_the_same_parts(schema: Json) -> None:
-    text = (PROJECT_ROOT / "docs" / "training_files.md").read_text(encoding="utf-8")
-    told = {"schema_version", "program", "command", "started"}
-    assert [key for key in set(schema["properties"]) - told if f"`{key}`" not in text] == []
-    keys = {key for entry in objects(schema) for key in entry["properties"]}
-    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text))
-    components = {"rms_norm", "data_loading", "flops_profile", "tiny_llama_train"}
-    # a file, a phase and values are no keys
-    others = components | set(schema["$defs"]["phase"]["enum"]) | {"model_flops", "hardware_flops"}
-    assert named - keys - others == set()
-
-
 def test_every_file_is_like_the_schema(
     program: Program,
     validator: Draft202012Validator,
@@ -216,3 +202,41 @@ def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_pat
     # the events of all steps would not fit into what is allowed
     assert trace > (60 << 20)
     assert many < 1.15 * few + (60 << 20)
+
+
+# ---- what is written for TensorBoard, read by its own readers
+
+
+def test_the_curves_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
+    events = EventAccumulator(str(profiled_run.folder))
+    events.Reload()
+    steps = profiled_run.summary["steps"]
+    for tag, values in {
+        "loss": [step["loss"] for step in steps],
+        "step_time_seconds": [step["time_seconds"] for step in steps],
+        "samples_per_second": [2 / step["time_seconds"] for step in steps],
+        "peak_memory_MiB": [step["peak_memory_bytes"] / 2**20 for step in steps],
+    }.items():
+        curve = events.Scalars(tag)
+        assert [event.step for event in curve] == list(range(1, 13))
+        # the file holds float32
+        assert [event.value for event in curve] == pytest.approx(values, rel=1e-6), tag
+
+
+def test_the_profilers_plugin_shows_the_trace(profiled_run: FinishedRun, tmp_path: Path) -> None:
+    folder = profiled_run.folder
+    (trace,) = folder.glob("*.pt.trace.json")
+    assert trace.read_bytes() == (folder / "trace_step_5_10.json").read_bytes()
+    # by the loader that TensorBoard runs
+    (shown,) = RunLoader("run", str(folder), io.Cache(str(tmp_path))).load().profiles.values()
+    assert shown.worker == "tiny_llama_train"
+    views = {view.display_name for view in shown.views}
+    assert {"Overview", "Operator", "Trace", "Memory"} <= views
+    assert [row[0] for row in shown.overview["steps"]["rows"]] == [str(n) for n in range(5, 11)]
+    theirs = {row["name"]: row["calls"] for row in shown.operation_table_by_name["data"]}
+    ours: Counter[str] = Counter()
+    for row in profiled_run.summary["operators"]["table"]:  # a row for each shape of the inputs
+        ours[row["name"]] += row["calls"]
+    # Not those that call themselves (aten::add_ converting a scalar): the plugin counts them once.
+    for name in ("aten::mm", "aten::bmm", "aten::embedding"):
+        assert theirs[name] == ours[name] > 0, name

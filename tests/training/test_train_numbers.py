@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from itertools import pairwise
@@ -81,18 +80,13 @@ def test_model_and_evaluation(evaluated: Json, profiled_run: FinishedRun) -> Non
 
 
 def test_memory_at_the_peak_and_its_timeline(profiled_run: FinishedRun) -> None:
+    """memory_analysis_test.cpp has it to the byte."""
     memory = profiled_run.summary["memory"]
     parts, peak = memory["breakdown_at_peak"], memory["peak_bytes"]
     assert sum(parts.values()) == peak
     assert parts["parameters"] == profiled_run.summary["model"]["model_size_bytes"]
     assert parts["optimizer_states"] >= 2 * parts["parameters"]
-    phases = [memory[f"{phase}_peak_bytes"] for phase in ("forward", "backward", "optimizer")]
-    assert max(phases) == memory[f"{memory['peak_phase']}_peak_bytes"] == peak
-    assert memory["peak_to_average"] == close(peak / memory["average_bytes"])
     assert peak == max(step["peak_memory_bytes"] for step in profiled_run.summary["steps"][1:4])
-    sizes = [tensor["bytes"] for tensor in memory["largest_tensors"]]
-    assert 0 < len(sizes) <= 10 and sizes == sorted(sizes, reverse=True)
-    assert memory["small_allocations_per_step"] <= memory["allocations_per_step"]
     # nothing is left over from step to step
     assert len(memory["live_bytes_after_steps"]) == 3
     assert len(set(memory["live_bytes_after_steps"])) == 1
@@ -101,9 +95,6 @@ def test_memory_at_the_peak_and_its_timeline(profiled_run: FinishedRun) -> None:
     assert seconds == sorted(seconds)
     live = [memory["baseline_bytes"], *[row[1] for row in timeline["events"]]]
     assert (max(live), live[-1]) == (peak, memory["live_bytes_after_steps"][-1])
-    assert sorted({phase["step"] for phase in timeline["phases"]}) == [2, 3, 4]
-    for before, after in pairwise(timeline["phases"]):
-        assert before["begin_seconds"] <= before["end_seconds"] <= after["begin_seconds"]
     grown = sum(after > before for before, after in pairwise(live))
     assert memory["allocations_per_step"] == close(grown / 3)
 
@@ -123,67 +114,29 @@ def test_flops_and_utilization(flops_run: FinishedRun) -> None:
     rate = model["flops_per_step"] / seconds
     assert profile["performance_metrics"]["flops_per_sec"] == close(rate)
     assert profile["performance_metrics"]["throughput_samples_per_sec"] == close(2 / seconds)
-    assert found["achieved_flops_per_sec"] == close(rate)
     assert found["mfu_percent"] == close(100 * rate / found["device_peak_flops"])
-    assert found["efficiency_ratio"] == close(found["mfu_percent"] / 100)
-    # the baseline runs what the model counts
-    assert found["measured_peak_percent"] == close(100 * rate / found["measured_peak_flops"])
-    assert 0 < found["mfu_percent"] < 100
     # so small a model never keeps a processor busy
     assert found["classification"] == "severely underutilized (kernel overhead dominant)"
 
 
-def test_components_hold_all(flops_run: FinishedRun) -> None:
-    profile = flops_run.summary["flops"]["flops_profile"]
-    components = profile["components"]
-    shares = {component["name"]: component["percent"] for component in components}
-    assert len(shares) == len(components)
-    for name in ("ffn", "attention", "loss"):
-        (whole,) = (c for c in components if c["name"] == name)
-        # the softmax stands beside the core that holds it
-        below = [c for c in components if c["name"].startswith(f"{name}/")]
-        below = [c for c in below if c["name"] != "attention/softmax"]
-        for key in ("percent", "forward_seconds", "backward_seconds"):
-            assert whole[key] == pytest.approx(sum(c[key] for c in below))
-    assert shares["attention/softmax"] < shares["attention/core"]
-    outer = [component for component in components if "/" not in component["name"]]
-    assert sum(component["percent"] for component in outer) == pytest.approx(100)
-    flops = sum(c["forward_flops"] + c["backward_flops"] for c in outer)
-    assert flops == profile["flops_analysis"]["model_flops"]
-    parameters = sum(component["parameters"] for component in outer)
-    assert parameters == flops_run.summary["model"]["total_parameters"]
-    assert all(c["backward_flops"] == 2 * c["forward_flops"] for c in components)
-
-
 def test_bandwidth_and_roofline(flops_run: FinishedRun) -> None:
+    """flops_analysis_test.cpp has the parts of a step, and what bounds them."""
     flops, model = flops_run.summary["flops"], flops_run.summary["model"]
     intensity, roofline = flops["computational_intensity"], flops["roofline_data"]
-    traffic = intensity["memory_traffic_bytes_per_step"]
-    used = traffic / flops_run.summary["summary"]["plain_average_step_seconds"]
+    used = model["bytes_per_step"] / flops_run.summary["summary"]["plain_average_step_seconds"]
     device = intensity["device_memory_bandwidth_gb_per_sec"]
-    assert traffic == model["bytes_per_step"]
     assert intensity["memory_bandwidth_used_gb_per_sec"] == close(used * 1e-9)
-    assert intensity["roofline_metrics"]["achieved_bandwidth"] == close(used)
     assert intensity["memory_bandwidth_utilization_percent"] == close(100 * used * 1e-9 / device)
     found = intensity["arithmetic_intensity_flops_per_byte"]
     assert found == close(model["flops_per_step"] / model["bytes_per_step"]) and found < 10
     assert intensity["memory_bound_vs_compute_bound"] == "memory-bound"
-    peak, bandwidth = roofline["peak_flops"], roofline["peak_memory_bandwidth"]
-    assert peak == intensity["roofline_metrics"]["peak_flops"]
-    assert roofline["ridge_point_flops_per_byte"] == close(peak / bandwidth)
-    step, *components = roofline["points"]
-    assert step["name"] == "step"
-    assert {"attention", "ffn", "loss", "optimizer"} <= {c["name"] for c in components}
-    # all of so small a model fits into a cache
-    low, high = sorted((bandwidth, roofline["cache_bandwidth"]))
-    rounding = 1 + 1e-12
+    assert {"step", "attention", "ffn", "loss"} <= {point["name"] for point in roofline["points"]}
     for point in roofline["points"]:
-        share = 100 * point["achieved_flops_per_sec"] / point["attainable_flops_per_sec"]
-        assert point["percent_of_attainable"] == close(share)
         by_memory = point["arithmetic_intensity_flops_per_byte"] * point["attainable_bandwidth"]
-        assert point["attainable_flops_per_sec"] == close(min(by_memory, peak))
-        assert point["bound"] == ("memory" if by_memory < peak else "compute")
-        assert low / rounding <= point["attainable_bandwidth"] <= high * rounding
+        attainable = min(by_memory, roofline["peak_flops"])
+        assert point["attainable_flops_per_sec"] == close(attainable)
+        share = 100 * point["achieved_flops_per_sec"] / attainable
+        assert point["percent_of_attainable"] == close(share)
 
 
 @pytest.fixture(scope="module")
@@ -240,20 +193,6 @@ def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> N
     assert continued["model"] == part["model"]
     assert losses(continued)[0] == pytest.approx(whole[6], rel=1e-6)
     assert losses(continued)[1] < whole[6]
-
-
-def test_what_else_a_config_says_is_in_the_weights_saved(program: Program, tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    options = [f"{name}={value}" for name, value in SMALL_BATCH.items()]
-    options = [*ON_CPU, *options, "--num-steps=1"]
-    program.trained(tmp_path, *small(num_steps=1), f"--save-weights={first}")
-    file = first / "config.json"
-    config = read_json(file)
-    assert config["eos_token_id"] != 7
-    file.write_text(json.dumps(config | {"eos_token_id": 7, "of_mine": "kept"}), encoding="utf-8")
-    program.trained(tmp_path, *options, f"--weights={first}", f"--save-weights={second}")
-    found = read_json(second / "config.json")
-    assert found == config | {"eos_token_id": 7, "of_mine": "kept"}
 
 
 def test_variants_and_mixed_precision_learn_the_same(program: Program, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import itertools
 import random
 import re
 import shlex
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from tinyllama_tools.core.app import (
     INTERRUPTED,
     RESULTS,
     Json,
+    made_by,
     problem_sizes,
     run_folder,
     without_folders,
@@ -191,7 +191,8 @@ class Measurement:
         known = context["peaks"]["measured"]
         for name, peak in result.context["peaks"]["measured"].items():
             known.setdefault(name, peak)
-        for cell, run in zip(cells, result.cases, strict=True):
+        for cell, case in zip(cells, cases, strict=True):
+            run = result.cases[str(case)]
             cell.failure = run.failed
             cell.reason = "" if run.seconds else run.skipped
             cell.label = run.label or cell.label
@@ -199,7 +200,7 @@ class Measurement:
             if run.seconds:
                 cell.counters = cell.counters or dict(run.counters)
             if run.seconds and turn is not None:
-                cell.turns[turn] = statistics.median(run.seconds)
+                cell.turns[turn] = run.seconds
 
 
 def write_study(study: Study, folder: Path) -> None:
@@ -302,7 +303,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.source:
         study = read_study(options.source)
         folder.mkdir(parents=True, exist_ok=True)
-        write_study(study, folder)
+        with made_by("scripts/ablation", options.source):
+            write_study(study, folder)
     else:
         now = datetime.datetime.now(datetime.timezone.utc)
         meta = {

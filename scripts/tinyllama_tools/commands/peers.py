@@ -27,6 +27,7 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
+    made_by,
     placed_threads,
     problem_sizes,
     read_json,
@@ -43,8 +44,7 @@ from tinyllama_tools.core.options import (
 )
 from tinyllama_tools.core.text import last_words, template
 from tinyllama_tools.data.names import UNITS, CaseName, full_step, parse_case_name
-from tinyllama_tools.data.programs import CaseRun as SuiteRun
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -181,23 +181,24 @@ class OurSide:
 
     def get_ready(self, case: CaseName) -> float:
         """Seconds of a verified step."""
-        return self._run(case, 1, verify=True).seconds[0]
+        (row,) = self._run(case, 1, verify=True)
+        return row["real_time"] * UNITS[row["time_unit"]]
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
         """So many steps, each an entry in the suite's own format."""
-        entries = self._run(case, steps, verify=False).entries
-        return [entry for entry in entries if entry["run_type"] == "iteration"]
+        return self._run(case, steps, verify=False)
 
-    def _run(self, case: CaseName, steps: int, *, verify: bool) -> SuiteRun:
+    def _run(self, case: CaseName, steps: int, *, verify: bool) -> list[Json]:
         own = replace(case, variant=self.variant)
         try:
-            result = self._program.run([own], steps, verify=verify, more=[self._limit])
+            document = self._program.measure([own], steps, verify=verify, more=[self._limit])
         except SuiteError as error:
             raise SideError(str(error)) from error
-        (run,) = result.cases
-        if run.skipped or run.failed:
-            raise SideError(run.skipped or run.failed, is_skip=bool(run.skipped))
-        return run
+        rows = rows_of(document, own)
+        for key in ("skip_message", "error_message"):
+            if key in rows[-1]:
+                raise SideError(rows[-1][key], is_skip=key == "skip_message")
+        return rows
 
 
 class PeerSide:
@@ -542,7 +543,11 @@ def main(arguments: Sequence[str]) -> int:
     document = read_peers(options.source) if options.source else None
     program = None if document else our_program(options)
     folder.mkdir(parents=True, exist_ok=True)
-    status, page = (0, write(document, folder)) if document else measure(options, program, folder)
+    if document:
+        with made_by("scripts/peers", options.source):
+            status, page = 0, write(document, folder)
+    else:
+        status, page = measure(options, program, folder)
     print(page, end="")
     print(folder)
     return status

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import functools
 import json
-import math
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import jsonschema
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -107,23 +107,10 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     return ToolError.exit_status
 
 
-def is_finite(value: float) -> bool:
-    """Of a number; whole ones of JSON have no largest, those beyond a float's count as infinite."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
 def is_number(value: object) -> bool:
     """Whether it is a finite number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and is_finite(value)
-
-
-def shown_value(value: object) -> str:
-    """In a message, which a number of hundreds of digits does not fill."""
-    text = repr(value)
-    return f"of {len(text)} digits" if isinstance(value, int) and len(text) > 40 else text
+    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_one and abs(value) <= sys.float_info.max
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -134,10 +121,22 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
     return BadInputError(f"{path}: {what}; {remedy}")
 
 
-def parse_json(text: str) -> Json | list | str | float | None:
-    """Of text that others wrote; ValueError also where it nests too deep to be read."""
+@contextlib.contextmanager
+def made_by(command: str, path: Path) -> Iterator[None]:
+    """What code that reads and shows a file of this command stumbles over is an error that names
+    the file: somebody changed it."""
     try:
-        return json.loads(text)
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, jinja2.TemplateError) as error:
+        what = f"is no result of {command} as it wrote it: {error}"
+        raise bad_file(path, what, MEASURE_AGAIN) from error
+
+
+def parse_json(text: str) -> Json | list | str | float | None:
+    """Of text that others wrote; a whole number that is beyond any float is infinite. ValueError
+    also where it nests too deep to be read."""
+    try:
+        return json.loads(text, parse_int=lambda of: int(of) if len(of) < 300 else float(of))
     except RecursionError as error:
         raise ValueError(f"nests too deep: {error}") from error
 
@@ -155,7 +154,7 @@ def read_json(path: Path) -> tuple[Json, bytes]:
     except OSError as error:
         what = "is a folder" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise bad_file(path, what, "name a JSON file, such as results.json") from error
-    # of JSON, of UTF-8, and a number of more digits than Python converts
+    # of JSON and of UTF-8
     except ValueError as error:
         ends = isinstance(error, json.JSONDecodeError) and (
             error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
@@ -208,7 +207,8 @@ def write_whole(path: Path, text: str) -> None:
     """Never half a file, whatever happens meanwhile: nor where two write it at once."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        # half of a surrogate pair, which others' JSON may hold, cannot be written
+        part.write_text(text, encoding="utf-8", errors="replace")
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

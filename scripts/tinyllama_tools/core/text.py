@@ -74,31 +74,6 @@ def number(value: float | None, digits: int = 1, unit: str = "") -> str:
     return f"{value:,.{digits}f}{' ' if unit else ''}{unit}"
 
 
-def milliseconds(seconds: float | None) -> str:
-    """`12.345`, of seconds."""
-    return number(None if seconds is None else 1e3 * seconds, 3)
-
-
-def mebibytes(size: float | None) -> str:
-    """`131.8 MiB`."""
-    return number(None if size is None else size / MIB, 1, "MiB")
-
-
-def percent(value: float | None) -> str:
-    """`12.3 %`."""
-    return number(value, 1, "%")
-
-
-def speedup(value: float | None) -> str:
-    """`1.08x`."""
-    return NOT_MEASURED if value is None else f"{value:.2f}x"
-
-
-def rate(value: float | None, unit: str) -> str:
-    """`1.70e+11 FLOP/s`."""
-    return NOT_MEASURED if value is None else f"{value:.3g} {unit}"
-
-
 SECONDS_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -121,11 +96,6 @@ def change_text(ratio: float | None) -> str:
 def section(title: str, lines: Sequence[str]) -> list[str]:
     """A heading of the second level and what is below it."""
     return [f"## {title}", "", *lines, ""]
-
-
-def facts(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """A table of two columns."""
-    return markdown_table(("", "value"), rows)
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number, shown_value
+from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number
 from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]
@@ -111,7 +111,7 @@ class Machine:
         cache_bytes = _value_at(context, "device.last_level_cache_bytes") or 0
         if not is_number(cache_bytes) or cache_bytes < 0:
             raise BadInputError(
-                f"context.device.last_level_cache_bytes is {shown_value(cache_bytes)}, must be a "
+                f"context.device.last_level_cache_bytes is {cache_bytes!r}, must be a "
                 f"number of bytes; {MEASURE_AGAIN}"
             )
         memory, cache = rates.pop(MEMORY_BANDWIDTH, None), rates.pop(CACHE_BANDWIDTH)
@@ -193,7 +193,7 @@ def merged_peaks(
         value = peak.get(unit)
         if not _is_rate(value):
             warnings.append(
-                f"context.peaks.measured.{name}.{unit} is {shown_value(value)}, must be a "
+                f"context.peaks.measured.{name}.{unit} is {value!r}, must be a "
                 "positive, finite number: left out"
             )
         elif name not in peaks or peaks[name][unit] < value:

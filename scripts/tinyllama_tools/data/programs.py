@@ -6,22 +6,25 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from tinyllama_tools.core.app import (
     PROJECT,
     REFUSED_OPTIONS,
     BadInputError,
     Json,
-    is_number,
+    ToolError,
+    parse_json,
     read_json,
     schema_problem,
 )
 from tinyllama_tools.core.process import ProgramError, run_program
-from tinyllama_tools.data.names import OWN_KEYS, STEP, TIMED_BY, UNITS, CaseName, parse_case_name
+from tinyllama_tools.data.names import STEP, TIMED_BY, CaseName, StoredRun, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
+from tinyllama_tools.data.results import ITERATION, read_rows
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
 
@@ -35,52 +38,6 @@ class SuiteError(ProgramError):
 
 class TrainingError(ProgramError):
     """Of tiny_llama_train."""
-
-
-@dataclass(frozen=True)
-class CaseRun:
-    """What one process measured of a case.
-
-    `seconds`: of an iteration, one for each repetition; empty where the case was skipped or failed,
-    which `skipped` and `failed` give the reason for. `above_peak`: why it has no shares of peaks.
-    `counters`: of the last repetition. `entries`: all of the case's entries as in the file.
-    """
-
-    name: str
-    seconds: tuple[float, ...]
-    counters: Mapping[str, float]
-    label: str = ""
-    skipped: str = ""
-    failed: str = ""
-    above_peak: str = ""
-    entries: tuple[Json, ...] = ()
-
-
-@dataclass(frozen=True)
-class SuiteResult:
-    """The cases in the order in which they were asked for, and the context of the file."""
-
-    context: Json
-    cases: tuple[CaseRun, ...]
-
-
-def read_case(name: str, entries: Sequence[Json]) -> CaseRun:
-    """Makes one case of its entries in the file's order."""
-    repetitions = [entry for entry in entries if entry["run_type"] == "iteration"]
-    if not repetitions:
-        raise SuiteError(f"{PROGRAM.name} wrote nothing about {name}")
-    last = repetitions[-1]
-    measured = [e for e in repetitions if "skipped" not in e and "error_occurred" not in e]
-    return CaseRun(
-        name,
-        tuple(e["real_time"] * UNITS[e["time_unit"]] for e in measured),
-        {key: v for key, v in last.items() if key not in OWN_KEYS and is_number(v)},
-        label=last.get("label", ""),
-        skipped=last.get("skip_message", ""),
-        failed=last.get("error_message", ""),
-        above_peak=last.get("above_peak", ""),
-        entries=tuple(entries),
-    )
 
 
 def axis_options(cases: Sequence[CaseName]) -> list[str]:
@@ -100,6 +57,15 @@ def axis_options(cases: Sequence[CaseName]) -> list[str]:
     return [*options, f"--benchmark_filter=^({names})$"]
 
 
+def rows_of(document: Json, case: CaseName) -> list[Json]:
+    """Of its repetitions."""
+    return [
+        row
+        for row in document["benchmarks"]
+        if row["run_name"].removesuffix(TIMED_BY) == str(case) and row["run_type"] == ITERATION
+    ]
+
+
 @dataclass
 class SuiteProgram:
     """tiny_llama_bench with the options that all its processes share, e.g. `--threads=2`."""
@@ -108,19 +74,24 @@ class SuiteProgram:
     program: Path = PROGRAM
     _peaks: dict[tuple[str, ...], Json] = field(default_factory=dict)
 
-    def run(
+    def run(self, cases: Sequence[CaseName], repetitions: int, **how: Any) -> StoredRun:  # noqa: ANN401
+        """What measure() wrote, as it is read everywhere."""
+        return read_rows(self.measure(cases, repetitions, **how), self.program)
+
+    def measure(
         self,
         cases: Sequence[CaseName],
         repetitions: int,
         *,
         verify: bool = False,
         more: Sequence[str] = (),
-    ) -> SuiteResult:
+    ) -> Json:
         """Times each case `repetitions` times, an iteration each, after the program's own warm-up.
 
         `verify`: compare with the float64 baseline first. `more`: options of this process only. A
         case above --max-seconds-per-case comes back skipped, one that fails with its reason. Raises
-        SuiteError where the program refuses the options or does not come to its end.
+        SuiteError where the program refuses the options, does not come to its end, or writes
+        nothing about a case.
         """
         proof = "before" if verify else "off"
         options = [
@@ -135,11 +106,10 @@ class SuiteProgram:
         with tempfile.TemporaryDirectory(prefix="tiny_llama_run_") as folder:
             document = self._measure(options, Path(folder), self._peaks.get(key), proof)
         self._peaks[key] = document["context"]
-        entries: dict[str, list[Json]] = {str(case): [] for case in cases}
-        for entry in document["benchmarks"]:
-            entries.get(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
-        runs = tuple(read_case(name, found) for name, found in entries.items())
-        return SuiteResult(document["context"], runs)
+        for case in cases:
+            if not rows_of(document, case):
+                raise SuiteError(f"{self.program.name} wrote nothing about {case}")
+        return document
 
     def list_cases(self, options: Sequence[str] = ()) -> tuple[list[str], str]:
         """What --list names, and no refusal; or nothing, and why the program refuses the options.
@@ -199,18 +169,13 @@ LOSS_NOT_FINITE = 1
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One process that came to its end.
+    """One process that came to its end. `output`: standard output and errors as they came.
+    `seconds`: from start to end, loading included. `summary`: its performance_summary.json, None
+    where it wrote none."""
 
-    `output`: standard output and errors as they came. `seconds`: from start to end of the process,
-    loading included. `summary`: performance_summary.json of `folder`, None where this run wrote
-    none.
-    """
-
-    command: tuple[str, ...]
     exit_status: int
     output: str
     seconds: float
-    folder: Path | None
     summary: Json | None
 
 
@@ -254,27 +219,14 @@ class TrainingProgram:
         done = run_program(command, TrainingError, **how)
         if done.is_interrupted:
             raise KeyboardInterrupt
-        written = _identity(folder / SUMMARY)
+        said = (done.status, done.output, done.seconds)
         # a summary of an earlier run is not this run's
-        summary = self._summary(folder) if written not in {None, before} else None
-        return TrainingRun(command, done.status, done.output, done.seconds, folder, summary)
-
-    def _summary(self, folder: Path) -> Json:
+        if _identity(folder / SUMMARY) in {None, before}:
+            return TrainingRun(*said, None)
         try:
-            return read_profile(folder)
+            return TrainingRun(*said, read_profile(folder))
         except BadProfileError as error:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
-
-
-NUMBERS = (
-    "parameters",
-    "model_flops",
-    "causal_flops",
-    "hardware_flops",
-    "elementwise_flops",
-    "bytes",
-    "predicted_memory_bytes",
-)
 
 
 @dataclass(frozen=True)
@@ -297,6 +249,7 @@ class CaseCost:
     reason: str = ""
 
 
+NUMBERS = tuple(field.name for field in fields(CaseCost) if field.type == "int")
 # a number is one that a float can hold (core/app.py)
 _WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}
 _COST = {
@@ -317,20 +270,19 @@ _ANSWER = {
         "memory_budget_bytes": _WHOLE,
         "device": {"type": "object"},
         "git_commit": {"type": "string"},
-        "cases": {"type": "array", "items": _COST},
+        "cases": {"type": "array", "minItems": 1, "items": _COST},
     },
 }
 DRY_RUN = ("--dry-run", "--benchmark_format=json")
 
 
-def read_case_costs(document: Json) -> list[CaseCost]:
-    """Of the JSON of --dry-run. BadInputError naming the case, the key and the value that is
+def read_case_costs(
+    document: Json, source: str = "costs", error: type[ToolError] = BadInputError
+) -> list[CaseCost]:
+    """Of the JSON of --dry-run; `error` names the source, the case, the key and the value that is
     wrong."""
-    problem = schema_problem(document, _ANSWER)
-    if problem:
-        raise BadInputError(
-            f"no answer of --dry-run: {problem}; ask again: tiny_llama_bench {' '.join(DRY_RUN)}"
-        )
+    if problem := schema_problem(document, _ANSWER):
+        raise error(f"{source}: {problem}; ask anew: tiny_llama_bench {' '.join(DRY_RUN)}")
     return [
         CaseCost(
             parse_case_name(entry["name"]),
@@ -344,11 +296,7 @@ def read_case_costs(document: Json) -> list[CaseCost]:
 
 def read_costs(path: Path) -> list[CaseCost]:
     """Of a file of that; the error names it."""
-    document, _ = read_json(path)
-    try:
-        return read_case_costs(document)
-    except BadInputError as error:
-        raise BadInputError(f"{path}: {error}") from error
+    return read_case_costs(read_json(path)[0], str(path))
 
 
 def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) -> Json:
@@ -359,22 +307,16 @@ def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) 
     """
     done = run_program([str(program), *options], SuiteError, ok=ok)
     try:
-        return json.loads(done.output)
+        return parse_json(done.output)
     except ValueError as error:
         raise SuiteError(f"{program.name} {options[0]}: {error}") from error
 
 
 def ask_dry_run(program: Path, options: Sequence[str]) -> tuple[Json, list[CaseCost]]:
     """The whole answer on the cases that the axes in `options` name, and the cases as read.
-    SuiteError as ask_json, and where there is no case."""
-    document = ask_json(program, [*DRY_RUN, *(text for text in options if text not in DRY_RUN)])
-    try:
-        costs = read_case_costs(document)
-    except BadInputError as error:
-        raise SuiteError(f"{program.name} --dry-run: {error}") from error
-    if not costs:
-        raise SuiteError(f"{program.name} --dry-run: no case in its answer")
-    return document, costs
+    SuiteError as ask_json."""
+    document = ask_json(program, [*DRY_RUN, *options])
+    return document, read_case_costs(document, f"{program.name} --dry-run", SuiteError)
 
 
 # The costs of the cases that these options name: ask_costs() of a program.

@@ -10,7 +10,7 @@ import hashlib
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,9 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
-    is_finite,
     is_number,
     read_json,
     schema_problem,
-    shown_value,
 )
 from tinyllama_tools.data.machine import (
     ITERATIONS,
@@ -56,40 +54,26 @@ PEAKS = "peak/"
 ITERATION = "iteration"
 NO_REASON = "no reason given"
 
-# What cases are told apart and computed with by; a time that is not finite is named with its case.
+# What is computed with of the context.
 _OBJECT = {"type": ["object", "null"]}
 _MEASURED = {**_OBJECT, "additionalProperties": {"type": "object"}}
+CONTEXT = {
+    "properties": {
+        **dict.fromkeys(("device", "settings", "weights"), _OBJECT),
+        "peaks": {**_OBJECT, "properties": {"measured": _MEASURED}},
+    }
+}
+# What cases are told apart and computed with by.
 _NEEDED = {
     **{key: {"type": "string"} for key in ("run_name", "run_type")},
     "real_time": {"type": "number"},
     "time_unit": {"enum": list(UNITS)},
 }
-FILE = {
-    "properties": {
-        "context": {
-            "properties": {
-                **dict.fromkeys(("device", "settings", "weights"), _OBJECT),
-                "peaks": {**_OBJECT, "properties": {"measured": _MEASURED}},
-            }
-        },
-        "benchmarks": {
-            "type": "array",
-            "items": {"type": "object", "required": list(_NEEDED), "properties": _NEEDED},
-        },
-    }
-}
-
-
-class BadCounterError(BadInputError):
-    """A counter of one row cannot be computed with. `reason`: without the file and the row."""
-
-    def __init__(self, path: Path, row: str, reason: str) -> None:
-        super().__init__(str(bad_file(path, f"{row}: {reason}", MEASURE_AGAIN)))
-        self.reason = reason
+ROW = {"type": "object", "required": list(_NEEDED), "properties": _NEEDED}
 
 
 def _is_row(entry: object) -> bool:
-    """Whether it is as the schema wants it, a hundred times faster; its time may be any number."""
+    """Whether it is like ROW, a hundred times faster; its time may be any number."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("run_name"), str)
@@ -108,18 +92,20 @@ def checked_result(document: Json, path: Path) -> Json:
     if version != SCHEMA_VERSION:
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION}"
         raise bad_file(path, what, "measure again with this version of the suite")
-    has_good_rows = isinstance(rows, list) and all(map(_is_row, rows))
-    problem = schema_problem(document | ({"benchmarks": []} if has_good_rows else {}), FILE)
-    if problem:
-        raise bad_file(path, problem, MEASURE_AGAIN)
+    if problem := schema_problem(document["context"], CONTEXT):
+        raise bad_file(path, f"context.{problem}", MEASURE_AGAIN)
+    if not isinstance(rows, list):
+        raise bad_file(path, "benchmarks is no list", MEASURE_AGAIN)
+    for number, row in enumerate(rows):
+        if not _is_row(row):
+            raise bad_file(path, f"benchmarks[{number}]: {schema_problem(row, ROW)}", MEASURE_AGAIN)
     return document
 
 
 def _seconds(entry: Json, path: Path) -> float:
-    time = entry["real_time"]
-    seconds = time * UNITS[entry["time_unit"]] if is_finite(time) else math.inf
-    if not (is_finite(seconds) and seconds > 0):
-        what = f"real_time {shown_value(time)} {entry['time_unit']}, must be a positive, finite"
+    seconds = entry["real_time"] * UNITS[entry["time_unit"]]
+    if not 0 < seconds < math.inf:
+        what = f"real_time {entry['real_time']} {entry['time_unit']}, must be a positive, finite"
         raise bad_file(path, f"{entry['run_name']}: {what} number", MEASURE_AGAIN)
     return seconds
 
@@ -134,8 +120,8 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
         values = [value, *(entry.get(name, value) for entry in others)]
         if not all(map(is_number, values)):
             bad = next(v for v in values if not is_number(v))
-            reason = f"counter {name} is {shown_value(bad)}, must be a finite number"
-            raise BadCounterError(path, first["run_name"], reason)
+            what = f"{first['run_name']}: counter {name} is {bad!r}, must be a finite number"
+            raise bad_file(path, what, MEASURE_AGAIN)
         found[name] = value
         if values.count(value) != len(values):
             found[name] = statistics.median(values)
@@ -195,13 +181,12 @@ def _peak_rate(entry: Json) -> float:
     return next((rate for rate in rates if type(rate) in (int, float)), 0.0)
 
 
-def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) -> StoredRun:
+def read_rows(document: Json, path: Path) -> StoredRun:
     """The cases and the machine's peaks of a result file, none of which need be there.
 
     BadInputError naming the file, the case and the value for a wrong schema_version, a foreign
     file, an unknown unit, a time or counter that is not finite or a time of zero or less, and a
-    case that is there twice. `bad_counters_fail`: a row with such a counter has failed instead, and
-    the others stay.
+    case that is there twice.
     """
     by_name: dict[str, list[Json]] = {}
     for entry in checked_result(document, path)["benchmarks"]:
@@ -211,12 +196,7 @@ def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) ->
     for name, entries in by_name.items():
         is_peak = name.startswith(PEAKS)
         found = peaks if is_peak else cases
-        try:
-            found[name] = _suite_case(name, entries, path, is_peak=is_peak)
-        except BadCounterError as error:
-            if not bad_counters_fail:
-                raise
-            found[name] = StoredCase(failed=error.reason)
+        found[name] = _suite_case(name, entries, path, is_peak=is_peak)
     return StoredRun(path, document["context"], cases, peaks)
 
 
@@ -304,24 +284,6 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
     )
 
 
-def _lacking(
-    cases: Mapping[str, MeasuredCase],
-    rows: Mapping[str, Mapping[int, StoredCase]],
-    paths: list[str],
-) -> Iterator[str]:
-    """What some of the rounds lack: a warning for each of the reasons."""
-    lacking: dict[tuple[str, str], list[str]] = {}
-    for name, case in cases.items():
-        for number, path in enumerate(paths, start=1):
-            if number not in case.rounds:
-                row = rows[name].get(number)
-                reason = row.skipped if row is not None else "not in the file"
-                lacking.setdefault((path, reason), []).append(name)
-    for (path, reason), names in lacking.items():
-        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield f"not measured in {path}: {', '.join(names[:3])}{others}: {reason}"
-
-
 def _products(runs: Sequence[StoredRun]) -> tuple[tuple[ProductRate, ...], list[LeftOut]]:
     """Of each shape the best; and rows about the machine that no file has a figure of."""
     rows = [(name, row) for run in runs for name, row in run.peaks.items()]
@@ -371,7 +333,9 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
         else:
             cases[text] = case
     warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
-    warnings += _lacking(cases, rows, [run.path.name for run in runs])
+    if lacking := [text for text, case in cases.items() if len(case.seconds) < len(runs)]:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        warnings.append(f"not measured in every round: {', '.join(lacking[:3])}{more}")
     paths = tuple(run.path for run in runs)
     bare = ResultSet(
         title_of(first.context), paths, {}, cases, tuple(left_out), warnings=tuple(warnings)
@@ -402,16 +366,15 @@ def _foreign(path: Path, document: Json, programs: str) -> BadInputError:
 def read_result_set(paths: Sequence[Path]) -> ResultSet:
     """Of result files of tiny_llama_bench, each a round.
 
-    A row with a counter that is no number is a failure of its case. BadInputError for a file that
-    cannot be used, for files of another run than the first (SAME_RUN), and where no file holds a
-    case or a product.
+    BadInputError for a file that cannot be used, for files of another run than the first
+    (SAME_RUN), and where no file holds a case or a product.
     """
     runs = []
     for path in paths:
         document, _ = read_json(path)
         if not is_result(document):
             raise _foreign(path, document, "the suite")
-        runs.append(read_rows(document, path, bad_counters_fail=True))
+        runs.append(read_rows(document, path))
     if not any(run.cases or run.peaks for run in runs):
         names = ", ".join(map(str, paths)) or "no file"
         raise BadInputError(f"{names}: no case was measured; {MEASURE_AGAIN}")

@@ -15,7 +15,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    RESULTS,
+    BadInputError,
+    Json,
+    made_by,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
 from tinyllama_tools.data.names import BASELINE, CaseName, full_step
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -257,9 +264,10 @@ def read_study(path: Path) -> Study:
     if problem := schema_problem(found, _STUDY):
         raise BadInputError(f"{path}: no result of scripts/ablation: {problem}")
     study = Study(found["meta"], found["context"], notes=found["notes"])
-    for entry in found["main"]:
-        turns = {int(turn): float(seconds) for turn, seconds in entry["turns"]}
-        study.add(Cell(**entry | {"point": Point(**entry["point"]), "turns": turns}))
+    with made_by("scripts/ablation", path):
+        for entry in found["main"]:
+            turns = {int(turn): float(seconds) for turn, seconds in entry["turns"]}
+            study.add(Cell(**entry | {"point": Point(**entry["point"]), "turns": turns}))
     return study
 
 

@@ -171,7 +171,7 @@ def pytest_programs(project_root: Path, pattern: str | None, is_long: bool) -> l
     Two programs run at once, and each has its own time limit.
     """
     tests = project_root / "tests"
-    folders = sorted(path.parent.name for path in tests.glob("*/conftest.py"))
+    folders = sorted({path.parent.name for path in tests.glob("*/test_*.py")})
     parts = [("tests", [f"--ignore=tests/{name}" for name in folders])]
     parts += [(f"tests/{name}", []) for name in folders]
     more = (["-k", pattern] if pattern else []) + (["--long"] if is_long else [])

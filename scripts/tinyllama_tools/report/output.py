@@ -113,7 +113,7 @@ def page_of(document: Document) -> str:
     )
 
 
-# as in requirements-pictures.in: only pictures and tests of pages need it, and it is large
+# as in pyproject.toml: only pictures and tests of pages need it, and it is large
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -1,1 +1,0 @@
-"""How often the comparison errs: recordings and resampling."""

@@ -1,0 +1,230 @@
+"""Processes are killed, signalled or stopped, served sides fail, two of everything run at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from campaign.runs import (
+    TIME_LIMIT_S,
+    Scope,
+    Tally,
+    Trial,
+    finish,
+    left_of,
+    next_run,
+    ranks_of,
+    said_in,
+    scratch,
+    start,
+    tried,
+    uncaught,
+    usual_seconds,
+)
+from campaign.workloads import (
+    INTERRUPTED,
+    PROJECT,
+    SCALING,
+    SUITE,
+    TRAINING,
+    WORKLOADS,
+    Workload,
+    environment,
+    files_problems,
+    journal_rows,
+    tool,
+)
+from compare.fake_bench import FFN, LOSS, NORM, make_build
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+HOWS = ("crash", "signal", "hang", "nonsense", "zero", "endless", "error")
+FULL = 20
+REFUSED = 2
+
+
+def killed(workload: Workload, draw: random.Random) -> list[str]:
+    """Killed once or twice at random moments, then run to its end."""
+    usual = usual_seconds(workload)
+    with scratch() as folder:
+        problems: list[str] = []
+        rows = {}
+        for _ in range(draw.choice((1, 1, 2))):
+            process = start(workload.command(folder), folder, workload.environment)
+            # the end, where files are written, is as likely as all that comes before it
+            late = draw.random() < 0.3
+            time.sleep(usual * (draw.uniform(0.85, 1.05) if late else draw.uniform(0, 1)))
+            process.kill()
+            status = process.wait()
+            problems += left_of(process.pid) + workload.problems(folder, status == 0, rows)
+            rows = journal_rows(folder / "journal.jsonl")
+        return problems + next_run(workload, folder)
+
+
+def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
+    """One of the ranks that scripts/scaling started ends, or answers nothing any more: the others
+    end within the time limit that was given."""
+    with scratch() as folder:
+        process = start(SCALING.command(folder), folder, SCALING.environment)
+        ranks = ranks_of(process, 2)
+        time.sleep(draw.uniform(0, 1.5))
+        with contextlib.suppress(ProcessLookupError, IndexError):  # it had ended
+            os.kill(draw.choice(ranks), how)
+        status = process.wait(TIME_LIMIT_S)
+        problems = [] if status in {0, 1} else [f"status {status}"]
+        problems += left_of(process.pid) + SCALING.problems(folder, False, {})
+        return problems + next_run(SCALING, folder)
+
+
+def kills(scope: Scope) -> Iterator[Tally]:
+    """kill -9 at a random moment: no journaled row lost or measured twice; every file whole or
+    absent; the next run needs no clean-up."""
+    trials = [
+        Trial(f"kill of {w.name}", w.name, full, functools.partial(killed, w))
+        for w in WORKLOADS
+        if (full := 200 if w in (SUITE, TRAINING) else 50) and w is not SCALING
+    ]
+    rank = functools.partial(lost_rank, signal.SIGKILL)
+    yield from tried(scope, [*trials, Trial("kill of a rank", SCALING.name, 50, rank)])
+
+
+def signalled(workload: Workload, draw: random.Random) -> list[str]:
+    """At a random moment; a second one, soon after, may have its default effect."""
+    usual = usual_seconds(workload)
+    sent, is_twice = draw.choice(SIGNALS), draw.random() < 0.4
+    with scratch() as folder:
+        process = start(workload.command(folder), folder, workload.environment)
+        time.sleep(draw.uniform(0, usual))
+        process.send_signal(sent)
+        if is_twice:
+            time.sleep(draw.uniform(0, 0.3))
+            process.send_signal(sent)
+        status = process.wait(TIME_LIMIT_S)
+        said = said_in(folder)
+        # before a handler is there, and from the second on, a signal does what it always does
+        allowed = {0, INTERRUPTED, -sent}
+        problems = [] if status in allowed else [f"status {status}: ...{said[-300:]!r}"]
+        # Python's own start has no handler yet
+        problems += uncaught(said) if not is_twice and status != -sent else []
+        problems += left_of(process.pid) + workload.problems(folder, status == 0, {})
+        problems += next_run(workload, folder)
+        return [f"{sent.name}{' twice' * is_twice}: {problem}" for problem in problems]
+
+
+def signals(scope: Scope) -> Iterator[Tally]:
+    """INT, TERM, HUP and PIPE, once and twice: documented exit status, results of finished cases
+    written."""
+    trials = (
+        Trial(f"signal to {w.name}", w.name, 25, functools.partial(signalled, w)) for w in WORKLOADS
+    )
+    yield from tried(scope, trials)
+
+
+def served(how: str, draw: random.Random) -> list[str]:
+    """One of two fakes of a served program is in trouble with one of its three cases."""
+    case, at = draw.choice((FFN, LOSS, NORM)), draw.choice(("open", "time"))
+    with scratch() as folder:
+        bad, good = draw.sample(["base", "new"], 2)
+        make_build(folder / bad, trouble={case: {"at": at, "how": how}})
+        make_build(folder / good)
+        few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--limit", "3s")
+        both_sides = ("--base", folder / "base", "--new", folder / "new")
+        command = tool("compare", "run", *both_sides, *few, "--output", folder / "out")
+        status, said = finish(command, folder, environment())
+        # a case that only the base lacks is no regression
+        allowed = {1, 2} if bad == "new" else {0, 1, 2}
+        problems = [] if status in allowed else [f"status {status}"]
+        problems += ["the case is not named"] * (case not in said)
+        problems += uncaught(said) + files_problems(folder / "out", False, {})
+        return [f"{how} at {at} of {bad}: {problem}" for problem in problems]
+
+
+def sides(scope: Scope) -> Iterator[Tally]:
+    """a served side hangs, crashes, answers rubbish or too late; a rank is stopped: named, bounded
+    in time, the rest kept."""
+    trials = [
+        Trial(f"served side: {how}", how, FULL, functools.partial(served, how)) for how in HOWS
+    ]
+    stopped = functools.partial(lost_rank, signal.SIGSTOP)
+    yield from tried(scope, [*trials, Trial("stopped rank", SCALING.name, FULL, stopped)])
+
+
+def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
+    """Both in time, at least one of them well, the other too or with a message."""
+    statuses = [process.wait(TIME_LIMIT_S) for process in processes]
+    said = said_in(folder)
+    is_clear = 0 in statuses and set(statuses) <= {0, REFUSED}
+    problems = [] if is_clear else [f"statuses {statuses}: ...{said[-300:]!r}"]
+    return problems + uncaught(said) + [text for p in processes for text in left_of(p.pid)]
+
+
+def both(workload: Workload, draw: random.Random) -> list[str]:
+    """Of one workload, with the same files, at the same moment or some time apart."""
+    apart = draw.choice((0, 0.1, draw.uniform(0, 0.9 * usual_seconds(workload))))
+    with scratch() as folder:
+        command, more = workload.command(folder), workload.environment
+        first = start(command, folder, more)
+        time.sleep(apart)
+        problems = ended([first, start(command, folder, more)], folder)
+        problems += workload.problems(folder, True, {})
+        return [f"{apart:.2f} s apart: {problem}" for problem in problems]
+
+
+def start_shell(code: str, folder: Path) -> subprocess.Popen:
+    """In as much of a checkout as the set-up's functions need."""
+    if not (folder / "scripts").exists():
+        ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
+        shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
+    text = f"set -euo pipefail; source scripts/lib/common.sh; {code}"
+    return start(["bash", "-c", text], folder, environment())
+
+
+def bench_scripts(draw: random.Random) -> list[str]:
+    """scripts/bench after its set-up: each has a folder of its own."""
+    with scratch() as folder:
+        program, *options = SUITE.command(folder)[:-2]  # but journal and result
+        run = f"run_and_keep_results {program} {' '.join(options)}"
+        first = start_shell(f"source scripts/lib/results.sh; {run}", folder)
+        time.sleep(draw.choice((0, 0.5)))
+        second = start_shell(f"source scripts/lib/results.sh; {run}", folder)
+        problems = ended([first, second], folder)
+        kept = sorted((folder / "results").iterdir())
+        problems += [f"{len(kept)} folders of results"] * (len(kept) != 2)
+        for path in kept:
+            (path / "results.json").rename(path / "out.json")
+            problems += SUITE.problems(path, True, {})
+        return problems
+
+
+def set_ups(draw: random.Random) -> list[str]:
+    """The second one waits, and works once the first is done or killed."""
+    pause, is_killed = draw.uniform(0, 0.3), draw.random() < 0.3
+    code = f"lock_set_up; echo begin $$ >>order; sleep {pause}; echo end $$ >>order; unlock_set_up"
+    with scratch() as folder:
+        first, second = start_shell(code, folder), start_shell(code, folder)
+        if is_killed:
+            time.sleep(draw.uniform(0, 0.3))
+            first.kill()
+            first.wait()
+            left_of(first.pid)
+            return ended([second], folder)
+        problems = ended([first, second], folder)
+        order = [line.split()[1] for line in (folder / "order").read_text().splitlines()]
+        problems += [f"two set-ups at once: {order}"] * (order[::2] != order[1::2])
+        return problems
+
+
+def together(scope: Scope) -> Iterator[Tally]:
+    """two of everything at once in one checkout: clear refusal or correct results."""
+    trials = [
+        Trial(f"two of {w.name}", w.name, FULL, functools.partial(both, w)) for w in WORKLOADS
+    ]
+    scripts = Trial("two of scripts/bench", "scripts/bench", FULL, bench_scripts)
+    yield from tried(scope, [*trials, scripts, Trial("two set-ups", "set-ups", FULL, set_ups)])

@@ -1,0 +1,272 @@
+"""What a run needs fails or is not there: a call that writes, memory, the network."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from campaign.runs import (
+    TIME_LIMIT_S,
+    OfLibrary,
+    Scope,
+    Tally,
+    Trial,
+    each,
+    finish,
+    next_run,
+    scratch,
+    tried,
+    uncaught,
+)
+from campaign.workloads import (
+    INTERRUPTED,
+    PROJECT,
+    SUITE,
+    TRAINING,
+    WORKLOADS,
+    Workload,
+    json_problem,
+)
+
+SOURCE = Path(__file__).with_name("failing_calls.c")
+SHORT = "short"
+FAULTS = {"no space": errno.ENOSPC, "I/O error": errno.EIO, "read-only": errno.EROFS, SHORT: 0}
+TOLD = (
+    *("no space", "input/output error", "read-only"),
+    # in the words of SQLite
+    *("i/o error", "readonly", "is full", "unable to open"),
+    # of what a library wrote and did not look at
+    "is the disk full",
+)
+FAILED, REFUSED = 1, 2
+
+
+@functools.cache
+def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+    """Compiled once; the folder goes when this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="tiny_llama_campaign_")
+    built = Path(folder.name, "failing_calls.so")
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", built, SOURCE, "-ldl"]
+    subprocess.run(command, check=True)
+    return built, folder
+
+
+def run(workload: Workload, work: Path, **fault: str | int) -> tuple[int, str, list[str]]:
+    """Exit status, what was said, and the calls that the library lists beside the folder, which it
+    makes."""
+    work.mkdir()
+    calls = work.with_name("calls")
+    preloaded = {"LD_PRELOAD": library()[0], "FAIL_BELOW": work, "FAIL_LIST": calls}
+    faults = {name: str(value) for name, value in (preloaded | fault).items()}
+    status, said = finish(workload.command(work), work, workload.environment | faults)
+    listed = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
+    return status, said, [line.strip() for line in listed]
+
+
+@functools.cache
+def usual_calls(workload: Workload) -> list[str]:
+    """Of an undisturbed run."""
+    with scratch() as folder:
+        status, said, calls = run(workload, folder / "work", FAIL_CALL=0)
+        if status:
+            raise RuntimeError(f"undisturbed, {workload.name}: {status}: {said[-2000:]}")
+        return calls
+
+
+def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
+    """Numbers of calls, counted from 1, and how they fail: every call with one kind, and the first,
+    second and last of those that are the same but for numbers in the file's name with every kind
+    that applies."""
+    alike: dict[str, list[int]] = {}
+    for number, call in enumerate(calls, start=1):
+        alike.setdefault(re.sub(r"\d+", "#", call), []).append(number)
+    faults = []
+    for call, numbers in alike.items():
+        kinds = [kind for kind in FAULTS if kind != SHORT or "write" in call.split()[0]]
+        for place, number in enumerate(numbers):
+            is_typical = place < 2 or number == numbers[-1]
+            mine = kinds if is_typical else [kinds[place % len(kinds)]]
+            faults += [(number, kind) for kind in mine]
+    return sorted(faults)
+
+
+def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
+    """One call of a run fails, and then the run that a user starts again has none."""
+    number, kind = fault
+    with scratch() as scratch_folder:
+        folder = scratch_folder / "work"
+        status, said, calls = run(workload, folder, FAIL_CALL=number, FAIL_WITH=FAULTS[kind])
+        if len(calls) < number:
+            return []  # fewer calls than usual: a buffer was larger, a journal shorter
+        call, name = calls[number - 1].split(maxsplit=1)
+        problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}"]
+        problems += uncaught(said)
+        left = [path.name for end in ("tmp", "part") for path in folder.rglob(f"*.{end}")]
+        problems += [f"{left} are left"] * bool(left)
+        if status:
+            # of a file that is written beside it first
+            names = (re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip("."), str(folder))
+            reasons = [line for line in said.splitlines() if any(r in line.lower() for r in TOLD)]
+            if not any(part in line for part in names for line in reasons):
+                problems.append(f"no reason with its file: {reasons} in ...{said.strip()[-200:]!r}")
+            if kind == SHORT:
+                problems.append(f"a short write is no error, and the status {status}")
+        problems += workload.problems(folder, status == 0, {})
+        problems += next_run(workload, folder) if status else []
+        return [f"call {number}, {call} of {name}, {kind}: {problem}" for problem in problems]
+
+
+def closed(workload: Workload, draw: random.Random) -> list[str]:
+    """Whoever reads standard output goes away after some bytes."""
+    with scratch() as folder:
+        with subprocess.Popen(
+            workload.command(folder),
+            cwd=folder,
+            env=workload.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            process.stdout.read(draw.choice((0, 1, 20, 100, 1000)))
+            process.stdout.close()
+            said = process.stderr.read().decode(errors="replace")
+            status = process.wait(TIME_LIMIT_S)
+        problems = [] if status in {0, REFUSED, INTERRUPTED} else [f"{status}: {said[-200:]!r}"]
+        problems += uncaught(said) + workload.problems(folder, False, {})
+        return problems + next_run(workload, folder)
+
+
+def writes(scope: Scope) -> Iterator[Tally]:
+    """each write, sync, rename and opening of a file fails once: documented exit status, a message
+    that names the file, what was measured before is kept."""
+    # of a smaller share every n-th
+    step = max(1, round(1 / scope.share))
+    for workload in (w for w in WORKLOADS if scope.has(w.name)):
+        name, calls = workload.name, usual_calls(workload)
+        chosen = chosen_faults(calls)[scope.seed % step :: step]
+        one = functools.partial(failed, workload)
+        yield each(scope, f"failing write of {name}", chosen, one)
+        yield Tally(notes=[f"a run of {name} makes {len(calls)} such calls"])
+        pipe = functools.partial(closed, workload)
+        yield from tried(scope, [Trial(f"closed pipe of {name}", name, 10, pipe)])
+
+
+MOST_REQUESTS = 6000
+ENOUGH_BYTES = 3 << 30
+# what asks for the memory of tensors; other libraries ask for their own
+OF_TENSORS = "libc10.so"
+
+
+def outcome(status: int, said: str) -> list[str]:
+    """What does not hold after memory ended somewhere."""
+    problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}: {said[-200:]!r}"]
+    if status == FAILED and "memory" not in said.lower():
+        problems.append(f"no word of memory: {said[-200:]!r}")
+    return problems + uncaught(said)
+
+
+def one_request(draw: random.Random) -> list[str]:
+    """Of the suite: one case fails, the others are measured."""
+    number = int(MOST_REQUESTS ** draw.random())
+    with scratch() as folder:
+        work = folder / "work"
+        status, said, calls = run(SUITE, work, FAIL_CALL=number, FAIL_WITH=0, FAIL_MEMORY=1)
+        asked = calls[number - 1].split()[-1] if number <= len(calls) else OF_TENSORS
+        if status < 0 and asked != OF_TENSORS:
+            # oneDNN, inside of libtorch_cpu.so, does not look whether its matmul_pd_t got memory
+            return [OfLibrary(f"{asked} crashes where a request of its own fails")]
+        problems = outcome(status, said) if asked == OF_TENSORS else uncaught(said)
+        out = work / "out.json"
+        if out.exists() and not json_problem(out):
+            entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+            cases = {e["run_name"] for e in entries if "error_message" in e}
+            problems += [f"{len(cases)} cases failed of one request"] * (len(cases) > 1)
+        elif status != REFUSED:
+            problems.append("no result")
+        return [f"request {number}, of {asked}: {problem}" for problem in problems]
+
+
+def address_space(draw: random.Random) -> list[str]:
+    """A limit between nothing and enough; what happens before main is not ours."""
+    workload = draw.choice((SUITE, TRAINING))
+    limit = draw.randrange(ENOUGH_BYTES // 100, ENOUGH_BYTES)
+    with scratch() as folder:
+        limited = ["prlimit", f"--as={limit}", *workload.command(folder)]
+        status, said = finish(limited, folder, workload.environment)
+        if "error while loading shared libraries" in said:
+            return []
+        problems = outcome(status, said)
+        if problems and status == -signal.SIGABRT:
+            # an uncaught std::bad_alloc of libtorch, which registers its operators at the start
+            status, said = finish([*limited[:3], "--help"], folder, workload.environment)
+            if status == -signal.SIGABRT:
+                return [OfLibrary("libtorch aborts where its start finds no memory")]
+        return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]
+
+
+def memory(scope: Scope) -> Iterator[Tally]:
+    """allocation n fails, or the address space ends: the case fails, the run goes on; no abort."""
+    request = Trial("request that fails", "request", 60, one_request)
+    space = Trial("limited address space", "space", 60, address_space)
+    yield from tried(scope, [request, space])
+
+
+# which build of torch an index offers decides the device it is for, so no hash can be given
+WITHOUT_HASHES = {"requirements.txt", "requirements-cuda.txt"}
+# whoever is not root may have a network of his own only as the root of his own users
+ALONE = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
+# tracked files of the set-up that may name what is downloaded
+SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", ".ci/*")
+
+
+def unhashed(text: str) -> list[str]:
+    """Requirements of a file without a hash."""
+    entries = re.sub(r"\\\n", " ", text).splitlines()
+    wanted = [e for e in entries if re.match(r"[A-Za-z0-9]", e)]
+    return [entry.split()[0] for entry in wanted if "--hash=sha256:" not in entry]
+
+
+def undigested(text: str) -> list[str]:
+    """Archives of a CMake or shell file that no SHA-256 follows."""
+    return re.findall(
+        r"https?://[^\s\"]+\.(?:tar\.\w+|tgz|zip|whl)\b(?!\"?\s+[0-9a-f]{64}\b)", text
+    )
+
+
+def without_network(workload: Workload) -> list[str]:
+    """In a network of its own, in which only the loopback address answers."""
+    inside = 'ip link set lo up 2>/dev/null || true; exec "$@"'
+    with scratch() as folder:
+        command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]
+        status, said = finish(command, folder, workload.environment)
+        problems = [f"{workload.name}: {status}: {said.strip()[-300:]}"] * bool(status)
+        return problems + workload.problems(folder, status == 0, {})
+
+
+def supply(scope: Scope) -> Iterator[Tally]:
+    """no network at run time; requirements with hashes; sources with digests."""
+    tally = Tally()
+    for path in sorted(PROJECT.glob("requirements*.txt")):
+        if path.name not in WITHOUT_HASHES:
+            tally.add("requirements", [f"{path.name}: {e}" for e in unhashed(path.read_text())])
+    for path in sorted(path for kind in SET_UP for path in PROJECT.glob(kind) if path.is_file()):
+        found = undigested(path.read_text(encoding="utf-8"))
+        problems = [f"{path.name}: {url} has no digest" for url in found]
+        tally.add("file that may name sources", problems)
+    can_be_alone = subprocess.run([*ALONE, "true"], capture_output=True, check=False)
+    if can_be_alone.returncode:
+        said = can_be_alone.stderr.decode().strip()
+        tally.notes.append(f"no run without a network, which the system refuses: {said}")
+    else:
+        for workload in (w for w in WORKLOADS if scope.has(w.name)):
+            tally.add("run without a network", without_network(workload))
+    yield tally

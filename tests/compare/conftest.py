@@ -1,1 +1,0 @@
-"""Tests of comparisons and their error rates; with it, scripts/test runs this folder too."""
