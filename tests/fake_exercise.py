@@ -87,7 +87,7 @@ def findings(changes: OfRuns | None = None, *, gpu: bool = False) -> Findings:
             given = (f"--size={size}", "--num-steps=20", *PROFILER_OPTIONS)
             summary = changed_summary(played(given, gpu), (changes or {}).get(size, {}))
             result = {"folder": Path(size), "summary": summary}
-        results.append(SizeRun(size, step_cost(size), **result))
+        results.append(SizeRun(size, step_cost(size), 20, **result))
     return Findings(measured(3, changes or {}, gpu=gpu), forecasts(), results)
 
 

@@ -35,16 +35,27 @@ def documented() -> list[str]:
     return list(dict.fromkeys(part for part in parts if "..." not in part))
 
 
+# named, not to be typed as they are
+NAMES = ("scripts/compare run", "scripts/study --grid")
+
+
 def commands_of(script: str) -> list[str]:
     """But those of the set-up, which is the shell's, and a mere name."""
     found = [text for text in documented() if text.startswith(f"scripts/{script} ")]
-    return [t for t in found if "--setup-only" not in t and t != "scripts/compare run"]
+    return [t for t in found if "--setup-only" not in t and t not in NAMES]
 
 
 @pytest.mark.parametrize("command", [command for tool in COMMANDS for command in commands_of(tool)])
 def test_commands_of_the_tools_have_options_that_exist(command: str) -> None:
     name, *arguments = shlex.split(command.removeprefix("scripts/"))
     assert run_tool(["--check-options", name, *arguments]) == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_tool_checks_its_options_before_a_build(name: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_tool(["--check-options", name, "--help"])
+    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize("command", [*commands_of("bench"), "scripts/bench --quick"])

@@ -73,7 +73,7 @@ def test_exercises_run_what_their_sheets_say(tmp_path: Path) -> None:
     assert "--profile-operators" in second.calls[7]
 
 
-def played_limits(asked: list[list[str]], error: Exception | None = None) -> Callable:
+def played_limits(asked: list[list[str]], error: BaseException | None = None) -> Callable:
     """In place of ask_json()."""
 
     def answer_of(_: Path, options: list[str]) -> Json:
@@ -99,6 +99,10 @@ def test_the_longest_sequence_is_asked_of_the_suite(
     monkeypatch.setattr(exercise_2, "ask_json", played_limits([], SuiteError("no such device")))
     status, page = run(2, tmp_path, PlayedProgram())
     assert status == 0 and "Answer: not predicted: no such device" in page
+    monkeypatch.setattr(exercise_2, "ask_json", played_limits([], KeyboardInterrupt()))
+    status, page = run(2, tmp_path, PlayedProgram())
+    assert status == 130 and "Answer: not predicted: interrupted" in page
+    assert unanswered(page) == []
 
 
 # of exercise 3: during the analysis, the runs beside it, the samples of the sizes, and the sizes
@@ -125,6 +129,8 @@ def test_what_gives_no_figure_keeps_the_earlier_page(
     assert run(number, tmp_path, program) == (2, "earlier")
     assert len(program.calls) == 1
     assert "scripts/exercise: tiny_llama_train: --device 'cuda:9'" in capsys.readouterr().err
+    assert run(number, tmp_path / "new/folder", program)[0] == 2
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

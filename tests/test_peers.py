@@ -94,7 +94,7 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
         assert side.settings["threads"] == 1
         # whatever the form asks for, true float32 where float32 is asked for
         if side.settings["float32_matmul_precision"] == FORMS[name]["precision"]:
-            assert side.settings["float32_error"] <= 1e-5
+            assert side.settings["float32_product_error"] <= 1e-5
         rows = side.time(case, 20)
         assert len(rows) == 20
         assert all(row["real_time"] > 0 and row["cpu_time"] > 0 for row in rows)
@@ -113,7 +113,7 @@ for line in sys.stdin:
     if asked["do"] == "hello":
         seconds = 0.2 if asked["form"]["adamw"] == "for-loop" else 0.1
         answer = {"torch": "2", "transformers": "4", "python": "3", "threads": asked["threads"]}
-        answer |= {"float32_matmul_precision": "highest", "float32_error": 4e-7}
+        answer |= {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
         environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
         answer |= {"environment": {name: os.environ.get(name) for name in environment}}
     elif asked["do"] == "build":

@@ -146,6 +146,47 @@ def test_what_a_run_that_ends_early_leaves(
     assert "Not measured: needs --profile-memory." in report and "aten::mm" in report
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("ends_at", "kept"), [(0, 4), (1, 1), (2, 2)])
+def test_earlier_summaries_stay_until_something_is_measured(
+    tmp_path: Path, ends_at: int, kept: int
+) -> None:
+    folder = profiled(tmp_path, "p")
+    program = PlayedProgram(interrupt_after=ends_at)
+    options = ("--profile-dir", str(folder), "--num-steps", "9")
+    before = contents(folder)
+    assert run(tmp_path, *options, program=program) == 130
+    found = [json.loads(path.read_text()) for path in folder.rglob(SUMMARY)]
+    assert len(found) == kept
+    # never of two calls
+    steps = {summary["configuration"]["num_steps"] for summary in found}
+    assert steps == ({9} if ends_at else {30})
+    assert ends_at or contents(folder) == before
+
+
+def test_what_an_interrupted_run_wrote_itself_stays(tmp_path: Path) -> None:
+    class Keeps(PlayedProgram):
+        def run(self, options, folder, log=None):  # noqa: ANN001, ANN202
+            done = super().run(options, folder, log)
+            if stopped in options:
+                raise KeyboardInterrupt
+            return done
+
+    stopped, folder = "--profile-memory", tmp_path / "p"
+    assert run(tmp_path, "--profile-dir", str(folder), program=Keeps()) == 130
+    assert read_profiles(folder)["memory"] is not None
+    # the first one, of which the earlier log stays
+    stopped, log = "--num-steps=9", folder / "baseline_training/training_output.log"
+    earlier = log.read_text()
+    options = ("--profile-dir", str(folder), "--num-steps", "9")
+    assert run(tmp_path, *options, program=Keeps()) == 130
+    assert read_profile(log.parent)["configuration"]["num_steps"] == 9
+    assert log.read_text() == earlier and read_profiles(folder)["memory"] is not None
+
+
 def test_refused_options_leave_no_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +194,11 @@ def test_refused_options_leave_no_report(
     options = ("--variant", "none", "--profile-dir", str(tmp_path / "new/folder"))
     assert run(tmp_path, *options, program=program) == 2
     assert "--variant 'none': unknown" in capsys.readouterr().err
-    assert not (tmp_path / "new/folder" / REPORT).exists() and len(program.calls) == 1
+    assert not (tmp_path / "new").exists() and len(program.calls) == 1
+    folder = profiled(tmp_path, "earlier")
+    before = contents(folder)
+    assert run(tmp_path, *options[:2], "--profile-dir", str(folder), program=program) == 2
+    assert contents(folder) == before
     (tmp_path / "p").write_text("kept")
     assert run(tmp_path, "--profile-dir", str(tmp_path / "p")) == 2
     assert str(tmp_path / "p") in capsys.readouterr().err

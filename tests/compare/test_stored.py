@@ -80,6 +80,15 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
         assert Found(tmp_path / "out", *sides).status == 0
 
 
+def test_a_case_that_fails_in_every_new_file_is_a_regression(tmp_path: Path) -> None:
+    """Though no case has two files on both sides, and none a verdict."""
+    base = write_runs(tmp_path, "base", 2, {FFN: 0.1})
+    bad = [document({}, more=[stopped(FFN, failed=f"off by {n}")]) for n in (1, 2)]
+    new = [write(tmp_path / f"new_{n}.json", content) for n, content in enumerate(bad)]
+    found = Found(tmp_path / "out", "--base", *base, "--new", *new)
+    assert (found.status, found.outcomes) == (1, {FFN: "failed"})
+
+
 def test_files_of_a_side_that_do_not_agree(tmp_path: Path) -> None:
     """A case that one lacks, one that fails in one, a counter that varies, a row above its peak."""
     less = {n: s for n, s in TIMES.items() if n not in {FFN, LOSS}}

@@ -42,7 +42,8 @@ def say(text: str) -> None:
 
 def next_path(folder: Path, kind: str) -> Path:
     """KIND_NNNN, with the number after the last."""
-    taken = [int(path.stem[-4:]) for path in folder.glob(f"{kind}_????*")]
+    paths = folder.glob(f"{kind}_[0-9][0-9][0-9][0-9]*")
+    taken = [int(path.name.removeprefix(f"{kind}_")[:4]) for path in paths]
     return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
 
 

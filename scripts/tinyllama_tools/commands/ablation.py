@@ -293,9 +293,14 @@ def measure(options: argparse.Namespace, folder: Path, meta: Json) -> tuple[Stud
     return study, status
 
 
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """A bad one ends the program with status 2."""
+    return make_parser().parse_args(arguments)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measures, writes and prints; --from: the tables of an earlier result."""
-    options = make_parser().parse_args(arguments)
+    options = parse_options(arguments)
     # a result in results/reference has its page elsewhere
     is_run = options.source and options.source.name == RESULT
     own = options.source.parent if is_run else run_folder("ablation", RESULTS)

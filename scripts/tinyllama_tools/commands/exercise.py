@@ -57,7 +57,6 @@ def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> in
     built = options.build_folder / "benchmarks/tiny_llama_train"
     runner = program or TrainingProgram(built, options.shared)
     module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     sheet = module.run_exercise(options, runner)
     if not sheet.page:
         say(f"nothing was measured: {options.output} is left as it was")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tinyllama_tools.commands.profile import operator_shares
 from tinyllama_tools.commands.training_runs import (
+    INTERRUPTED_REASON,
     MeasuredRun,
     Plan,
     Runs,
@@ -187,7 +188,8 @@ def sheet_of(
     base = f"memory_analysis_bs{options.batch_size}"
     missing = missing_of(runs, {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)})
     values = {} if missing else worksheet_values(runs, options, evidence)
-    return make_sheet("exercise_2.md.j2", runs, missing, longest=longest, reason=reason, **values)
+    values |= {"longest": longest, "reason": reason, "interrupted": reason == INTERRUPTED_REASON}
+    return make_sheet("exercise_2.md.j2", runs, missing, **values)
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
@@ -202,4 +204,6 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
         longest = longest_sequence(options)
     except SuiteError as error:
         reason = str(error)
+    except KeyboardInterrupt:
+        reason = INTERRUPTED_REASON
     return sheet_of(runs, options, longest, reason, find_evidence(summary))

@@ -488,7 +488,11 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
         write_once(study, CHECK, study.plan.check(), f"check at {study.plan.check_size}")
     if not (study.folder / FRONTIER).is_file():
         Progress().line("predicting the largest batch of every sequence")
-        predict_frontier(study.folder, study.program, study.plan.device)
+        try:
+            predict_frontier(study.folder, study.program, study.plan.device)
+        except SuiteError as error:
+            # what was measured is kept: no matter of options
+            raise SuiteError(str(error), FAILED) from error
     files = [round_file(study.folder, n + 1) for n in range(study.rounds_done)]
     files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
     study.keep(finished=_now())

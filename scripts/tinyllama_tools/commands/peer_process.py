@@ -41,7 +41,7 @@ LARGEST_FLOAT32_ERROR = 1e-5
 PROCESSORS = os.sched_getaffinity(0)
 
 
-def float32_error(device: torch.device) -> float:
+def float32_product_error(device: torch.device) -> float:
     """Largest difference of float32 GEMMs from float64, over the largest element: of a plain
     product and of a linear layer with its weight transposed, which may go different ways."""
     generator = torch.Generator().manual_seed(1)
@@ -66,7 +66,7 @@ class Peer:
         self.form = form
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(form["precision"])
-        error = float32_error(self.device)
+        error = float32_product_error(self.device)
         if error > LARGEST_FLOAT32_ERROR:
             torch.set_float32_matmul_precision("highest")
         return {
@@ -75,7 +75,7 @@ class Peer:
             "python": sys.version.split()[0],
             "threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "float32_error": error,
+            "float32_product_error": error,
         }
 
     def build(self, size: Json, dtype: str, batch: int, seq: int) -> Json:

@@ -3,6 +3,7 @@ each left behind, and its memory timeline as a page."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -101,20 +102,26 @@ def measure_all(
     planned: Plan, program: TrainingProgram, folder: Path, page_folder: Path
 ) -> dict[str, MeasuredRun]:
     """Every run in turn, its files in `folder`/name; links are as seen from `page_folder`. What
-    fails keeps its reason; Ctrl-C leaves the rest.
+    fails keeps its reason; Ctrl-C leaves the rest. Summaries of an earlier call in these folders
+    stay until something is measured, and none longer.
 
-    Raises TrainingError where the program refuses what it was given before anything was measured.
+    Raises TrainingError where the program refuses what it was given before anything was measured;
+    earlier files are as they were then.
     """
     runs: dict[str, MeasuredRun] = {}
+    is_measured = False
     for number, (name, given) in enumerate(planned.items(), start=1):
         command, target = command_line([*program.arguments, *given]), folder / name
         if was_interrupted(runs):
             runs[name] = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
             continue
         say(f"run {number} of {len(planned)}: {command}")
+        new_folders = [place for place in (target, *target.parents) if not place.exists()]
         target.mkdir(parents=True, exist_ok=True)
+        # an earlier log stays where the run is refused or interrupted before anything is measured
+        log = target / f"{LOG}.part"
         try:
-            run = program.run(given, target, log=target / LOG)
+            run = program.run(given, target, log=log)
             draw_timelines(target)
             notes = warnings_in(run.output)
             if run.exit_status:
@@ -126,18 +133,28 @@ def measure_all(
         except KeyboardInterrupt:
             found = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
         except TrainingError as error:
-            if error.exit_status == REFUSED_OPTIONS and not any(r.summary for r in runs.values()):
+            if error.exit_status == REFUSED_OPTIONS and not is_measured:
+                log.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # one that is not empty
+                    for place in new_folders:
+                        place.rmdir()
                 raise
             # what the program said last may have many lines
             reason = " ".join(str(error).split())
             found = MeasuredRun(name, command, reason=reason, exit_status=1)
+            if is_measured:
+                (target / SUMMARY).unlink(missing_ok=True)
+        is_new = is_measured or found.reason != INTERRUPTED_REASON or not (target / LOG).exists()
+        if log.exists() and is_new:
+            log.replace(target / LOG)
         runs[name] = found
+        if found.summary and not is_measured:
+            is_measured = True
+            # those of an earlier call are not of this one
+            for other in planned.keys() - {name}:
+                (folder / other / SUMMARY).unlink(missing_ok=True)
         if found.reason:
             say(f"   not measured: {found.reason}")
-    for name, run in runs.items():
-        if run.summary is None:
-            # what an earlier run left there is not of this one
-            (folder / name / SUMMARY).unlink(missing_ok=True)
     return runs
 
 

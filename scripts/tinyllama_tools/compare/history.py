@@ -171,7 +171,7 @@ def result_of(path: Path) -> Json:
 def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
     """Adds each file whole, or nothing of it, and says so; the exit status. BadInputError where the
     history cannot be read or written."""
-    status = 0
+    status, added = 0, []
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         with store.open("ab") as file:
@@ -201,11 +201,14 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
                 file.flush()
                 number = numbers[found["digest"]] = len(numbers) + 1
                 label = label_of(found["commit"], found["dirty"])
-                print(f"result {number}: {label} on {machine_of(found)}, {path}")
+                added.append(f"result {number}: {label} on {machine_of(found)}, {path}")
     except OSError as error:
         raise BadInputError(
             f"history {store}: cannot be written: {error.strerror}; name another --store"
         ) from error
+    # not above: that standard output is full is no fault of the store
+    for line in added:
+        print(line)
     return status
 
 

@@ -18,6 +18,7 @@ unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import random
@@ -363,14 +364,21 @@ def _run(options: argparse.Namespace) -> int:
             run.judge()
     progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
     comparison = comparison_of(run, design, sides, options)
+    unwritten: BadInputError | None = None
     try:
         for path in write_comparison(comparison, folder):
             progress.line(str(path))
-    finally:
-        # what was found is known even where the folder takes no more
+    except BadInputError as error:
+        unwritten = error
+    # What was found is known even where the folder takes no more, and is so where nobody reads on.
+    with contextlib.suppress(BrokenPipeError):
         print_comparison(comparison, options.format)
     if isinstance(stopped, KeyboardInterrupt):
+        if unwritten:
+            progress.line(f"scripts/compare: {unwritten}")
         return INTERRUPTED
+    if unwritten:
+        raise unwritten
     if stopped:
         raise BadInputError(f"ended after {run.blocks} blocks: {stopped}") from stopped
     # a regression that is known already is one, whatever else could not be found out

@@ -139,6 +139,8 @@ class Builder:
             )
         settings = carried_settings(self.build_folder.resolve()) | {"TINY_LLAMA_BUILD_TESTS": "OFF"}
         definitions = [f"-D{name}={value}" for name, value in settings.items()]
+        # what an earlier build folder set must not stay; objects of unchanged commands do
+        (folder / "CMakeCache.txt").unlink(missing_ok=True)
         command = ("cmake", "-S", str(tree), "-B", str(folder), "-G", "Ninja", *definitions)
         self._step(command, log, f"{what} does not configure")
         self.say(f"building {tree.name[:12]} (minutes where it is new); log: {log}")

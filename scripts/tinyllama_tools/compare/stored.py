@@ -134,7 +134,7 @@ def judge_stored(shared: Pairs, files: int, options: argparse.Namespace) -> Judg
     judgements = judge_unpaired(enough, alpha=options.alpha, margin=options.margin)
     remarks = {name: "one file of a side only" for name in shared if name not in enough}
     most = max((found.blocks for found in judgements.values()), default=0)
-    nothing = judgements and most < fewest
+    nothing = bool(judgements) and most < fewest
     return Judged(judgements, remarks, f"so few files show no difference: {needed}" * nothing)
 
 

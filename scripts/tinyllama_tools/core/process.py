@@ -121,9 +121,13 @@ def _end(process: subprocess.Popen[str]) -> None:
     try:
         process.communicate(timeout=ENDING_S)  # reads on: a full pipe would hold it up
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        pass
+    finally:
+        # also after a Ctrl-C meanwhile
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @contextlib.contextmanager

@@ -75,8 +75,13 @@ class SuiteProgram:
     _peaks: dict[tuple[str, ...], Json] = field(default_factory=dict)
 
     def run(self, cases: Sequence[CaseName], repetitions: int, **how: Any) -> StoredRun:  # noqa: ANN401
-        """What measure() wrote, as it is read everywhere."""
-        return read_rows(self.measure(cases, repetitions, **how), self.program)
+        """What measure() wrote, as it is read everywhere. SuiteError also where that is no result,
+        such as a counter that is not finite."""
+        document = self.measure(cases, repetitions, **how)
+        try:
+            return read_rows(document, self.program)
+        except BadInputError as error:
+            raise SuiteError(str(error)) from error
 
     def measure(
         self,

@@ -65,7 +65,7 @@ class RatesRefusedError(ValueError):
 
 
 # what a part does in one iteration, and what each of it costs
-LAUNCH, PRODUCTS, ELEMENTWISE, TRAFFIC = range(4)
+LAUNCH, PRODUCTS, _, TRAFFIC = range(4)
 AMOUNTS = ("operators", "hardware_flops", "elementwise_flops", "bytes")
 
 

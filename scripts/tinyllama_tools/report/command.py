@@ -39,6 +39,12 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
 )
 
 
+def _without_empty(page: Section) -> Section:
+    page.tables = [table for table in page.tables if table.records]
+    page.figures = [figure for figure in page.figures if figure.points]
+    return page
+
+
 def _filled(inputs: ReportInputs) -> Iterator[Section]:
     """Every section; a fault of ours in one must not cost the reader the others."""
     for identity, name, fill in SECTIONS:
@@ -52,9 +58,7 @@ def _filled(inputs: ReportInputs) -> Iterator[Section]:
             why = str(error) if is_known else f"not foreseen: {type(error).__name__}: {error}"
             page = Section(identity, name, missing=why)
             page.omissions.append(Omission("section", name, why, is_error=True))
-        page.tables = [table for table in page.tables if table.records]
-        page.figures = [figure for figure in page.figures if figure.points]
-        yield page
+        yield _without_empty(page)
 
 
 def build_document(inputs: ReportInputs, title: str = "") -> Document:
@@ -67,7 +71,9 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     of = inputs.main.title if inputs.main else next((s.path.name for s in inputs.sources), "")
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     title = title or f"Tiny LLaMA on {of}"
-    return Document(title, now, list(measured.facts(inputs)), [*sections, last], omissions)
+    return Document(
+        title, now, list(measured.facts(inputs)), [*sections, _without_empty(last)], omissions
+    )
 
 
 FORMATS = ("html", "md", "png", "fom")

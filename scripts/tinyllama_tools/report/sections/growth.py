@@ -241,7 +241,7 @@ def _frontier(page: Section, file: Json, of: Axis) -> None:
         {key: point[key] for key in ("size", "variant", "dtype")}
         | {given: point[of.given], of.title: int(point[of.largest_key])}
         | {"it needs [MiB]": point["predicted_bytes"] / MIB}
-        | {"remark": point.get("remark") if point[of.largest_key] else "not even 1 fits"}
+        | {"remark": "" if point[of.largest_key] else "not even 1 fits"}
         for point in file[of.key]
     ]
     page.tables.append(Table(identity, title, rows, note, is_key=True))

@@ -11,7 +11,14 @@ import numpy as np
 from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
-from tinyllama_tools.report.analysis import COMPONENTS, main_step, name_rank, rank
+from tinyllama_tools.report.analysis import (
+    COMPONENTS,
+    headline_steps,
+    main_step,
+    name_rank,
+    rank,
+    sizes_by_name,
+)
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     COLOURS,
@@ -100,8 +107,10 @@ def _said(inputs: ReportInputs) -> Iterator[str]:
     about = inputs.study.description if inputs.study else {}
     done, planned = about.get("rounds_done"), about.get("rounds")
     if isinstance(done, int) and isinstance(planned, int) and done < planned:
-        why = about.get("left_out") or "`scripts/study --resume` goes on with it"
-        yield f"The grid study has {done} of {count_of(planned, 'round')}: {why}."
+        yield (
+            f"The grid study has {done} of {count_of(planned, 'round')}: "
+            "`scripts/study --resume` goes on with it."
+        )
 
 
 def environment(page: Section, inputs: ReportInputs) -> None:
@@ -275,6 +284,12 @@ def _step_row(of: StepTimes) -> Mapping[str, Cell]:
 def time(page: Section, inputs: ReportInputs) -> None:
     """The main step's parts beside their speed of light; every step's whole and phases."""
     title = inputs.main_result().title
+    known = sizes_by_name()
+    page.omissions += [
+        Omission("step", str(step.name), f"size '{step.name.size}' is not in {FIXTURE}")
+        for step in headline_steps(inputs.main_result())
+        if step.name.size not in known
+    ]
     if not inputs.steps:
         what = f"{title} has no training step (full_step/train) of a size in {FIXTURE}"
         raise Missing(f"{what}; measure one with its parts: {Kind.STUDY.command}")
@@ -302,9 +317,9 @@ def time(page: Section, inputs: ReportInputs) -> None:
         bars(phase, names, [100 * of.phases[phase] / (of.total.seconds or 1.0) for of in known])
         for phase in PHASES
     ]
-    title = "Forward, backward, optimizer and other"
+    phases = "Forward, backward, optimizer and other"
     x, y = axis("step"), axis("share of the step [%]")
-    page.figures.append(Figure("phases_plot", title, traces, x, y, barmode="relative"))
+    page.figures.append(Figure("phases_plot", phases, traces, x, y, barmode="relative"))
     page.tables += [
         Table("steps", "Steps", steps, STEPS_NOTE, is_key=True),
         Table("parts", title, rows, PARTS_NOTE, is_key=True),
@@ -356,7 +371,8 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
     for what, share in shares.items():
         if share:
             yield Fact(what, f"{share:.1f} %", "of this step")
-    losses = [(part.lost_seconds or 0.0, part.name) for part in times.parts] if times else []
+    parts = times.parts if times else ()
+    losses = [(of.lost_seconds, of.name) for of in parts if (of.lost_seconds or 0) > 0]
     for lost, name in sorted(losses, reverse=True)[:3]:
         note = f"beyond its speed of light: {100 * lost / step.median_seconds:.1f} % of the step"
         yield Fact(f"lost in {name}", seconds_text(lost), note)
