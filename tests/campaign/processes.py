@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import random
@@ -18,6 +17,7 @@ from campaign.runs import (
     Scope,
     Tally,
     Trial,
+    Untried,
     finish,
     left_of,
     next_run,
@@ -25,6 +25,7 @@ from campaign.runs import (
     said_in,
     scratch,
     start,
+    stop,
     tried,
     uncaught,
     usual_seconds,
@@ -45,6 +46,8 @@ from campaign.workloads import (
 from compare.fake_bench import FFN, LOSS, NORM, make_build
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+# of SCALING
+RANKS = 2
 HOWS = ("crash", "signal", "hang", "nonsense", "zero", "endless", "error")
 FULL = 20
 REFUSED = 2
@@ -69,17 +72,23 @@ def killed(workload: Workload, draw: random.Random) -> list[str]:
 
 
 def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
-    """One of the ranks that scripts/scaling started ends, or answers nothing any more: the others
-    end within the time limit that was given."""
+    """One of the ranks that scripts/scaling started is killed or stopped: the others end within the
+    time limit that was given."""
     with scratch() as folder:
         process = start(SCALING.command(folder), folder, SCALING.environment)
-        ranks = ranks_of(process, 2)
+        ranks = ranks_of(process, RANKS)
         time.sleep(draw.uniform(0, 1.5))
-        with contextlib.suppress(ProcessLookupError, IndexError):  # it had ended
-            os.kill(draw.choice(ranks), how)
+        # one that is stopped first has not ended when it is killed
+        is_lost = len(ranks) == RANKS and stop(lost := draw.choice(ranks))
+        if is_lost and how != signal.SIGSTOP:
+            os.kill(lost, how)
         status = process.wait(TIME_LIMIT_S)
-        problems = [] if status in {0, 1} else [f"status {status}"]
+        # a lost rank is no success
+        problems = [] if status == int(is_lost) else [f"status {status}"]
+        problems += [f"{len(ranks)} of {RANKS} ranks were seen"] * (len(ranks) != RANKS)
         problems += left_of(process.pid) + SCALING.problems(folder, False, {})
+        if not is_lost:
+            return [*problems, Untried("not counted where the rank had ended before")]
         return problems + next_run(SCALING, folder)
 
 

@@ -11,7 +11,6 @@ import multiprocessing
 import random
 import re
 import signal
-import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from campaign.runs import Scope, Tally, scratch
-from campaign.workloads import PROJECT, REFERENCE
+from campaign.workloads import REFERENCE
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
 
@@ -171,31 +170,20 @@ def training_files() -> dict[str, bytes]:
     return {name: text.encode() for name, text in files.items()}
 
 
-def noise_profile() -> bytes:
-    """What a calibration recorded of its machine."""
-    noise, of = {"scatter": 0.02, "degrees": 12}, json.loads(suite_result())["context"]
-    machine = {"device": of["device"]["name"], "architecture": of["device"]["architecture"]}
-    machine |= {"threads": of["threads"], "host_name": of["host_name"]}
-    cases = {"ffn/forward/baseline/tiny/f32/batch:1/seq:16": noise}
-    kind = {"kind": "tiny_llama noise profile", "schema_version": 1}
-    return json.dumps(kind | machine | {"cases": cases, "default": noise}).encode()
-
-
 def history() -> bytes:
-    """A history of one result."""
+    """A history of two results, which are the same but for a last line end."""
     with tempfile.TemporaryDirectory() as name:
-        store, result = Path(name, "history.sqlite"), Path(name, "result.json")
-        result.write_bytes(suite_result())
+        store, files = Path(name, "history.jsonl"), [Path(name, f"{i}.json") for i in range(2)]
+        for number, file in enumerate(files):
+            file.write_bytes(suite_result() + b"\n" * number)
         with contextlib.redirect_stdout(io.StringIO()):
-            run_tool(["compare", "history", "add", "--store", str(store), str(result)])
-        with contextlib.closing(sqlite3.connect(store)) as connection:
-            connection.execute("VACUUM")
+            run_tool(["compare", "history", "add", "--store", str(store), *map(str, files)])
         return store.read_bytes()
 
 
 CALIBRATE = (
-    "compare calibrate --recordings {damaged} --tries 1 --families 1 --cases 2 --jobs 1 "
-    "--folder {folder}/out --noise-profile {folder}/noise.json"
+    "compare calibrate --recording {damaged} --tries 1 --families 1 --cases 2 --jobs 1 "
+    "--folder {folder}/out"
 )
 REPORT = "report {damaged} --format md -o {folder}/page.md"
 REPORT_OF_FOLDER = REPORT.replace("damaged", "folder", 1)
@@ -214,55 +202,38 @@ def all_readers() -> dict[str, Reader]:
     study = {n: reference(f"{grid}/{n}") for n in ("study.json", "frontier.json", "products.json")}
     study |= dict.fromkeys(("round_1.json", "check.json"), result)
     costs = {"costs.json": reference(f"{grid}/costs.json")} | study
-    frontier = {"frontier.json": reference("frontier_by_seq_2core_xeon_avx512.json")}
+    frontier = {"frontier.json": study["frontier.json"]} | study
     ablation = {"ablation.json": reference("ablation_2core_xeon_avx512.json")}
-    context, about = json.loads(ablation["ablation.json"])["context"], json.loads(summary)
-    # a profile of the machine that the ablation is of
-    about["context"] |= {key: context[key] for key in about["context"]}
     peers = {"peers.json": reference("peers_2core_xeon_avx512.json")}
     sides, both = {"new.json": result, "base.json": result}, "compare {folder}/base.json "
     trained = dict.fromkeys(sides, summary)
     recorded = {"blocks.jsonl": reference("paired_blocks_2core_xeon_avx512.jsonl")}
-    kept = {"history.sqlite": history()}
-    links = {"links.json": (PROJECT / "fixtures/interconnects.json").read_bytes()} | ranks
+    kept = {"history.jsonl": history()}
     again = "scaling --from {folder} --results {folder}/out"
     analysis = "profile --analyze-existing {folder}"
     return {
         "compare": Reader(sides, both + "{damaged}"),
         "compare of training": Reader(trained, both + "{damaged}"),
-        "noise profile": Reader(
-            {"noise.json": noise_profile()} | sides,
-            both + "{folder}/new.json --noise-profile {damaged}",
-        ),
         "calibrate": Reader(recorded, CALIBRATE),
         "history add": Reader(
             {"results.json": result},
-            "compare history add --skip-known --store {folder}/kept.sqlite {damaged}",
+            "compare history add --skip-known --store {folder}/kept.jsonl {damaged}",
         ),
         "history": Reader(kept, "compare history show --store {damaged}"),
         "report of a result": Reader({"results.json": result}, REPORT),
-        "report of a training": Reader(training, REPORT),
-        "report of an ablation": Reader(ablation, REPORT),
-        "report of a frontier": Reader(frontier, REPORT),
         "report of ranks": Reader(scaling, REPORT_OF_FOLDER),
         "report of a study": Reader(study, REPORT_OF_FOLDER),
         "report of costs": Reader(costs, REPORT_OF_FOLDER),
+        "report of a frontier": Reader(frontier, REPORT_OF_FOLDER),
         "profile": Reader(training, analysis),
         "memory timeline": Reader(timeline, analysis),
-        "evidence": Reader(
-            ablation | {"performance_summary.json": json.dumps(about).encode()},
-            analysis + " --ablation {damaged}",
-        ),
         "ranks": Reader(ranks, again),
         "step source": Reader(
             costs | {f"ranks/{name}": file for name, file in ranks.items()},
             again.replace("{folder}", "{folder}/ranks", 1) + " --local-step {folder}",
         ),
-        "interconnects": Reader(links, again + " --interconnects-file {damaged}"),
         "ablation": Reader(ablation, "ablation --from {damaged} --output {folder}/out"),
-        "peers": Reader(
-            peers, "peers --from {damaged} --out {folder}/p.json --markdown {folder}/p.md"
-        ),
+        "peers": Reader(peers, "peers --from {damaged} --output {folder}/out"),
     }
 
 

@@ -42,8 +42,6 @@ SHORT = "short"
 FAULTS = {"no space": errno.ENOSPC, "I/O error": errno.EIO, "read-only": errno.EROFS, SHORT: 0}
 TOLD = (
     *("no space", "input/output error", "read-only"),
-    # in the words of SQLite
-    *("i/o error", "readonly", "is full", "unable to open"),
     # of what a library wrote and did not look at
     "is the disk full",
 )

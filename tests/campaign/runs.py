@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import re
@@ -20,10 +21,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from campaign.workloads import Workload, journal_rows
+from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
 
 
 class OfLibrary(str):
     """What did not hold by a fault of a library: counted and listed apart."""
+
+
+class Untried(str):
+    """Why a try met nothing that it could make fail: noted once, and not counted."""
 
 
 @dataclass
@@ -38,9 +44,14 @@ class Tally:
 
     def add(self, kind: str, problems: Iterable[str]) -> None:
         """One fault of this kind and what did not hold after it."""
-        self.tried[kind] += 1
+        problems = list(problems)
+        if not any(isinstance(problem, Untried) for problem in problems):
+            self.tried[kind] += 1
         for problem in problems:
-            if isinstance(problem, OfLibrary):
+            if isinstance(problem, Untried):
+                note = f"{kind}: {problem}"
+                self.notes += [note] * (note not in self.notes)
+            elif isinstance(problem, OfLibrary):
                 self.of_libraries[problem] += 1
             else:
                 self.violations.append(f"{kind}: {problem}")
@@ -140,39 +151,81 @@ def finish(
     return done.returncode, done.stdout.decode(errors="replace")
 
 
+# in the environment of a started process and of all that these start, whatever their session
+MARK = "TINY_LLAMA_CAMPAIGN_RUN"
+# by the number of the started process
+_marks: dict[int, str] = {}
+_counter = itertools.count()
+
+
 def start(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """In a session of its own, whose processes can be looked for; what it says is in `said`."""
+    """In a session of its own, whose processes can be looked for, as can those that leave it; what
+    it says is in `said`."""
+    mark = f"{os.getpid()}.{next(_counter)}"
     with (folder / "said").open("ab") as said:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env=environment | {MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    _marks[process.pid] = mark
+    return process
 
 
 def said_in(folder: Path) -> str:
     return (folder / "said").read_text(encoding="utf-8", errors="replace")
 
 
-def processes_of(session: int) -> list[int]:
-    """All that are left of a session, zombies apart."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, _, number, *_ = path.read_text().rpartition(")")[2].split()
-            if int(number) == session and state != "Z":
-                found.append(int(path.parent.name))
-    return found
+class Seen(NamedTuple):
+    """A process as the kernel tells of it. `state`: a letter, Z of one that has ended."""
+
+    number: int
+    state: str
+    parent: int
+    session: int
 
 
-def left_of(session: int) -> list[str]:
+def seen(number: int) -> Seen | None:
+    """None where it is gone."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+        # after its name, which may hold anything
+        state, parent, _, session, *_ = text.rpartition(")")[2].split()
+        return Seen(number, state, int(parent), int(session))
+    return None
+
+
+def all_seen() -> list[Seen]:
+    """Every process, zombies apart."""
+    found = [seen(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
+    return [one for one in found if one and one.state != "Z"]
+
+
+def told_of(number: int, name: str) -> list[str]:
+    """Zero-terminated texts of one of its files in /proc; none where it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{number}/{name}").read_bytes().decode(errors="replace").split("\0")
+    return []
+
+
+def processes_of(started: int) -> list[int]:
+    """All that are left of a session and, where start() began it, of what was started in it."""
+    mark = f"{MARK}={_marks[started]}" if started in _marks else None
+    return [
+        one.number
+        for one in all_seen()
+        if one.session == started or (mark and mark in told_of(one.number, "environ"))
+    ]
+
+
+def left_of(started: int) -> list[str]:
     """What does not hold where processes are still there after GRACE_S; they are killed then."""
     deadline = time.monotonic() + GRACE_S
-    while (left := processes_of(session)) and time.monotonic() < deadline:
+    while (left := processes_of(started)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
@@ -180,13 +233,33 @@ def left_of(session: int) -> list[str]:
     return [f"{len(left)} processes are left after {GRACE_S} s"] * bool(left)
 
 
+def is_rank(number: int) -> bool:
+    """Not before its program runs in it: a stop before that would stop its launcher too."""
+    command = told_of(number, "cmdline")
+    return bool(command) and Path(command[0]).name == RANK_PROGRAM.name
+
+
 def ranks_of(process: subprocess.Popen[bytes], number: int) -> list[int]:
-    """Processes that this one starts, once there are so many; fewer where it ends before."""
+    """Ranks that this launcher starts, each in a session of its own, once there are so many; fewer
+    where it ends before."""
     ranks: list[int] = []
     while len(ranks) < number and process.poll() is None:
-        ranks = [p for p in processes_of(process.pid) if p != process.pid]
+        children = [one.number for one in all_seen() if one.parent == process.pid]
+        ranks = [child for child in children if is_rank(child)]
         time.sleep(0.005)
     return ranks
+
+
+def stop(number: int) -> bool:
+    """Whether it could be stopped: it had not ended, and does nothing from now on."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(number, signal.SIGSTOP)
+        while (now := seen(number)) and now.state not in "ZX":
+            # another state: the signal is on its way
+            if now.state == "T":
+                return True
+            time.sleep(0.001)
+    return False
 
 
 def uncaught(said: str) -> list[str]:

@@ -4,10 +4,13 @@ planted."""
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 from campaign import __main__ as program
 from campaign import processes, resources, runs, sanitizers, soak, workloads
 from campaign.readers import all_readers, try_reader
-from campaign.runs import OfLibrary, Scope, Tally, Trial, tried
+from campaign.runs import OfLibrary, Scope, Tally, Trial, Untried, tried
 from tinyllama_tools.proofs.run_tests import Program
 
 # of each part
@@ -145,6 +148,39 @@ def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     shell = processes.start_shell("sleep 60 & exit 0", tmp_path)
     shell.wait()
     assert runs.left_of(shell.pid) == ["1 processes are left after 0.1 s"]
+
+
+# Starts what looks like ranks, each in a session of its own, and something else.
+LAUNCHER = """
+sleep 60 &
+for rank in 0 1; do setsid bash -c 'exec -a build/tiny_llama_scaling sleep 60' & done
+"""
+
+
+def test_ranks_in_sessions_of_their_own_are_found_lost_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "GRACE_S", 0.1)
+    launcher = processes.start_shell(LAUNCHER + "wait", tmp_path)
+    first, second = runs.ranks_of(launcher, 2)
+    assert {runs.seen(rank).session for rank in (first, second)} == {first, second}
+    assert runs.stop(first)
+    assert runs.seen(first).state == "T"
+    os.kill(second, signal.SIGKILL)
+    # an end that its parent has or has not seen yet
+    assert not runs.stop(second)
+    launcher.kill()
+    launcher.wait()
+    # the sleep and the stopped rank, whose parent is another now
+    assert runs.left_of(launcher.pid) == ["2 processes are left after 0.1 s"]
+    assert first not in runs.processes_of(launcher.pid)
+    ended = processes.start_shell("exit 0", tmp_path)
+    assert runs.ranks_of(ended, 2) == []
+
+
+def test_a_try_that_met_nothing_is_noted_and_not_counted() -> None:
+    tally = runs.each(Scope(), "loss", [1, 0, 1, 0], lambda n: [Untried("gone")] * n)
+    assert tally == Tally(tried=Counter({"loss": 2}), notes=["loss: gone"])
 
 
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:

@@ -20,7 +20,14 @@ import pytest
 
 from made_up_scaling import write_run
 from tinyllama_tools.commands import ranks as measuring
-from tinyllama_tools.commands.ranks import allowed_cores, core_order, core_sets, measure, watch
+from tinyllama_tools.commands.ranks import (
+    allowed_cores,
+    cause_of,
+    core_order,
+    core_sets,
+    measure,
+    watch,
+)
 from tinyllama_tools.commands.scaling import parse_options
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.core.process import Progress
@@ -180,6 +187,13 @@ def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
             rank.close = lambda: None
             ranks.append(rank)
         assert watch(ranks, SOON, Progress(io.StringIO())).what == words
+
+
+def test_a_rank_that_hung_is_the_cause_of_what_others_missed() -> None:
+    missed = SimpleNamespace(number=1, status=2, words=["rank 0: nobody answers there"])
+    hung = SimpleNamespace(number=0, status=-15, words=[])
+    end = cause_of([missed, hung], [0], 2)
+    assert (end.status, end.what) == (1, "rank 0 of 2 did not end after the others had")
 
 
 # in the background of a shell SIGINT is ignored, and Python then leaves it so

@@ -103,7 +103,7 @@ TIMEOUTS = 2
 GRACE_SECONDS = 15.0
 LAST_WORDS = 8
 # what a rank says that waits for another
-MISSED = re.compile("asking who is lost|does not answer")
+MISSED = re.compile("asking who is lost|does not answer|nobody answers")
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 # loaded before any fork: a child between fork and exec must not load libraries
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -200,7 +200,8 @@ def cause_of(bad: Sequence[Rank], killed: Sequence[int], ranks: int) -> WorldEnd
     if first.status > 0:
         speaking = [one for one in bad if one.status > 0 and one.words]
         causes = [one for one in speaking if not MISSED.search("\n".join(one.words))]
-        first = (causes or speaking or bad)[0]
+        hung = [one for one in bad if one.number in killed]
+        first = (causes or hung or speaking or bad)[0]
     status, how = first.status, f"ended with {first.status}"
     if status < 0:
         with contextlib.suppress(ValueError):  # a signal without a name

@@ -213,7 +213,7 @@ def grouped(omissions: Iterable[Omission]) -> list[tuple[Omission, list[str]]]:
 GREY = "#7a8490"
 COLOURS = (
     *("#2f7fd1", "#c26d00", "#13906f", "#c04d8f", "#7d68d6", "#cf4b2d", "#8a7d00", "#6b7b8a"),
-    *("#4c9436", "#a9694f"),
+    *("#4c9436", "#a9694f", "#8a7a6a"),
 )
 
 
@@ -243,13 +243,14 @@ def trace(
     mode: str = "markers",
     colour: str | None = None,
     symbol: str | Sequence[int] = "circle",
+    dash: str = "solid",
     ends: tuple[Sequence[float], Sequence[float]] | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """Points or lines; `ends`: what their error bars reach from and to."""
     found = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), **more}
     found["marker"] = {"symbol": symbol, "color": colour, "size": 8}
-    found["line"] = {"color": colour}
+    found["line"] = {"color": colour, "dash": dash}
     if ends is not None:
         below, above = ([abs(end - v) for v, end in zip(y, of, strict=True)] for of in ends)
         error = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyllama_tools.core.app import shown_path
+from tinyllama_tools.core.app import is_number, shown_path
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
 from tinyllama_tools.report.analysis import (
@@ -113,6 +113,12 @@ def _said(inputs: ReportInputs) -> Iterator[str]:
         )
 
 
+def _size(device: Json, key: str) -> float | None:
+    """None where it is not known."""
+    value = device.get(key)
+    return value if is_number(value) and value else None
+
+
 def environment(page: Section, inputs: ReportInputs) -> None:
     page.text += _said(inputs)
     taken = [{"kind": of.kind.words, "path": shown_path(of.path)} for of in inputs.sources]
@@ -123,8 +129,8 @@ def environment(page: Section, inputs: ReportInputs) -> None:
     row = {
         "result": results.title,
         "architecture": device.get("architecture") or "unknown",
-        "memory [GiB]": scaled(device.get("memory_bytes") or None, 1 / GIB),
-        "last-level cache [MiB]": scaled(device.get("last_level_cache_bytes") or None, 1 / MIB),
+        "memory [GiB]": scaled(_size(device, "memory_bytes"), 1 / GIB),
+        "last-level cache [MiB]": scaled(_size(device, "last_level_cache_bytes"), 1 / MIB),
         "threads": context.get("threads"),
         "libtorch": str(context.get("torch_version") or "unknown"),
         "rounds": len(results.paths),
@@ -167,7 +173,7 @@ def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
     if machine.cache_bandwidth > bandwidth and first < ridge:
         xs = np.geomspace(first, ridge, ROOF_POINTS).tolist()
         ys = [x * machine.cache_bandwidth / GIGA for x in xs]
-        traces.append(trace("last-level cache", xs, ys, mode="lines", colour=GREY))
+        traces.append(trace("last-level cache", xs, ys, mode="lines", colour=GREY, dash="dot"))
     return traces
 
 

@@ -70,7 +70,9 @@ function pngOf(figure) {
   const subtitle = {text: plain(document.title), font: {size: 11}};
   const title = {text: `<b>${figure.title}</b>`, font: {size: 16}, subtitle, x: 0.02, y: 0.97, yanchor: "top"};
   const margin = {l: 16, r: 16, t: 78, b: 12};
-  return Plotly.toImage({data: figure.traces, layout: layoutOf(figure, {title, margin})}, PNG);
+  // above the plot it would meet the title
+  const legend = {orientation: "v", x: 1.01, y: 1, yanchor: "top"};
+  return Plotly.toImage({data: figure.traces, layout: layoutOf(figure, {title, margin, legend})}, PNG);
 }
 
 async function start() {
