@@ -24,7 +24,6 @@ from pathlib import Path
 import torch
 import transformers
 
-from tinyllama_tools.core.app import changed_files, head_commit
 from tinyllama_tools.core.text import template
 from tinyllama_tools.proofs.golden import (
     GOLDEN_CASES,
@@ -200,6 +199,10 @@ def find_faults(build_folder: Path, scratch: Path) -> dict[Fault, list[str]]:
 
 def environment(build_folder: Path) -> dict[str, str]:
     """What the proofs ran on."""
+    git = "git -c safe.directory='*'"
+    commit = run_shell(f"{git} rev-parse --short=12 HEAD || echo unknown", PROJECT)
+    # but for results: a page that was written before is one
+    changes = run_shell(f"{git} status --porcelain -uno -- ':!results' || true", PROJECT)
     processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     # the programs' libtorch, which need not be this Python's torch
     cache = (build_folder / "CMakeCache.txt").read_text()
@@ -207,8 +210,7 @@ def environment(build_folder: Path) -> dict[str, str]:
     version = (Path(folder) / "TorchConfigVersion.cmake").read_text()
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": (head_commit(PROJECT)[:12] or "unknown")
-        + ("-dirty" if changed_files(PROJECT) else ""),
+        "commit": commit.strip() + ("-dirty" if changes.strip() else ""),
         "processor": processor[1] if processor else "unknown",
         "libtorch": version.partition('PACKAGE_VERSION "')[2].partition('"')[0],
         "oracle": f"torch {torch.__version__}, transformers {transformers.__version__}",
