@@ -17,6 +17,8 @@ import plotly.graph_objects as go
 from tinyllama_tools.core.app import REFUSED_OPTIONS, BadInputError, Json, read_json, write_whole
 from tinyllama_tools.data.profiles import (
     SUMMARY,
+    TIMELINE,
+    TIMELINE_PAGE,
     BadProfileError,
     median,
     merged,
@@ -67,6 +69,11 @@ class MeasuredRun:
 
     def __call__(self, key: str) -> Any:  # noqa: ANN401
         return value_at(self.summary, key)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, or came before it."""
+        return self.reason == INTERRUPTED_REASON
 
     @property
     def is_complete(self) -> bool:
@@ -160,7 +167,7 @@ def measure_all(
 
 def was_interrupted(runs: Runs) -> bool:
     """Whether Ctrl-C ended the measuring."""
-    return any(run.reason == INTERRUPTED_REASON for run in runs.values())
+    return any(run.is_interrupted for run in runs.values())
 
 
 def read_profiles(folder: Path) -> Json:
@@ -171,7 +178,6 @@ def read_profiles(folder: Path) -> Json:
     return merged(found or [read_profile(folder)])
 
 
-TIMELINE, TIMELINE_PAGE = "memory_timeline.json", "memory_timeline.html"
 # differ in lightness, so that they differ in print as well
 PHASE_COLOURS = {
     "data_loading": "#d9d2c0",

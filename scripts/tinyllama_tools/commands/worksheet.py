@@ -12,19 +12,16 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.commands.training_runs import (
-    TIMELINE_PAGE,
-    MeasuredRun,
-    Plan,
-    Runs,
-    was_interrupted,
-)
 from tinyllama_tools.core.app import INTERRUPTED, Json
 from tinyllama_tools.core.text import cell, markdown_table, template
+from tinyllama_tools.data.profiles import TIMELINE_PAGE
 from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS
 from tinyllama_tools.models.roofline import POSITIONS
+
+if TYPE_CHECKING:
+    from tinyllama_tools.commands.training_runs import MeasuredRun, Plan, Runs
 
 TEMPLATES = Path(__file__).parent / "templates"
 # MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
@@ -265,6 +262,6 @@ def make_sheet(
     about = {**runs, "every": every, "missing": missing, "summary": first}
     page = page_of(name, **about, **values) if first else ""
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1
-    if interrupted or was_interrupted(runs):
+    if interrupted or any(run.is_interrupted for run in runs.values()):
         status = INTERRUPTED
     return Sheet(page, status)

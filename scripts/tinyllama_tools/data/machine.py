@@ -10,10 +10,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number
-from tinyllama_tools.data.names import CaseName, StoredCase
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]
 # A time of one is a time of the other's device.

@@ -28,6 +28,7 @@ from tinyllama_tools.data.names import (
 )
 
 SUMMARY = "performance_summary.json"
+TIMELINE, TIMELINE_PAGE = "memory_timeline.json", "memory_timeline.html"
 SCHEMA = PROJECT / "results/training_schema.json"
 # Of work_of(): different here, two profiles are not two versions of the same work.
 SAME_WORK = (
