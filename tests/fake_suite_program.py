@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tinyllama_tools.core.app import RESULTS, Json
-from tinyllama_tools.data.names import CaseName, StoredRun
-from tinyllama_tools.data.programs import SuiteError
-from tinyllama_tools.data.results import checked_result, read_rows
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
+from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.models.ablations import Point
 
 POINT = Point("tiny", "f32", 8, 128)
@@ -24,12 +23,13 @@ TIMES = {"baseline": 0.1, "qkv": 0.08, "sdpa": 0.09, "fused": 0.06, "optimized":
 PEAKS = {"baseline": 100.0, "fused": 80.0, "optimized": 50.0, "checkpoint": 40.0}
 
 
-class FakeProgram:
+class FakeProgram(SuiteProgram):
     """Skips `graph`, refuses whatever is asked where there is a `refusal`, and dies of what
     `crashes` names. `calls`: the variants of a process, its repetitions, whether it verified.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.crashes: set[str] = set()
         self.crashes_after = 0
         self.wrong: set[str] = set()
@@ -39,11 +39,8 @@ class FakeProgram:
         self.drift = 0.01
         self.calls: list[tuple[list[str], int, bool]] = []
 
-    def list_cases(self, _: Sequence[str]) -> tuple[list[str], str]:
+    def list_cases(self, _: Sequence[str] = ()) -> tuple[list[str], str]:
         return [], self.refusal
-
-    def run(self, cases: Sequence[CaseName], repetitions: int, **how: Any) -> StoredRun:  # noqa: ANN401
-        return read_rows(self.measure(cases, repetitions, **how), Path("tiny_llama_bench"))
 
     def measure(
         self,

@@ -46,8 +46,8 @@ class Journal {
   std::unique_ptr<int, CloseFile> descriptor_;
 };
 
-/// Throws std::invalid_argument naming the first of `paths` (`key` or `key/key`) whose value
-/// differs between the journal's header and this run's.
+/// Throws std::invalid_argument naming the first of `paths` (JSON pointers without their first `/`)
+/// whose value differs between the journal's header and this run's.
 void check_same_circumstances(const std::filesystem::path& file, const Json& header,
                               const Json& now, const std::vector<std::string>& paths);
 

@@ -123,7 +123,8 @@ Json run_context(const Options& options, const instruments::Device& device, cons
 /// The dimensions behind a size's name.
 Json dimensions_of(const ModelConfig& config);
 
-/// Where in the context a journal and the run that continues it must agree: `key` or `key/key`.
+/// Where in the context a journal and the run that continues it must agree: JSON pointers
+/// without their first `/`.
 std::vector<std::string> circumstances_to_keep();
 
 }  // namespace tinyllama::harness

@@ -211,7 +211,7 @@ class SuiteRun {
     const JournalContents contents = Journal::read(options_.journal_file);
     std::vector<std::string> kept = circumstances_to_keep();
     for (const auto& size : document_.context.at("sizes").items())
-      kept.push_back("sizes/" + size.key());
+      kept.push_back((Json::json_pointer("/sizes") / size.key()).to_string().substr(1));
     check_same_circumstances(options_.journal_file, contents.header, document_.context, kept);
     // A run that was killed while it measured its peaks has none yet.
     if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));

@@ -26,19 +26,21 @@ class BackwardUnit {
     q_gradients_ = pieces.take(group_ * padded_seq * width_);
     deltas_ = pieces.take(group_ * padded_seq);
     const auto take = [&](int64_t elements) { return pieces.template take_as<E>(elements); };
-    row_ = take(kKeyTile * steps());
-    keys_ = take(kKeyTile * steps());
+    const auto take_paired = [&](int64_t n) { return pieces.template take_paired<E>(n); };
+    key_rows_ = take(kKeyTile * steps());
+    key_pairs_ = take_paired(kKeyTile * steps());
     keys_t_ = take(kKeyTile * steps());
+    value_rows_ = take(kKeyTile * steps());
     values_t_ = take(kKeyTile * steps());
     k_gradient_ = pieces.take(kKeyTile * width_);
     v_gradient_ = pieces.take(kKeyTile * width_);
     queries_ = take(kQueryTile * steps());
-    queries_by_rows_ = take(kQueryTile * steps());
+    query_pairs_ = take_paired(kQueryTile * steps());
     out_gradient_ = take(kQueryTile * steps());
-    out_gradient_by_rows_ = take(kQueryTile * steps());
+    out_gradient_pairs_ = take_paired(kQueryTile * steps());
     p_ = pieces.take(kQueryTile * kKeyTile);
     ds_ = pieces.take(kQueryTile * kKeyTile);
-    pairs_ = take(kIsPaired<E> ? kQueryTile * kKeyTile / 2 : 0);
+    pairs_ = take_paired(kQueryTile * kKeyTile / 2);
     q_stride_ = padded_seq * width_;
     delta_stride_ = padded_seq;
     size_ = pieces.taken();
@@ -86,12 +88,12 @@ class BackwardUnit {
 
   void load_key_tile(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
     const T* k = t_.k.at(batch, key, kv_head);
-    pack(k, t_.k.position_stride, count, t_.head_dim, row_, kKeyTile, width_);
-    transpose_to_panels<C>(row_, kKeyTile, steps(), keys_t_);
-    pack_by_rows(k, t_.k.position_stride, count, t_.head_dim, keys_, kKeyTile, width_);
-    pack(t_.v.at(batch, key, kv_head), t_.v.position_stride, count, t_.head_dim, row_, kKeyTile,
-         width_);
-    transpose_to_panels<C>(row_, kKeyTile, steps(), values_t_);
+    pack(k, t_.k.position_stride, count, t_.head_dim, key_rows_, kKeyTile, width_);
+    transpose_to_panels<C>(key_rows_, kKeyTile, steps(), keys_t_);
+    keys_ = by_rows<T>(key_rows_, kKeyTile, width_, key_pairs_);
+    const T* v = t_.v.at(batch, key, kv_head);
+    pack(v, t_.v.position_stride, count, t_.head_dim, value_rows_, kKeyTile, width_);
+    transpose_to_panels<C>(value_rows_, kKeyTile, steps(), values_t_);
     for (int64_t i = 0; i < kKeyTile * width_; ++i) k_gradient_[i] = v_gradient_[i] = 0;
   }
 
@@ -113,13 +115,14 @@ class BackwardUnit {
     }
     // Rows are padded to the query tile with zeros, columns beyond the last key hold zeros.
     constexpr int64_t query_steps = kQueryTile / kStepDepth<T>;
+    const E* query_rows = by_rows<T>(queries_, kQueryTile, width_, query_pairs_);
+    const E* gradient_rows = by_rows<T>(out_gradient_, kQueryTile, width_, out_gradient_pairs_);
     tile_gemm<C, E>(columns, width_, query_steps,
                     transposed_left_operand<T>(p_, kKeyTile, kQueryTile, columns, pairs_),
-                    RightOperand<E>::rows(out_gradient_by_rows_, width_), v_gradient_, width_,
-                    true);
+                    RightOperand<E>::rows(gradient_rows, width_), v_gradient_, width_, true);
     tile_gemm<C, E>(columns, width_, query_steps,
                     transposed_left_operand<T>(ds_, kKeyTile, kQueryTile, columns, pairs_),
-                    RightOperand<E>::rows(queries_by_rows_, width_), k_gradient_, width_, true);
+                    RightOperand<E>::rows(query_rows, width_), k_gradient_, width_, true);
     tile_gemm<C, E>(kQueryTile, width_, columns / kStepDepth<T>,
                     left_operand<T>(ds_, kKeyTile, kQueryTile, columns, pairs_),
                     RightOperand<E>::rows(keys_, width_), q_gradients_ + g * q_stride_ + q * width_,
@@ -132,10 +135,6 @@ class BackwardUnit {
     const int64_t gradient_stride = t_.heads * t_.head_dim;
     pack(queries, t_.q.position_stride, rows, t_.head_dim, queries_, kQueryTile, width_);
     pack(gradient, gradient_stride, rows, t_.head_dim, out_gradient_, kQueryTile, width_);
-    pack_by_rows(queries, t_.q.position_stride, rows, t_.head_dim, queries_by_rows_, kQueryTile,
-                 width_);
-    pack_by_rows(gradient, gradient_stride, rows, t_.head_dim, out_gradient_by_rows_, kQueryTile,
-                 width_);
   }
 
   // Scores become probabilities, and their gradients those of the scores; 0 where masked.
@@ -167,16 +166,18 @@ class BackwardUnit {
   int64_t size_;
   C* q_gradients_;  // [group, seq, width], summed over key tiles
   C* deltas_;       // [group, seq]
-  E* row_;          // [key tile, steps]: keys or values before they are transposed
-  E* keys_;         // [key tile / depth of a step, width]
+  E* key_rows_;     // [key tile, steps]
+  E* key_pairs_;    // keys in pairs
+  const E* keys_;   // [key tile / depth of a step, width], one of these
   E* keys_t_;       // [steps, key tile]
+  E* value_rows_;   // [key tile, steps]
   E* values_t_;     // [steps, key tile]
   C* k_gradient_;   // [key tile, width]
   C* v_gradient_;   // [key tile, width]
   E* queries_;      // [query tile, steps]
-  E* queries_by_rows_;
+  E* query_pairs_;
   E* out_gradient_;  // [query tile, steps]
-  E* out_gradient_by_rows_;
+  E* out_gradient_pairs_;
   C* p_;      // [query tile, key tile]
   C* ds_;     // [query tile, key tile]
   E* pairs_;  // one of these two as an operand

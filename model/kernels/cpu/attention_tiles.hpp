@@ -191,25 +191,25 @@ inline void pack(const T* from, int64_t stride, int64_t rows, int64_t width, Ste
   }
 }
 
-/// The same as an operand whose depth is the rows: [padded rows / depth of a step, padded width].
-/// Where steps are pairs, each kPairLanes columns have the even ones first, and so have the results
-/// of multiplying by it, for unpack() to undo.
+/// What pack() made, [rows, width], as an operand whose depth is the rows: itself or, where steps
+/// are pairs, [rows / 2, width] in `to`. There each kPairLanes columns have the even ones first,
+/// and so have the results of multiplying by it, for unpack() to undo.
 template <class T>
-inline void pack_by_rows(const T* from, int64_t stride, int64_t rows, int64_t width, Step<T>* to,
-                         int64_t padded_rows, int64_t padded_width) {
+inline const Step<T>* by_rows(const Step<T>* packed, int64_t rows, int64_t width, Step<T>* to) {
   if constexpr (kIsPaired<Step<T>>) {
-    for (int64_t row = 0; row < padded_rows; row += 2) {
-      const T* in = from + row * stride;
-      uint32_t* out = to + row / 2 * padded_width;
-      for (int64_t i = 0; i < padded_width; i += kPairLanes) {
-        const U32Vector a = load_pairs(in + i, row < rows ? width - i : 0);
-        const U32Vector b = load_pairs(in + stride + i, row + 1 < rows ? width - i : 0);
+    for (int64_t row = 0; row < rows; row += 2) {
+      const uint32_t* in = packed + row * width / 2;
+      uint32_t* out = to + row / 2 * width;
+      for (int64_t i = 0; i < width; i += kPairLanes) {
+        const U32Vector a = load(in + i / 2);
+        const U32Vector b = load(in + width / 2 + i / 2);
         store(out + i, (a & 0xffffU) | (b << 16));
         store(out + i + kLanes<float>, (a >> 16) | (b & 0xffff0000U));
       }
     }
+    return to;
   } else {
-    pack(from, stride, rows, width, to, padded_rows, padded_width);
+    return packed;
   }
 }
 
@@ -262,7 +262,7 @@ inline Strided<Step<T>> transposed_left_operand(const ComputeType<T>* sums, int6
   }
 }
 
-/// Rows of sums times `factor` as type T, their columns as pack_by_rows() orders them.
+/// Rows of sums times `factor` as type T, their columns as by_rows() orders them.
 template <class T>
 inline void unpack(const ComputeType<T>* from, int64_t from_stride, int64_t rows, int64_t width,
                    ComputeType<T> factor, T* to, int64_t stride) {
@@ -299,6 +299,11 @@ class Scratch {
   template <class E>
   E* take_as(int64_t elements) {
     return reinterpret_cast<E*>(take(elements));
+  }
+  /// For what only pairs need a place of their own.
+  template <class E>
+  E* take_paired(int64_t elements) {
+    return take_as<E>(kIsPaired<E> ? elements : 0);
   }
   int64_t taken() const { return taken_; }
 

@@ -67,8 +67,8 @@ def shapes(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """All options."""
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """A bad one ends the program with status 2."""
     parser = script_parser(
         "ablation",
         "Measures every optimisation added to the baseline and removed from "
@@ -88,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-seconds-per-case", type=seconds, default=30.0, help="skip what needs longer")
     add("--output", type=Path, help="folder (default: results/<UTC time>_ablation)")
     add("--from", type=Path, dest="source", help="write the tables of an ablation.json anew")
-    return parser
+    return parser.parse_args(arguments)
 
 
 @dataclass
@@ -291,11 +291,6 @@ def measure(options: argparse.Namespace, folder: Path, meta: Json) -> tuple[Stud
     measurement.progress.end()
     measurement.save()
     return study, status
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """A bad one ends the program with status 2."""
-    return make_parser().parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -206,9 +206,10 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
         raise BadInputError(
             f"history {store}: cannot be written: {error.strerror}; name another --store"
         ) from error
-    # not above: that standard output is full is no fault of the store
-    for line in added:
-        print(line)
+    finally:
+        # not above: that standard output is full is no fault of the store
+        for line in added:
+            print(line)
     return status
 
 
