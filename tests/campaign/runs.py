@@ -132,6 +132,8 @@ def tried(scope: Scope, trials: Iterable[Trial]) -> Iterator[Tally]:
 TIME_LIMIT_S = 300
 # in which processes that lost their parent notice it
 GRACE_S = 30
+# a killed process is soon gone, but not at once
+KILLED_S = 20.0
 
 
 def finish(
@@ -222,14 +224,21 @@ def processes_of(started: int) -> list[int]:
     ]
 
 
-def left_of(started: int) -> list[str]:
-    """What does not hold where processes are still there after GRACE_S; they are killed then."""
-    deadline = time.monotonic() + GRACE_S
+def _left_after(started: int, seconds: float) -> list[int]:
+    deadline = time.monotonic() + seconds
     while (left := processes_of(started)) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return left
+
+
+def left_of(started: int) -> list[str]:
+    """What does not hold where processes are still there after GRACE_S; they are killed then, and
+    gone before the next try."""
+    left = _left_after(started, GRACE_S)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
+    _left_after(started, KILLED_S)
     return [f"{len(left)} processes are left after {GRACE_S} s"] * bool(left)
 
 
