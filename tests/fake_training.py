@@ -90,6 +90,31 @@ def set_key(document: Json, dotted: str, value: object) -> None:
     place[key] = value
 
 
+def changed(summary: Json, changes: Mapping[str, Any]) -> Json:
+    """A copy with these keys replaced; those of a part that is not there are left out.
+    `components` takes shares by name, `step_seconds` the time of every step."""
+    found = copy.deepcopy(summary)
+    for key, value in changes.items():
+        if key == "components":
+            for component in (found["operators"] or {"components": []})["components"]:
+                component["percent"] = value.get(component["name"], component["percent"])
+        elif key == "step_seconds":
+            for step in found["steps"]:
+                step["time_seconds"] = value
+        elif found.get(key.split(".")[0]) is not None:
+            set_key(found, key, copy.deepcopy(value))
+    return found
+
+
+def operator_table(rows: Sequence[tuple[str, int, float, float]]) -> list[Json]:
+    """`operators.table` of name, calls, seconds and share."""
+    names = ("name", "calls", "cpu_self_seconds", "share_percent")
+    rest = {"device_self_seconds": None, "device_total_seconds": None, "self_memory_bytes": 0}
+    return [
+        {**dict(zip(names, row, strict=True)), "cpu_total_seconds": row[2], **rest} for row in rows
+    ]
+
+
 def scaled(document: Any, factor: float) -> Any:  # noqa: ANN401
     """With all its times so much longer."""
     if not isinstance(document, dict):
@@ -170,7 +195,7 @@ def operators_part(gpu: bool, shapes: bool) -> Json:
 
 
 def made_up_summary(
-    changes: Mapping[str, object] | None = None,
+    changes: Mapping[str, Any] | None = None,
     *,
     batch_size: int = 8,
     seq_len: int = 128,
@@ -182,7 +207,7 @@ def made_up_summary(
     gpu: bool = False,
     shapes: bool = False,
 ) -> Json:
-    """performance_summary.json of a run that nobody made; `changes` replaces keys by dotted path.
+    """performance_summary.json of a run that nobody made, with `changes` as of changed().
 
     `profilers`: any of operators, memory, flops.
     """
@@ -216,9 +241,7 @@ def made_up_summary(
     if "flops" not in profilers:
         found["flops"] = None
     found["files"] = sorted(made_up_files(found))
-    for key, value in (changes or {}).items():
-        set_key(found, key, copy.deepcopy(value))
-    return found
+    return changed(found, changes or {})
 
 
 def made_up_files(summary: Json) -> dict[str, str]:
@@ -274,10 +297,9 @@ class PlayedProgram:
     """
 
     arguments: tuple[str, ...] = ()
-    changes: Mapping[str, object] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
     refuses: Mapping[str, str] = field(default_factory=dict)
     interrupt_after: int = 10**9
-    gpu: bool = False
     exit_status: int = 0
     calls: list[list[str]] = field(default_factory=list)
 
@@ -290,10 +312,7 @@ class PlayedProgram:
                 if log is not None:
                     log.write_text(f"{message}\n", encoding="utf-8")
                 raise TrainingError(f"tiny_llama_train: {message}", 2)
-        summary = summary_of([*self.arguments, *options], gpu=self.gpu)
-        for key, value in self.changes.items():
-            if summary.get(key.split(".")[0]) is not None:
-                set_key(summary, key, copy.deepcopy(value))
+        summary = changed(summary_of([*self.arguments, *options]), self.changes)
         write_profile(folder, summary)
         means, count = summary["summary"], len(summary["steps"])
         said = "".join(f"Step {n}/{count}: Loss = 6.9\n" for n in range(1, count + 1))

@@ -26,7 +26,7 @@ from train_program import (
 
 from built_programs import PROJECT_ROOT, Json, finish, read_json
 from chromium import PageOpener
-from tinyllama_tools.commands.training_runs import draw_timelines
+from tinyllama_tools.commands.profile import draw_timelines
 from tinyllama_tools.data.profiles import SCHEMA, read_profile
 
 FLOPS_FILES = ["flops_profile", "computational_intensity", "roofline_data"]

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.commands.training_runs import say
+from tinyllama_tools.commands.profile import say
 from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import minutes, positive, script_parser
 from tinyllama_tools.data.programs import TrainingProgram
@@ -57,11 +57,11 @@ def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> in
     built = options.build_folder / "benchmarks/tiny_llama_train"
     runner = program or TrainingProgram(built, options.shared)
     module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
-    sheet = module.run_exercise(options, runner)
-    if not sheet.page:
+    page, status = module.run_exercise(options, runner)
+    if not page:
         say(f"nothing was measured: {options.output} is left as it was")
-        return sheet.exit_status
-    write_whole(options.output, sheet.page)
+        return status
+    write_whole(options.output, page)
     say(f"profiles: {options.profile_dir}")
     print(options.output)
-    return sheet.exit_status
+    return status

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from tinyllama_tools.commands.training_runs import Plan, Runs, measure_all
-from tinyllama_tools.commands.worksheet import Sheet, make_sheet, missing_of
+from tinyllama_tools.commands.profile import Plan, measure_all
+from tinyllama_tools.commands.worksheet import make_sheet, missing_of
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.profiles import component_percent, group_shares
+from tinyllama_tools.data.profiles import Runs, component_percent, group_shares
 from tinyllama_tools.data.programs import TrainingProgram
-from tinyllama_tools.models.ablations import Evidence, find_evidence
-from tinyllama_tools.models.bottlenecks import COPIES, PRODUCTS, known_effects, small_calls_percent
+from tinyllama_tools.models.bottlenecks import (
+    CHECKPOINTING,
+    COPIES,
+    FLASH,
+    FUSION,
+    MIXED,
+    PRODUCTS,
+    memory_bound,
+    memory_effects,
+    small_calls_percent,
+)
 from tinyllama_tools.models.roofline import roofline_point
 
 STEPS = 20
@@ -33,18 +42,19 @@ def lost_shares(runs: Runs) -> dict[str, float | None]:
     """What each of the four suspects costs, in percent; None where it was not measured.
 
     Memory bandwidth: work in components that the roofline calls bound by memory. Compute: what
-    components bound by compute miss of their attainable rate. The shares may overlap.
+    the others miss of their attainable rate. The shares may overlap.
     """
     operators, points = runs[PROFILED]("operators"), runs[MEMORY]("flops.roofline_data.points")
-    lost = {"memory": 0.0, "compute": 0.0}
+    bound = memory_bound(operators["components"], points)
+    missed = 0.0
     for component in operators["components"]:
-        if point := roofline_point(points, component["name"]):
+        point = roofline_point(points, component["name"])
+        if point and component not in bound:
             attained = (point["percent_of_attainable"] or 0) / 100
-            part = 1.0 if point["bound"] == "memory" else max(0.0, 1 - attained)
-            lost[point["bound"]] += component["percent"] * part
+            missed += component["percent"] * max(0.0, 1 - attained)
     return {
-        "Memory bandwidth (many small operations)": lost["memory"],
-        "Compute utilization (device not fully utilized)": lost["compute"],
+        "Memory bandwidth (many small operations)": sum(c["percent"] for c in bound),
+        "Compute utilization (device not fully utilized)": missed,
         "Kernel launch overhead (too many launches)": operators["launch_overhead_percent"],
         "Data loading (CPU bottleneck)": runs[PLAIN]("summary.breakdown.data_loading.percent"),
     }
@@ -67,18 +77,17 @@ def addressable_shares(operators: Json) -> dict[str, float]:
 
 # Effect of bottlenecks.py: the worksheet's choice.
 CHOICES = {
-    "Gradient Checkpointing": "Gradient checkpointing (reduce activation memory)",
-    "Flash Attention": "Flash Attention (reduce attention memory from O(S^2) to O(S))",
-    "Mixed Precision (FP16/BF16)": "Mixed precision (reduce memory footprint by 2x)",
-    "Kernel Fusion": "Tensor fusion (reduce intermediate tensor allocations)",
+    CHECKPOINTING: "Gradient checkpointing (reduce activation memory)",
+    FLASH: "Flash Attention (reduce attention memory from O(S^2) to O(S))",
+    MIXED: "Mixed precision (reduce memory footprint by 2x)",
+    FUSION: "Tensor fusion (reduce intermediate tensor allocations)",
 }
 
 
-def worksheet_values(runs: Runs, evidence: Evidence | None) -> Json:
+def worksheet_values(runs: Runs) -> Json:
     """What the template needs beside the runs."""
     operators = runs[PROFILED]("operators")
-    found = {effect.name: effect for effect in known_effects(runs[MEMORY].summary or {}, evidence)}
-    effects = {label: found[name] for name, label in CHOICES.items()}
+    effects = {CHOICES[row["name"]]: row for row in memory_effects(runs[MEMORY].summary or {})}
     opportunities, components = addressable_shares(operators), operators["components"]
     rows = operators["table"]
     others = [row["share_percent"] for row in rows if not PRODUCTS.search(row["name"])]
@@ -95,20 +104,19 @@ def worksheet_values(runs: Runs, evidence: Evidence | None) -> Json:
         "opportunities": opportunities,
         "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -entry[1]),
         "suspects": lost_shares(runs),
-        "saved": {label: effect.saved_percent for label, effect in effects.items()},
-        "saved_basis": {label: effect.basis for label, effect in effects.items()},
+        "saved": {label: row["saved_percent"] for label, row in effects.items()},
+        "saved_basis": {label: row["basis"] for label, row in effects.items()},
     }
 
 
-def sheet_of(runs: Runs, evidence: Evidence | None = None) -> Sheet:
-    """The page of whatever was measured."""
+def sheet_of(runs: Runs) -> tuple[str, int]:
+    """The page of whatever was measured, and the exit status."""
     missing = missing_of(runs, WANTED)
-    values = {} if missing else worksheet_values(runs, evidence)
+    values = {} if missing else worksheet_values(runs)
     return make_sheet("exercise_1.md.j2", runs, missing, **values)
 
 
-def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
+def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
-    runs = measure_all(planned_runs(options), program, options.profile_dir, options.output.parent)
-    summary = runs[PLAIN].summary
-    return sheet_of(runs, find_evidence(summary) if summary else None)
+    planned = planned_runs(options)
+    return sheet_of(measure_all(planned, program, options.profile_dir, options.output.parent))

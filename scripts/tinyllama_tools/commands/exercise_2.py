@@ -5,18 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.commands.profile import operator_shares
-from tinyllama_tools.commands.training_runs import (
-    INTERRUPTED_REASON,
-    MeasuredRun,
-    Plan,
-    Runs,
-    measure_all,
-    say,
-    was_interrupted,
-)
+from tinyllama_tools.commands.profile import Plan, measure_all, say
 from tinyllama_tools.commands.worksheet import (
-    Sheet,
     growth_exponent,
     make_sheet,
     missing_of,
@@ -25,9 +15,15 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.profiles import (
+    INTERRUPTED_REASON,
+    MeasuredRun,
+    Runs,
+    operator_shares,
+    was_interrupted,
+)
 from tinyllama_tools.data.programs import SuiteError, TrainingProgram, ask_json
-from tinyllama_tools.models.ablations import Evidence, find_evidence
-from tinyllama_tools.models.bottlenecks import known_effects
+from tinyllama_tools.models.bottlenecks import memory_effects
 
 HOTSPOTS, BANDWIDTH = "memory_hotspots", "bandwidth"
 SMALLEST_SHARE_PERCENT = 1.0
@@ -117,86 +113,59 @@ def target_shares(memory: Json) -> dict[str, float]:
 
 
 def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
-    """Of (batch, sequence, run): peaks beside the first one's and the previous one's."""
+    """Of (batch, sequence, run): peaks beside the first one's."""
     rows: list[Json] = []
     for batch, seq, run in found:
-        peak = run("memory.peak_bytes")
-        first = rows[0] if rows else {"peak": peak, "batch": batch}
-        sample, first_sample = ratio(peak, batch), ratio(first["peak"], first["batch"])
-        has_both = None not in (peak, first["peak"])
-        rows.append(
-            {
-                **{"batch": batch, "seq": seq, "peak": peak, "run": run, "sample": sample},
-                "growth": ratio(peak, rows[-1]["peak"] if rows else peak),
-                "increase": peak - first["peak"] if has_both else None,
-                "factor": ratio(peak, first["peak"]),
-                "sample_factor": ratio(sample, first_sample),
-            }
-        )
+        row = {"batch": batch, "seq": seq, "run": run, "peak": run("memory.peak_bytes")}
+        first = rows[0] if rows else row
+        factor = ratio(row["peak"], first["peak"])
+        row["increase"] = factor and row["peak"] - first["peak"]
+        row["factor"], row["sample_factor"] = factor, factor and factor * first["batch"] / batch
+        rows.append(row)
     return rows
 
 
-# Of the peak, over sequences at the same batch.
-PEAK_PARTS = {
-    "Parameters": "memory.breakdown_at_peak.parameters",
-    "Activations": "memory.breakdown_at_peak.activations",
-    "Attention": "memory.breakdown_at_peak.attention_scores",
-    "Total": "memory.peak_bytes",
-}
-
-
-def worksheet_values(runs: Runs, options: Namespace, evidence: Evidence | None) -> Json:
+def worksheet_values(runs: Runs, options: Namespace) -> Json:
     """What the template needs beside the runs."""
     base = runs[f"memory_analysis_bs{options.batch_size}"]
     found = [(b, s, name, runs[name]) for name, (b, s, _) in shapes(options).items()]
     by_batch = scaling_rows([(b, s, run) for b, s, name, run in found if "analysis" in name])
     sequences = [(b, s, run) for b, s, name, run in found if "memory_seq" in name]
-    same_batch = [(s, run) for b, s, run in sequences if b == options.batch_size]
-    lengths = [s for s, _ in same_batch]
-    parts = {name: [run(key) for _, run in same_batch] for name, key in PEAK_PARTS.items()}
+    by_seq = scaling_rows(sequences)
     key = "memory.component_activation_bytes"
     operators = operator_shares(runs[HOTSPOTS]("operators"))
     return {
         "base": base,
         "batch": options.batch_size,
         "by_batch": by_batch,
-        "by_seq": scaling_rows(sequences),
-        "lengths": lengths,
-        "peak_parts": [
-            (name, *sizes, growth_exponent(lengths[::2], sizes[::2]))
-            for name, sizes in parts.items()
-        ],
+        "by_seq": by_seq,
         "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
-        "seq_growth": increment_ratio(parts["Total"]),
+        # the fourth is of half the batch
+        "seq_growth": increment_ratio([row["peak"] for row in by_seq[:3]]),
         "growths": component_growth({s: (b, run(key)) for b, s, run in sequences if run(key)}),
         "hotspots": sorted(operators, key=lambda row: -row["self_memory_bytes"])[:5],
         "targets": target_shares(base("memory")),
-        "effects": known_effects(base.summary or {}, evidence),
+        "effects": memory_effects(base.summary or {}),
     }
 
 
 def sheet_of(
-    runs: Runs,
-    options: Namespace,
-    longest: Json | None = None,
-    reason: str = "",
-    evidence: Evidence | None = None,
-) -> Sheet:
+    runs: Runs, options: Namespace, longest: Json | None = None, reason: str = ""
+) -> tuple[str, int]:
     """The page of whatever was measured; sizes that could not be run are rows of it, and no gap.
     `reason`: why the longest sequence is not known."""
     profiles = ("memory", "operators")
     base = f"memory_analysis_bs{options.batch_size}"
     missing = missing_of(runs, {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)})
-    values = {} if missing else worksheet_values(runs, options, evidence)
+    values = {} if missing else worksheet_values(runs, options)
     values |= {"longest": longest, "reason": reason, "interrupted": reason == INTERRUPTED_REASON}
     return make_sheet("exercise_2.md.j2", runs, missing, **values)
 
 
-def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
+def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
     runs = measure_all(planned_runs(options), program, options.profile_dir, options.output.parent)
-    summary = runs[f"memory_analysis_bs{options.batch_size}"].summary
-    if was_interrupted(runs) or not summary:
+    if was_interrupted(runs) or not runs[f"memory_analysis_bs{options.batch_size}"].summary:
         return sheet_of(runs, options)
     longest, reason = None, ""
     say("longest sequence: asking tiny_llama_bench --find-limit=seq")
@@ -206,4 +175,4 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
         reason = str(error)
     except KeyboardInterrupt:
         reason = INTERRUPTED_REASON
-    return sheet_of(runs, options, longest, reason, find_evidence(summary))
+    return sheet_of(runs, options, longest, reason)

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.commands.peers import read_peers
-from tinyllama_tools.commands.profile import REPORT, operator_shares, report_text
+from tinyllama_tools.commands.profile import (
+    PROFILINGS,
+    REPORT,
+    Plan,
+    measure_all,
+    report_text,
+    say,
+)
 from tinyllama_tools.commands.study import (
     PROFILES,
     Settings,
@@ -22,21 +29,10 @@ from tinyllama_tools.commands.study import (
     run_sizes,
     size_costs,
 )
-from tinyllama_tools.commands.training_runs import (
-    INTERRUPTED_REASON,
-    PROFILINGS,
-    MeasuredRun,
-    Plan,
-    Runs,
-    measure_all,
-    say,
-    was_interrupted,
-)
 from tinyllama_tools.commands.worksheet import (
     INTENSITY,
     MFU,
     PEAK,
-    Sheet,
     box,
     growth_exponent,
     largest_of,
@@ -48,7 +44,16 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json, problem_sizes, write_whole
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
-from tinyllama_tools.data.profiles import component_percent, group_shares, merged
+from tinyllama_tools.data.profiles import (
+    INTERRUPTED_REASON,
+    MeasuredRun,
+    Runs,
+    component_percent,
+    group_shares,
+    merged,
+    operator_shares,
+    was_interrupted,
+)
 from tinyllama_tools.data.programs import (
     CaseCost,
     Predictor,
@@ -58,16 +63,11 @@ from tinyllama_tools.data.programs import (
     ask_costs,
     step_options,
 )
-from tinyllama_tools.models.ablations import (
-    Evidence,
-    Point,
-    find_evidence,
-    ratio_text,
-    shows_difference,
-)
+from tinyllama_tools.models.ablations import Evidence, Point, find_evidence, shows_difference
 from tinyllama_tools.models.bottlenecks import (
     ATTENTION,
     COPIES,
+    PRIORITIES,
     PRODUCTS,
     QKV,
     SWIGLU,
@@ -75,10 +75,10 @@ from tinyllama_tools.models.bottlenecks import (
     amdahl,
     fragmentation_share,
     launch_part,
+    memory_bound,
     rank_bottlenecks,
     recorded_part,
 )
-from tinyllama_tools.models.roofline import roofline_point, roofline_position
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 ANALYSIS = "bottleneck_analysis"
@@ -169,28 +169,21 @@ def planned_runs(options: Namespace) -> Plan:
     }
 
 
-# Steps to predict: variant, and sizes, batches and sequences (empty: all five, and each size's).
-SEQUENCES = "64,128,256,512,1024,2048,4096"
+# Steps to predict: sizes, batches and sequences (empty: all five, and each size's).
 FORECASTS = {
-    "own": ("baseline", "", "", ""),
-    "single": ("baseline", "", "1", ""),
-    "sequences": ("baseline", "tiny", "", SEQUENCES),
-    # attention that keeps no scores
-    "linear": ("sdpa", "tiny", "", SEQUENCES),
-    "medium": ("baseline", "medium", "1,2,4,8,16,32,64,128", ""),
+    "single": ("", "1", ""),
+    "sequences": ("tiny", "", "64,128,256,512,1024,2048,4096"),
+    "medium": ("medium", "1,2,4,8,16,32,64,128", ""),
 }
 
 
 def forecasts(predictor: Predictor, device: str) -> dict[str, list[CaseCost]]:
     """By the suite's formulas; SuiteError where it cannot answer."""
     every = ",".join(problem_sizes())
+    of = {"dtypes": "f32", "variants": "baseline"}
     return {
-        name: predictor(
-            step_options(
-                device, sizes=sizes or every, dtypes="f32", variants=variant, batch=batch, seq=seq
-            )
-        )
-        for name, (variant, sizes, batch, seq) in FORECASTS.items()
+        name: predictor(step_options(device, sizes=sizes or every, batch=batch, seq=seq, **of))
+        for name, (sizes, batch, seq) in FORECASTS.items()
     }
 
 
@@ -236,13 +229,7 @@ WORTHWHILE_MEMORY, NOT_SLOWER = 0.95, 0.98
 def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float:
     """Share of the components whose roofline is memory's; `left_out`: paths counted elsewhere."""
     points = summary["flops"]["roofline_data"]["points"]
-
-    def is_bound(name: str) -> bool:
-        # the optimizer moves parameters and multiplies nothing, whether or not it has a point
-        point = roofline_point(points, name)
-        return name == "optimizer" or (point is not None and point["bound"] == "memory")
-
-    bound = [c for c in summary["operators"]["components"] if is_bound(c["name"])]
+    bound = memory_bound(summary["operators"]["components"], points)
     return sum(c["percent"] for c in bound) - component_percent(bound, *left_out)
 
 
@@ -272,21 +259,16 @@ def planned_gain(measured: Ratio | None) -> float | None:
     return measured and (measured.median if shows_difference(measured) else 1.0)
 
 
-def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None, str]:
-    """Speedup of the step by less traffic, and what it rests on.
-
-    From the switches that the ablation measured, else by Amdahl's law.
-    """
+def traffic_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None, str]:
+    """Speedup of the step by less traffic, and what it rests on: the switches that an ablation
+    measured, else Amdahl's law."""
     found = evidence.speedups if evidence else {}
-    measured = {name: found[name] for name in ONE_PASS if name in found}
-    if measured:
-        text = ", ".join(f"{ratio_text(value)} with {name}" for name, value in measured.items())
-        return together([planned_gain(value) for value in measured.values()]), f"measured: {text}"
-    share, part = memory_bound_percent(summary, FLOP_GROUPS), recorded_part(summary)
-    if part is None:
-        return None, ""
-    speedup = amdahl(part * min(share, 100) / 100, HALF_THE_TRAFFIC)
-    return speedup, f"assumed: half the traffic, of {part * share:.1f} % of the step"
+    if measured := [name for name in ONE_PASS if name in found]:
+        gain = together([planned_gain(found[name]) for name in measured])
+        return gain, f"measured: {', '.join(measured)}"
+    part, share = recorded_part(summary), memory_bound_percent(summary, FLOP_GROUPS)
+    gain = None if part is None else amdahl(part * min(share, 100) / 100, HALF_THE_TRAFFIC)
+    return gain, f"assumed: half the traffic of {share:.1f} % of the recorded work"
 
 
 def compile_speedup(summary: Json, results: Path = RESULTS) -> Ratio | None:
@@ -370,17 +352,11 @@ def plan_values(findings: Findings) -> Json:
 
     overall, gain = expected(QKV, ATTENTION, SWIGLU), faster("version_2")
     compiled, precision = planned_gain(findings.compiled), faster("mixed_precision")
-    memory, ground = memory_gain(summary, evidence)
-    suspects = {
-        "QKV projection operations": component_percent(components, FLOP_GROUPS[0]),
-        "Attention score computation": component_percent(components, FLOP_GROUPS[1]),
-        "Feed-forward network": component_percent(components, FLOP_GROUPS[2]),
-        "Kernel launch overhead": operators["launch_overhead_percent"],
-        "Memory bandwidth": memory_bound_percent(summary, FLOP_GROUPS),
-    }
+    traffic, ground = traffic_gain(summary, evidence)
     top = operator_shares(operators)[:TOP]
     return {
         "top": [row | {"target": _target_of(row["name"])} for row in top],
+        **PRIORITIES,
         "ranking": ranking,
         "best": best,
         "phases": (expected(QKV, SWIGLU), expected(ATTENTION)),
@@ -393,12 +369,17 @@ def plan_values(findings: Findings) -> Json:
         "plan_box": plan_box,
         "targets": target_rows(runs, analysis, overall, gain),
         "equal_losses": equal_losses(runs),
-        "shares": group_shares(components),
         "allocations": fragmentation_share(summary),
-        "suspects": suspects,
+        "suspects": {
+            "QKV projection operations": component_percent(components, FLOP_GROUPS[0]),
+            "Attention score computation": component_percent(components, FLOP_GROUPS[1]),
+            "Feed-forward network": component_percent(components, FLOP_GROUPS[2]),
+            "Kernel launch overhead": operators["launch_overhead_percent"],
+            "Memory bandwidth": memory_bound_percent(summary, FLOP_GROUPS),
+        },
         "gains": {
             "Kernel fusion (reduce launches)": together([best[QKV], best[SWIGLU]]),
-            "Memory optimization (bandwidth)": memory,
+            "Memory optimization (bandwidth)": traffic,
             "Algorithmic optimization (attention)": best[ATTENTION],
             "Precision optimization (mixed precision)": precision,
         },
@@ -411,8 +392,6 @@ def plan_values(findings: Findings) -> Json:
             "Torch compile (automatic optimization)": compiled,
         },
         "realistic": overall if gain is None else gain,
-        "version_2_name": VERSION_2,
-        "position": roofline_position(summary["flops"]),
     }
 
 
@@ -425,34 +404,27 @@ def _target_of(name: str) -> str:
 SATURATED_GAIN = 1.10
 # What a doubling of the batch has to gain for more than the size's own to be recommended.
 BATCH_GAIN = 1.05
-SIZE_KEYS = {
-    "parameters": "model.total_parameters",
-    "peak": PEAK,
-    "mfu": MFU,
-    "intensity": INTENSITY,
-    "kernels": "operators.kernels_per_step",
-    "operators": "operators.operator_calls_per_step",
-}
+KERNELS, OPERATORS = "operators.kernels_per_step", "operators.operator_calls_per_step"
 
 
 def size_row(name: str, run: MeasuredRun) -> Json:
-    """The figures of a size. `rate`: model GFLOP a second; `distance`: intensity over that of the
-    ridge, below 1 the roofline is memory's."""
+    """What is computed of a size. `rate`: model GFLOP a second; `distance`: intensity over that of
+    the ridge, below 1 the roofline is memory's."""
     components = run("operators.components") or []
     top = max(components, key=lambda c: c["percent"], default={})
     flops, seconds = run("model.flops_per_step"), run.step_seconds
-    scores = run("memory.breakdown_at_peak.attention_scores")
-    found = {key: run(where) for key, where in SIZE_KEYS.items()}
-    return found | {
-        **{"name": name, "summary": run.summary, "speed": run.speed, "seconds": seconds},
+    scores, kernels = run("memory.breakdown_at_peak.attention_scores"), run(KERNELS)
+    return {
+        **{"name": name, "run": run, "peak": run(PEAK)},
+        "parameters": run("model.total_parameters"),
         "rate": flops / seconds / 1e9 if flops and seconds else None,
         "scores": share_of(scores, run("memory.peak_bytes")),
         **(group_shares(components) if components else {"attention": None, "ffn": None}),
         "core": component_percent(components, "attention/core") if components else None,
         "top": top.get("name"),
         "top_percent": top.get("percent"),
-        "launches": found["operators"] if found["kernels"] is None else found["kernels"],
-        "overhead": ratio(found["peak"], run("model.model_size_bytes")),
+        "launches": run(OPERATORS) if kernels is None else kernels,
+        "overhead": ratio(run(PEAK), run("model.model_size_bytes")),
         "distance": ratio(run(INTENSITY), run("flops.roofline_data.ridge_point_flops_per_byte")),
     }
 
@@ -469,40 +441,25 @@ def largest_fitting(found: Sequence[CaseCost]) -> CaseCost | None:
     return max(fitting, key=lambda cost: (cost.parameters, cost.name.batch), default=None)
 
 
-def sequence_values(predicted: Mapping[str, Sequence[CaseCost]]) -> Json:
-    """Growth of tiny's predicted peak over S, at its first and last three lengths, and the first
-    length at which attention without scores saves a tenth of it."""
-    lengths = [cost.name.seq for cost in predicted["sequences"]]
-    peaks = [cost.predicted_memory_bytes for cost in predicted["sequences"]]
-    without = [cost.predicted_memory_bytes for cost in predicted["linear"]]
-    pairs = zip(lengths, peaks, without, strict=True)
-    return {
-        "short_exponent": growth_exponent(lengths[:3], peaks[:3]),
-        "long_exponent": growth_exponent(lengths[-3:], peaks[-3:]),
-        "significant_seq": next((seq for seq, a, b in pairs if 1 - b / a >= 0.1), None),
-    }
-
-
 def size_values(findings: Findings) -> Json:
     """Of chapter 6."""
     predicted = findings.forecasts
     sizes = [size_row(name, run) for name, run in findings.sizes.items()]
     by_size = {size["name"]: size for size in sizes}
-    left_out = {r.size: r.failure or r.refusal for r in findings.results if not r.is_measured}
     # half, once and twice the worksheet's
     batches = [r for name, r in findings.runs.items() if re.match("baseline$|batch_", name)]
     batches.sort(key=lambda run: run("configuration.batch_size"))
-    medium = largest_fitting(predicted["medium"])
-    gain = ratio(batches[-1].speed, batches[-2].speed)
+    medium, gain = largest_fitting(predicted["medium"]), ratio(batches[-1].speed, batches[-2].speed)
     recommended = medium and medium.name.batch
     if medium and (gain is None or gain < BATCH_GAIN):
-        own = next(cost.name.batch for cost in predicted["own"] if cost.name.size == "medium")
-        recommended = min(medium.name.batch, own)
+        recommended = min(medium.name.batch, problem_sizes()["medium"]["batch"])
     target = by_size.get("medium") or sizes[-1]
     part = target["top_percent"] and min(target["top_percent"], 99.9) / 100
+    # tiny's over the three longest
+    peaks = [(cost.name.seq, cost.predicted_memory_bytes) for cost in predicted["sequences"][-3:]]
 
-    def exponent(key: str) -> float | None:
-        return growth_exponent([s["parameters"] for s in sizes], [s[key] for s in sizes])
+    def exponent(values: Sequence[float | None]) -> float | None:
+        return growth_exponent([size["parameters"] for size in sizes], values)
 
     def largest_by(key: str, sign: int = 1) -> str | None:
         return largest_of({s["name"]: s[key] and sign * s[key] for s in sizes})
@@ -511,34 +468,30 @@ def size_values(findings: Findings) -> Json:
         "sizes": sizes,
         "by_size": by_size,
         "all_sizes": [
-            {"cost": cost, "of": by_size.get(name), "reason": left_out.get(name, "")}
-            for cost in predicted["own"]
-            for name in [cost.name.size]
+            {"cost": r.cost, "of": by_size.get(r.size), "reason": r.failure or r.refusal}
+            for r in findings.results
         ],
-        "speed_exponent": exponent("speed"),
-        "peak_exponent": exponent("peak"),
+        "speed_exponent": exponent([size["run"].speed for size in sizes]),
+        "peak_exponent": exponent([size["peak"] for size in sizes]),
         "saturated": saturated(sizes),
         "batches": batches,
         "batch_gain": gain,
         "significant_size": next((s["name"] for s in sizes if (s["scores"] or 0) >= 10), None),
-        **sequence_values(predicted),
-        "most_used": largest_by("mfu"),
+        "seq_exponent": growth_exponent(*zip(*peaks, strict=True)),
+        "most_used": largest_of({size["name"]: size["run"](MFU) for size in sizes}),
         "most_core": largest_by("core"),
         "most_memory_bound": largest_by("distance", -1),
         "most_compute_bound": largest_by("distance"),
         "medium": medium,
         "recommended_batch": recommended,
-        "largest_models": [
-            ("as configured", largest_fitting(predicted["own"])),
-            ("at batch 1", largest_fitting(predicted["single"])),
-        ],
+        "largest_model": largest_fitting(predicted["single"]),
         "target": target,
         "halved": part and amdahl(part, 2.0),
-        "quick": [s["name"] for s in sizes if s["seconds"] and 50 * s["seconds"] <= 300],
+        "quick": [s["name"] for s in sizes if 50 * (s["run"].step_seconds or 300) <= 300],
     }
 
 
-def sheet_of(findings: Findings) -> Sheet:
+def sheet_of(findings: Findings) -> tuple[str, int]:
     """The page of whatever was measured; a size that was left out is a finding, no gap."""
     runs, results = findings.runs, findings.results
     missing = [
@@ -561,7 +514,7 @@ def sheet_of(findings: Findings) -> Sheet:
     )
 
 
-def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
+def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet.
 
     Raises TrainingError, SuiteError and OSError where it cannot be carried out at all; from the

@@ -1,38 +1,49 @@
-"""scripts/profile: all profilers in one go, and the report; also of saved or of two profiles."""
+"""scripts/profile: runs the training program with one profiler after the other and reports; also of
+saved or of two profiles. scripts/exercise makes its runs here as well."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.commands.training_runs import (
-    PROFILINGS,
-    MeasuredRun,
-    draw_timelines,
-    measure_all,
-    read_profiles,
-    was_interrupted,
-)
+import plotly.graph_objects as go
+
 from tinyllama_tools.commands.worksheet import page_of, ratio, shown
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
+    REFUSED_OPTIONS,
     RESULTS,
     Json,
+    made_by,
     problem_sizes,
+    read_json,
     run_folder,
     shown_path,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, positive, script_parser
-from tinyllama_tools.data.profiles import SAME_WORK, group_shares, merged, value_at, work_of
-from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.data.profiles import (
+    INTERRUPTED_REASON,
+    SAME_WORK,
+    SUMMARY,
+    MeasuredRun,
+    merged,
+    operator_shares,
+    read_profile,
+    was_interrupted,
+    work_of,
+)
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.models.ablations import Evidence, find_evidence
-from tinyllama_tools.models.bottlenecks import rank_bottlenecks
-from tinyllama_tools.models.roofline import roofline_position
+from tinyllama_tools.models.bottlenecks import PRIORITIES, rank_bottlenecks
 
 # What the program is given as it stands; batch and sequence left out are the size's own.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")
@@ -92,29 +103,161 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-OF_A_STEP = (
-    *("cpu_self_seconds", "cpu_total_seconds", "device_self_seconds"),
-    *("calls", "self_memory_bytes"),
-)
+# Runs of the program.
+
+LOG = "training_output.log"
+# `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
+WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
+MOST_NOTES = 10
+# The folder of each run in the whole, and the program's options for it. The FLOPS profiler makes
+# flops_analysis/ itself, so that its files lie where people look.
+PROFILINGS = {
+    "baseline_training": (),
+    "pytorch_profiling": ("--enable-pytorch-profiler", "--profile-operators"),
+    "memory_analysis": ("--profile-memory",),
+    ".": ("--enable-deepspeed-flops",),
+}
+# name of a run -> options of the program
+Plan = Mapping[str, Sequence[str]]
 
 
-def operator_shares(operators: Json) -> list[Json]:
-    """All operators, largest share first: the keys of the file's table, of one recorded step, and
-    `cpu_percent` of the host's time. The file's rows of one name, which shapes or stacks tell
-    apart, become one."""
-    named: dict[str, list[Json]] = {}
-    for row in operators["table"]:
-        named.setdefault(row["name"], []).append(row)
-    host = sum(row["cpu_self_seconds"] for row in operators["table"])
-    found = []
-    for name, rows in named.items():
-        of = {key: sum(row[key] or 0 for row in rows) / operators["steps"] for key in OF_A_STEP}
-        if rows[0]["device_self_seconds"] is None:
-            of["device_self_seconds"] = None
-        share = sum(row["share_percent"] for row in rows)
-        of_host = 100 * of["cpu_self_seconds"] * operators["steps"] / host if host else 0.0
-        found.append(of | {"name": name, "share_percent": share, "cpu_percent": of_host})
-    return sorted(found, key=lambda row: -row["share_percent"])
+def say(line: str) -> None:
+    """Progress, a line a step."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def warnings_in(output: str) -> list[str]:
+    """Lines that warn of something or report an error; at most MOST_NOTES, once each."""
+    lines = [line.strip() for line in output.splitlines() if WARNING.search(line.strip())]
+    return list(dict.fromkeys(lines))[:MOST_NOTES]
+
+
+def measure_all(
+    planned: Plan, program: TrainingProgram, folder: Path, page_folder: Path
+) -> dict[str, MeasuredRun]:
+    """Every run in turn, its files in `folder`/name; links are as seen from `page_folder`. What
+    fails keeps its reason; Ctrl-C leaves the rest. Summaries of an earlier call in these folders
+    stay until something is measured, and none longer.
+
+    Raises TrainingError where the program refuses what it was given before anything was measured.
+    """
+    runs = {
+        name: MeasuredRun(
+            name, command_line([*program.arguments, *given]), reason=INTERRUPTED_REASON
+        )
+        for name, given in planned.items()
+    }
+    is_measured = False
+    for number, (name, planned_run) in enumerate(list(runs.items()), start=1):
+        say(f"run {number} of {len(runs)}: {planned_run.command}")
+        target = folder / name
+        try:
+            done = program.run(planned[name], target)
+            target.mkdir(parents=True, exist_ok=True)
+            write_whole(target / LOG, done.output)
+            draw_timelines(target)
+        except KeyboardInterrupt:
+            break
+        except TrainingError as error:
+            if error.exit_status == REFUSED_OPTIONS and not is_measured:
+                raise
+            # what the program said last may have many lines
+            runs[name] = replace(planned_run, reason=" ".join(str(error).split()), exit_status=1)
+        else:
+            notes = warnings_in(done.output)
+            if done.exit_status:
+                notes.append(f"exit status {done.exit_status}: the loss was not finite")
+            runs[name] = replace(
+                planned_run,
+                summary=done.summary,
+                exit_status=done.exit_status,
+                reason="" if done.summary else f"no {SUMMARY} was written",
+                link=Path(os.path.relpath(target, page_folder)).as_posix(),
+                seconds=done.seconds,
+                notes=notes,
+            )
+        if runs[name].summary and not is_measured:
+            is_measured = True
+            # those of an earlier call are not of this one
+            for other in planned.keys() - {name}:
+                (folder / other / SUMMARY).unlink(missing_ok=True)
+        if runs[name].reason:
+            say(f"   not measured: {runs[name].reason}")
+    return runs
+
+
+def read_profiles(folder: Path) -> Json:
+    """One summary of a folder of scripts/profile or of a single run; BadProfileError where there is
+    none, or one is damaged."""
+    places = [folder / name for name in PROFILINGS]
+    found = [read_profile(place) for place in places if (place / SUMMARY).exists()]
+    return merged(found or [read_profile(folder)])
+
+
+TIMELINE, PAGE = "memory_timeline.json", "memory_timeline.html"
+# differ in lightness, so that they differ in print as well
+PHASE_COLOURS = {
+    "data_loading": "#d9d2c0",
+    "forward": "#eef4fb",
+    "backward": "#cfdcec",
+    "optimizer": "#f6e3c5",
+    "evaluation": "#dcecd9",
+    "other": "#ffffff",
+}
+
+
+def timeline_figure(timeline: Json) -> go.Figure:
+    """Phases as bands, the curve of the live bytes, and its peak with bytes and component."""
+    events, phases = timeline["events"], timeline["phases"]
+    start = min([events[0][0], *(phase["begin_seconds"] for phase in phases)])
+    times = [(seconds - start) * 1e3 for seconds, *_ in events]
+    live = [live_bytes / 2**20 for _, live_bytes, *_ in events]
+    places = [f"{component}, {phase.replace('_', ' ')}" for *_, phase, component in events]
+    figure = go.Figure()
+    known: set[str | int] = set()
+    for phase in phases:
+        begin, end = ((phase[f"{k}_seconds"] - start) * 1e3 for k in ("begin", "end"))
+        name, step = phase["phase"], phase["step"]
+        how = {"fillcolor": PHASE_COLOURS[name], "line_width": 0, "layer": "below"}
+        legend = {"name": name.replace("_", " "), "showlegend": name not in known}
+        figure.add_vrect(x0=begin, x1=end, **how, **legend)
+        if step not in known:
+            line = {"line": {"dash": "dot", "width": 1}, "annotation_position": "top right"}
+            figure.add_vline(x=begin, annotation_text=f"step {step}", **line)
+        known |= {name, step}
+    curve = {"shape": "hv", "color": "#12395c"}
+    figure.add_scatter(
+        x=times, y=live, text=places, line=curve, fill="tozeroy", name="live tensors"
+    )
+    peak = max(range(len(live)), key=live.__getitem__)
+    text = f"peak {live[peak]:.2f} MiB: {places[peak]}"
+    dot = {"size": 10, "color": "#a01818"}
+    figure.add_scatter(x=[times[peak]], y=[live[peak]], mode="markers", marker=dot, name=text)
+    figure.update_layout(
+        title=f"Memory of live tensors, steps {timeline['first_step']} to {timeline['last_step']}",
+        xaxis_title="time (ms)",
+        yaxis_title="live tensors (MiB)",
+        plot_bgcolor="white",
+    )
+    return figure
+
+
+def draw_timelines(folder: Path) -> list[Path]:
+    """A page beside each timeline in the folder and its own; none where nothing was allocated.
+
+    BadInputError for a file that is none."""
+    pages = []
+    for path in (*folder.glob(TIMELINE), *sorted(folder.glob(f"*/{TIMELINE}"))):
+        with made_by("tiny_llama_train --profile-memory", path):
+            timeline, _ = read_json(path)
+            page = timeline_figure(timeline).to_html() if timeline["events"] else ""
+        if page:
+            write_whole(path.with_name(PAGE), page)
+            pages.append(path.with_name(PAGE))
+    return pages
+
+
+# Pages.
 
 
 def report_text(
@@ -127,34 +270,19 @@ def report_text(
 ) -> str:
     """What REPORT holds, of the summary of a folder of profiles. `runs`: those that made it, by
     `command`; none where it was read."""
-    operators = summary["operators"]
-    readings, breakdown = (
-        {name.replace("_", " "): found for name, found in of.items() if found}
-        for key in ("device_sampling.readings", "summary.breakdown")
-        for of in [value_at(summary, key) or {}]
-    )
     return page_of(
         "profile_report.md.j2",
         summary=summary,
+        of=MeasuredRun("", "", summary),
         top=top,
         place=shown_path(folder),
         runs=list(runs),
         command=command,
-        readings=readings,
-        breakdown=breakdown,
-        shares=operator_shares(operators) if operators else [],
-        shapes=sorted(
-            (row for row in (operators or {}).get("table", []) if row.get("input_shapes")),
-            key=lambda row: -row["share_percent"],
-        ),
-        parts=group_shares(operators["components"]) if operators else {},
         ranking=rank_bottlenecks(summary, ablation),
         ablation=ablation,
-        position=roofline_position(summary["flops"]),
+        **PRIORITIES,
     )
 
-
-# Two profiles side by side.
 
 Seconds = Mapping[str, float]
 
@@ -188,31 +316,32 @@ def component_seconds(operators: Json) -> Seconds:
     }
 
 
-# Label, keys of which the first that holds a value counts, unit.
+# Beside the step.
 COMPARED = (
-    ("step", ("summary.plain_average_step_seconds", "summary.average_step_seconds"), "ms"),
-    ("forward", ("summary.average_forward_seconds",), "ms"),
-    ("backward", ("summary.average_backward_seconds",), "ms"),
-    ("optimizer", ("summary.average_optimizer_seconds",), "ms"),
-    ("peak memory", ("summary.peak_memory_bytes",), "MiB"),
-    ("operators a step", ("operators.operator_calls_per_step",), ""),
-    ("kernels a step", ("operators.kernels_per_step",), ""),
+    ("forward", "summary.average_forward_seconds", "ms"),
+    ("backward", "summary.average_backward_seconds", "ms"),
+    ("optimizer", "summary.average_optimizer_seconds", "ms"),
+    ("peak memory", "summary.peak_memory_bytes", "MiB"),
+    ("operators a step", "operators.operator_calls_per_step", ""),
+    ("kernels a step", "operators.kernels_per_step", ""),
 )
 SAME_DEVICE = ("device.name", "device.backend", "threads")
 
 
 def comparison_text(a: Path, b: Path) -> str:
     """The page of two folders of profiles."""
-    sides = [read_profiles(a), read_profiles(b)]
+    sides = [MeasuredRun("", "", read_profiles(folder)) for folder in (a, b)]
     conditions = [
-        work_of(side) | {key: value_at(side["context"], key) for key in SAME_DEVICE}
+        work_of(side.summary) | {key: side(f"context.{key}") for key in SAME_DEVICE}
         for side in sides
     ]
-    rows = []
-    for label, names, unit in COMPARED:
-        found = [next((v for n in names if (v := value_at(s, n))), None) for s in sides]
-        rows.append((label, *(shown(value, unit) for value in found), shown(ratio(*found), "x")))
-    both = [side["operators"] for side in sides]
+    values = [("step", [side.step_seconds for side in sides], "ms")]
+    values += [(label, [side(key) for side in sides], unit) for label, key, unit in COMPARED]
+    rows = [
+        (label, *(shown(value, unit) for value in found), shown(ratio(*found), "x"))
+        for label, found, unit in values
+    ]
+    both = [side("operators") for side in sides]
     return page_of(
         "profile_comparison.md.j2",
         places=[shown_path(folder) for folder in (a, b)],

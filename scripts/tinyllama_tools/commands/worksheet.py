@@ -10,18 +10,19 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllama_tools.core.app import INTERRUPTED, Json
 from tinyllama_tools.core.text import cell, markdown_table, template
-from tinyllama_tools.data.profiles import TIMELINE_PAGE
-from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS
-from tinyllama_tools.models.roofline import POSITIONS
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.training_runs import MeasuredRun, Plan, Runs
+from tinyllama_tools.data.profiles import (
+    MeasuredRun,
+    Runs,
+    group_shares,
+    operator_shares,
+    was_interrupted,
+)
+from tinyllama_tools.models.roofline import POSITIONS, roofline_position
 
 TEMPLATES = Path(__file__).parent / "templates"
 # MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
@@ -198,14 +199,13 @@ def ranges(rows: Iterable[tuple[str, float, float, str, float | None]]) -> str:
 
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    *(shown, figures, listing, ratio, share_of),
-    *(box, tick, largest, criteria, within, ranges),
+    *(shown, figures, listing, ratio, share_of, box, tick, largest, criteria, within, ranges),
+    *(group_shares, operator_shares, roofline_position),
 )
 HELPERS: dict[str, Any] = {
     **{function.__name__: function for function in FUNCTIONS},
-    **{"MFU": MFU, "INTENSITY": INTENSITY, "PEAK": PEAK, "timeline_page": TIMELINE_PAGE},
-    **{"positions": POSITIONS, "quadrants": QUADRANTS, "high_impact": HIGH_IMPACT},
-    "configuration": CONFIGURATION,
+    **{"MFU": MFU, "INTENSITY": INTENSITY, "PEAK": PEAK},
+    **{"positions": POSITIONS, "configuration": CONFIGURATION},
 }
 
 
@@ -223,16 +223,7 @@ def page_of(name: str, **values: Any) -> str:  # noqa: ANN401
     return "\n".join(lines).strip() + "\n"
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A worksheet in Markdown, empty where no run left any figure, and the exit status of the
-    command that made it."""
-
-    page: str
-    exit_status: int = 0
-
-
-def missing_of(runs: Runs, wanted: Plan) -> list[str]:
+def missing_of(runs: Runs, wanted: Mapping[str, Sequence[str]]) -> list[str]:
     """Why runs lack the parts wanted of their summaries, a text each; empty where nothing is."""
     found = [f"{name}: {runs[name].reason}" for name in wanted if runs[name].reason]
     return found + [
@@ -251,17 +242,16 @@ def make_sheet(
     also: Sequence[MeasuredRun] = (),
     interrupted: bool = False,
     **values: Any,  # noqa: ANN401
-) -> Sheet:
-    """Of a template in templates/, which sees `runs` by their names too, `missing` and `values`.
+) -> tuple[str, int]:
+    """The worksheet in Markdown, empty where no run left any figure, and the command's exit status.
 
-    `also`: runs that do not decide the exit status. Where anything is missing only the head of the
-    page and the table of runs is made.
+    Its template in templates/ sees `runs` by their names too, `missing` and `values`. `also`: runs
+    that do not decide the exit status. Where anything is missing only the head of the page and the
+    table of runs is made.
     """
     every = (*runs.values(), *also)
     first = next((run.summary for run in every if run.summary), None)
     about = {**runs, "every": every, "missing": missing, "summary": first}
     page = page_of(name, **about, **values) if first else ""
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1
-    if interrupted or any(run.is_interrupted for run in runs.values()):
-        status = INTERRUPTED
-    return Sheet(page, status)
+    return page, INTERRUPTED if interrupted or was_interrupted(runs) else status

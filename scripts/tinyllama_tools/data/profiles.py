@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,11 @@ from tinyllama_tools.data.names import (
 )
 
 SUMMARY = "performance_summary.json"
-TIMELINE, TIMELINE_PAGE = "memory_timeline.json", "memory_timeline.html"
 SCHEMA = PROJECT / "results/training_schema.json"
 # Of work_of(): different here, two profiles are not two versions of the same work.
 SAME_WORK = (
-    "ranks",
-    "size",
-    "batch_size",
-    "seq_len",
-    "dtype",
-    "gradient_accumulation_steps",
-    "vocab_size",
-    "hidden_dim",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "intermediate_dim",
+    *("ranks", "size", "batch_size", "seq_len", "dtype", "gradient_accumulation_steps"),
+    *("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim"),
 )
 
 
@@ -51,12 +41,10 @@ class BadProfileError(BadInputError):
     """No usable profile; the message names the file, what is wrong with it and what to do."""
 
 
-def check_summary(summary: object, path: Path) -> Json:
-    """The summary, if it is one; BadProfileError naming `path` and the key that is wrong."""
-    problem = schema_problem(summary, SCHEMA)
-    if problem or not isinstance(summary, dict):
+def check_summary(summary: Json, path: Path) -> None:
+    """BadProfileError naming `path` and the key that is wrong."""
+    if problem := schema_problem(summary, SCHEMA):
         raise BadProfileError(f"{path}: {problem}; profile again, or name another folder")
-    return summary
 
 
 def read_profile(folder: Path) -> Json:
@@ -66,7 +54,8 @@ def read_profile(folder: Path) -> Json:
         document, _ = read_json(path)
     except BadInputError as error:
         raise BadProfileError(f"{error} (tiny_llama_train and scripts/profile write it)") from error
-    return check_summary(document, path)
+    check_summary(document, path)
+    return document
 
 
 def work_of(summary: Json) -> Json:
@@ -81,11 +70,71 @@ def value_at(document: Any, key: str) -> Any:  # noqa: ANN401
     return document
 
 
-def step_times(summary: Json | None, *, profiled: bool) -> list[float]:
-    """Seconds of the steps that a profiler touched, or that none did, without the first step, which
-    is in no average."""
-    steps = (summary or {}).get("steps") or []
-    return [s["time_seconds"] for s in steps if s["step"] > 1 and s["profiled"] == profiled]
+def plain_steps(steps: Sequence[Json]) -> list[Json]:
+    """Those that no profiler touched, without the first, which is in no average."""
+    return [step for step in steps[1:] if not step["profiled"]]
+
+
+def median(steps: Sequence[Json], key: str) -> float | None:
+    """Of a key of the steps; None where none has it."""
+    values = [step[key] for step in steps if step[key] is not None]
+    return statistics.median(values) if values else None
+
+
+INTERRUPTED_REASON = "interrupted"
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a run left behind; called with a dotted key it gives the summary's value, or None.
+
+    `summary`: None where nothing was measured, for this `reason`. `seconds`: of the process.
+    `notes`: warnings that it printed. `link`: its folder as the page refers to it.
+    """
+
+    name: str
+    command: str
+    summary: Json | None = None
+    exit_status: int = 0
+    reason: str = ""
+    link: str = ""
+    seconds: float | None = None
+    notes: Sequence[str] = ()
+
+    def __call__(self, key: str) -> Any:  # noqa: ANN401
+        return value_at(self.summary, key)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, or came before it."""
+        return self.reason == INTERRUPTED_REASON
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every planned step was made and the loss stayed finite."""
+        wanted, done = self("configuration.num_steps"), self("summary.steps_completed")
+        return self.exit_status == 0 and done is not None and done == wanted
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median of the plain steps; of all where there is none."""
+        plain = plain_steps(self("steps") or [])
+        return median(plain, "time_seconds") or self("summary.median_step_seconds")
+
+    @property
+    def speed(self) -> float | None:
+        """Samples a second, of the median step."""
+        micro = self("configuration.gradient_accumulation_steps") or 1
+        samples = (self("configuration.batch_size") or 0) * micro
+        return samples / self.step_seconds if samples and self.step_seconds else None
+
+
+Runs = Mapping[str, MeasuredRun]
+
+
+def was_interrupted(runs: Runs) -> bool:
+    """Whether Ctrl-C ended the measuring."""
+    return any(run.is_interrupted for run in runs.values())
 
 
 # what each profiler adds to a summary
@@ -98,11 +147,6 @@ def merged(summaries: Sequence[Json]) -> Json:
     return summaries[0] | found
 
 
-def median(values: Sequence[float]) -> float | None:
-    """None of none."""
-    return statistics.median(values) if values else None
-
-
 def component_percent(components: Sequence[Json], *paths: str) -> float:
     """Share of these component paths and all below them; 0 where the profile has none."""
     names = tuple(f"{path}/" for path in paths)
@@ -113,6 +157,31 @@ def group_shares(components: Sequence[Json]) -> dict[str, float]:
     """Attention, FFN and everything else, in percent of the recorded work."""
     found = {name: component_percent(components, name) for name in ("attention", "ffn")}
     return {**found, "other": sum(c["percent"] for c in components) - sum(found.values())}
+
+
+OF_A_STEP = (
+    *("cpu_self_seconds", "cpu_total_seconds", "device_self_seconds"),
+    *("calls", "self_memory_bytes"),
+)
+
+
+def operator_shares(operators: Json) -> list[Json]:
+    """All operators, largest share first: the keys of the file's table, of one recorded step, and
+    `cpu_percent` of the host's time. The file's rows of one name, which shapes or stacks tell
+    apart, become one."""
+    named: dict[str, list[Json]] = {}
+    for row in operators["table"]:
+        named.setdefault(row["name"], []).append(row)
+    host = sum(row["cpu_self_seconds"] for row in operators["table"])
+    found = []
+    for name, rows in named.items():
+        of = {key: sum(row[key] or 0 for row in rows) / operators["steps"] for key in OF_A_STEP}
+        if rows[0]["device_self_seconds"] is None:
+            of["device_self_seconds"] = None
+        share = sum(row["share_percent"] for row in rows)
+        of_host = 100 * of["cpu_self_seconds"] * operators["steps"] / host if host else 0.0
+        found.append(of | {"name": name, "share_percent": share, "cpu_percent": of_host})
+    return sorted(found, key=lambda row: -row["share_percent"])
 
 
 # A training run as a case of stored results.
@@ -141,29 +210,18 @@ def is_training_summary(document: Json) -> bool:
     return document.get("program") == PROGRAM
 
 
-def _compared_steps(steps: Sequence[Json], path: Path) -> tuple[list[Json], list[str]]:
-    """The steps that count, and what to know of the choice."""
-    if not steps:
-        raise bad_file(path, "has no step", MEASURE_AGAIN)
-    later = steps[1:]
-    plain = [step for step in later if not step["profiled"]]
-    if plain:
-        return plain, []
-    if later:
-        return later, [f"{path}: every step was profiled, so times contain what profilers add"]
-    return list(steps), [f"{path}: its only step is the first, which warms up"]
-
-
-def _median(steps: Sequence[Json], key: str) -> float | None:
-    return median([step[key] for step in steps if step[key] is not None])
-
-
 def read_training(document: Json, path: Path) -> StoredRun:
-    """`training/step` and its phases, medians over the steps that no profiler touched, without the
-    first. BadInputError naming file and key of a summary that is not like its schema."""
+    """`training/step` and its phases, medians over the plain steps, else over what there is, with a
+    warning. BadInputError naming file and key of a summary that is not like its schema."""
     check_summary(document, path)
-    steps, warnings = _compared_steps(document["steps"], path)
-    seconds = _median(steps, "time_seconds")
+    if not (steps := document["steps"]):
+        raise bad_file(path, "has no step", MEASURE_AGAIN)
+    compared, warnings = plain_steps(steps) or steps[1:] or steps, []
+    if len(steps) == 1:
+        warnings.append(f"{path}: its only step is the first, which warms up")
+    elif compared[0]["profiled"]:
+        warnings.append(f"{path}: every step was profiled, so times contain what profilers add")
+    seconds = median(compared, "time_seconds")
     if not seconds:
         raise bad_file(
             path, f"time_seconds of a step is {seconds}, must be positive", MEASURE_AGAIN
@@ -173,10 +231,10 @@ def read_training(document: Json, path: Path) -> StoredRun:
         for name, (key, size) in COUNTERS.items()
         if (value := value_at(document, key)) is not None
     }
-    cases = {TRAINING_STEP: StoredCase(seconds, len(steps), counters)}
+    cases = {TRAINING_STEP: StoredCase(seconds, len(compared), counters)}
     for phase in TRAINING_PHASES:
-        if value := _median(steps, f"{phase}_seconds"):
-            cases[training_case(phase)] = StoredCase(value, len(steps))
+        if value := median(compared, f"{phase}_seconds"):
+            cases[training_case(phase)] = StoredCase(value, len(compared))
     if document["summary"]["interrupted"]:
         warnings.append(f"{path}: the run was interrupted")
     return StoredRun(

@@ -9,21 +9,14 @@ part of everything), so neither shares nor speedups may be added up or multiplie
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import component_percent, value_at
-from tinyllama_tools.models.ablations import (
-    BASELINE,
-    Cell,
-    Evidence,
-    Point,
-    Study,
-    ratio_text,
-    shows_difference,
-)
+from tinyllama_tools.models.ablations import Evidence, ratio_text, shows_difference
+from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import Ratio
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
@@ -59,6 +52,8 @@ QUADRANTS = {
     3: "Low Impact, Low Effort (Priority 3)",
     4: "Low Impact, High Effort (Priority 4 - Skip)",
 }
+# what bottlenecks.md.j2 shows beside the ranking
+PRIORITIES = {"quadrants": QUADRANTS, "high_impact": HIGH_IMPACT}
 
 
 def amdahl(share: float, factor: float) -> float:
@@ -95,6 +90,17 @@ def recorded_part(summary: Json) -> float | None:
         return 1.0
     launches = launch_part(summary)
     return None if launches is None else 1 - launches
+
+
+def memory_bound(components: Sequence[Json], points: Sequence[Json]) -> list[Json]:
+    """Components whose roofline is memory's; the optimizer, which moves parameters and multiplies
+    nothing, whether or not it has a point."""
+
+    def is_bound(name: str) -> bool:
+        point = roofline_point(points, name)
+        return name == "optimizer" or (point is not None and point["bound"] == "memory")
+
+    return [component for component in components if is_bound(component["name"])]
 
 
 def fragmentation_share(summary: Json) -> float | None:
@@ -201,7 +207,7 @@ class Bottleneck:
     """One category, judged. None is what the profile does not say.
 
     `expected_speedup` and `upper_bound`: of the whole step, by Amdahl's law. `measured`: of the
-    whole step with a switch, where an ablation measured one. `priority`: 1 is to be done first.
+    whole step with a switch, where an ablation measured one.
     """
 
     name: str
@@ -215,7 +221,6 @@ class Bottleneck:
     expected_speedup: float | None
     upper_bound: float | None
     measured: tuple[str, Ratio] | None
-    priority: int = 0
 
     @property
     def measured_text(self) -> str | None:
@@ -276,85 +281,35 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
         best, share = found.best_known_speedup or 0.0, found.share_percent or 0.0
         return not found.is_worthwhile, quadrant, -best, -share
 
-    ordered = sorted((judged(*category) for category in CATEGORIES), key=urgency)
-    return [replace(found, priority=rank) for rank, found in enumerate(ordered, start=1)]
+    return sorted((judged(*category) for category in CATEGORIES), key=urgency)
 
 
-# How much memory each of the workshop's four optimizations saves: measured, or at most.
+# How much memory each of the workshop's four optimizations saves at most.
 FLASH, CHECKPOINTING = "Flash Attention", "Gradient Checkpointing"
 MIXED, FUSION = "Mixed Precision (FP16/BF16)", "Kernel Fusion"
-# Rows of the ablation, and types, that are the optimization, of which the one that saves most
-# counts. Of mixed precision the first that was measured: autocast is what the workshop means; a
-# type of its own serves where that was not measured.
-FUSED = ("fused_swiglu", "fused_norm", "fused_rotary", "fused_loss", "qkv", "gate_up")
-OPTIMIZATIONS: dict[str, Sequence[tuple[str, str]]] = {
-    FLASH: (("fused_attention", ""), ("sdpa", "")),
-    CHECKPOINTING: (("checkpoint", ""),),
-    MIXED: [(BASELINE, dtype) for dtype in ("amp_bf16", "amp_f16", "bf16", "f16")],
-    FUSION: [(name, "") for name in FUSED],
-}
-PEAK = "peak_memory_MiB"
 # Components whose intermediate tensors a fused kernel keeps to itself.
 FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
 
 
-@dataclass(frozen=True)
-class Effect:
-    """What an optimization saves of the peak, in bytes. `basis`: how this is known.
-    `saved_percent`: of a profile's peak."""
-
-    name: str
-    saved_bytes: float
-    basis: str
-    saved_percent: float = 0.0
-
-
-def ranked(effects: Iterable[Effect]) -> list[Effect]:
-    """Most memory saved first."""
-    return sorted(effects, key=lambda effect: -effect.saved_bytes)
-
-
-def effects_by_shares(memory: Json, layers: int) -> list[Effect]:
-    """Upper bounds from the memory at the peak, all in bytes."""
+def memory_effects(summary: Json) -> list[Json]:
+    """Upper bounds from the memory at the peak, most first: `name`, `saved_bytes`, `saved_percent`
+    of the peak, and `basis`, what it would save all of."""
+    memory, layers = summary["memory"], summary["configuration"]["n_layers"]
     peak, components = memory["breakdown_at_peak"], memory["component_activation_bytes"]
     scores, kept = peak["attention_scores"], peak["activations"] + peak["attention_scores"]
     fused = sum(components.get(name, 0) for name in FUSED_COMPONENTS)
     but_one = f"activations and scores of all but one of {layers} layers"
-    return [
-        Effect(FLASH, scores, "bound: all attention scores"),
-        Effect(CHECKPOINTING, kept * (1 - 1 / layers), f"bound: {but_one}"),
-        Effect(MIXED, kept / 2, "bound: half of activations and scores"),
-        Effect(FUSION, fused, f"bound: activations of {', '.join(FUSED_COMPONENTS)}"),
+    found = (
+        (FLASH, scores, "all attention scores"),
+        (CHECKPOINTING, kept * (1 - 1 / layers), but_one),
+        (MIXED, kept / 2, "half of activations and scores"),
+        (FUSION, fused, f"activations of {', '.join(FUSED_COMPONENTS)}"),
+    )
+    rows = [
+        {
+            **{"name": name, "saved_bytes": size, "basis": f"at most {basis}"},
+            "saved_percent": 100 * size / memory["peak_bytes"],
+        }
+        for name, size, basis in found
     ]
-
-
-def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
-    """Of those optimizations that the study measured at this point."""
-
-    def measured(row: str, dtype: str) -> Cell | None:
-        cell = study.get(row, replace(point, dtype=dtype or point.dtype))
-        return cell if cell and cell.can_run and cell.counter(PEAK) is not None else None
-
-    found, before = [], measured(BASELINE, "")
-    for name, places in OPTIMIZATIONS.items() if before else ():
-        effects = [
-            Effect(
-                name,
-                (before.counter(PEAK) - cell.counter(PEAK)) * 2**20,
-                f"measured: `{dtype or row}` at {cell.point.title}",
-            )
-            for row, dtype in places
-            if (cell := measured(row, dtype))
-        ]
-        found += effects[:1] if name == MIXED else ranked(effects)[:1]
-    return found
-
-
-def known_effects(summary: Json, evidence: Evidence | None) -> list[Effect]:
-    """Ranked; of an ablation of this device and shape that measured all four, else bounds."""
-    memory = summary["memory"]
-    found = effects_by_ablation(evidence.study, evidence.point) if evidence else []
-    if len(found) < len(OPTIMIZATIONS):
-        found = effects_by_shares(memory, summary["configuration"]["n_layers"])
-    peak = memory["peak_bytes"]
-    return ranked(replace(e, saved_percent=100 * e.saved_bytes / peak) for e in found)
+    return sorted(rows, key=lambda row: -row["saved_bytes"])
