@@ -300,6 +300,7 @@ class PlayedProgram:
     changes: Mapping[str, Any] = field(default_factory=dict)
     refuses: Mapping[str, str] = field(default_factory=dict)
     interrupt_after: int = 10**9
+    gpu: bool = False
     exit_status: int = 0
     calls: list[list[str]] = field(default_factory=list)
 
@@ -312,7 +313,7 @@ class PlayedProgram:
                 if log is not None:
                     log.write_text(f"{message}\n", encoding="utf-8")
                 raise TrainingError(f"tiny_llama_train: {message}", 2)
-        summary = changed(summary_of([*self.arguments, *options]), self.changes)
+        summary = changed(summary_of([*self.arguments, *options], gpu=self.gpu), self.changes)
         write_profile(folder, summary)
         means, count = summary["summary"], len(summary["steps"])
         said = "".join(f"Step {n}/{count}: Loss = 6.9\n" for n in range(1, count + 1))

@@ -8,11 +8,10 @@ and figures by hand.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
-from argparse import Namespace
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +20,26 @@ import pytest
 import tools
 from fake_training import (
     GIB,
-    PROFILER_OPTIONS,
     STORED,
     PlayedPredictor,
     PlayedProgram,
-    changed,
     made_up_summary,
     operator_table,
     step_cost,
-    summary_of,
 )
-from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3, profile
-from tinyllama_tools.commands.exercise import parse_options
-from tinyllama_tools.commands.study import SizeRun
+from tinyllama_tools.commands import exercise_2, exercise_3, profile
+from tinyllama_tools.commands.study import PROFILES
 from tinyllama_tools.commands.worksheet import growth_exponent, holds
-from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
-from tinyllama_tools.data.profiles import MeasuredRun
-from tinyllama_tools.data.programs import SuiteError
+from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.data.programs import SuiteError, TrainingRun
 from tinyllama_tools.models.ablations import Evidence, Point, Study
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
+from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # keys as of changed(), by name of a run, of a size, `analysis` of exercise 3, or EVERY run
 Changes = Mapping[str, Any]
 OfRuns = Mapping[str, Changes]
 EVERY = ""
 MB = 2**20
-EXERCISES = {1: exercise_1, 2: exercise_2, 3: exercise_3}
 # runs and sizes of exercise 2 and 3
 BATCHES = tuple(f"memory_analysis_bs{size}" for size in (4, 8, 16))
 LENGTHS = tuple(f"memory_seq{size}" for size in (64, 128, 256, 512))
@@ -63,7 +56,7 @@ PEAK, LOSS = "summary.peak_memory_bytes", "summary.final_loss"
 AT_PEAK = "memory.breakdown_at_peak"
 SCORES, KEPT = f"{AT_PEAK}.attention_scores", f"{AT_PEAK}.activations"
 AFTER, BEFORE = "memory.live_bytes_after_steps", "memory.baseline_bytes"
-PHASE, WHERE = "memory.peak_phase", "memory.peak_component"
+WHERE = "memory.peak_component"
 FORWARD, BACKWARD = "memory.forward_peak_bytes", "memory.backward_peak_bytes"
 SPREAD, OVERHEAD = "memory.peak_to_average", "summary.operator_profiling_overhead_percent"
 HELD, HUGE = "memory.fragmentation.held_bytes", 10**9
@@ -77,54 +70,67 @@ NULLS: Changes = {
 # Exercises that nobody measured, and worksheets read as a person would.
 
 
-@functools.cache
-def played(given: tuple[str, ...], gpu: bool) -> Json:
-    """The summary of a made-up run."""
-    return summary_of(given, gpu=gpu)
+class ChangedProgram(PlayedProgram):
+    """Each run with the changes of its name."""
+
+    of_runs: OfRuns
+
+    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
+        name = "analysis" if exercise_3.ANALYSIS in folder.parts else folder.name
+        if name == PROFILES:
+            name = next(option for option in options if "size" in option).removeprefix("--size=")
+        self.changes = {**self.of_runs.get(EVERY, {}), **self.of_runs.get(name, {})}
+        return super().run(options, folder, log)
 
 
-def options(number: int) -> Namespace:
-    return parse_options([str(number)])
+def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[int, str]:
+    """Exit status and page."""
+    output = folder / f"exercise_{number}.md"
+    arguments = [str(number), "-o", str(output), "--max-minutes=100", *more]
+    status = tools.exercise(arguments, program=program)
+    return status, output.read_text(encoding="utf-8") if output.exists() else ""
 
 
-def measured(number: int, changes: OfRuns, *, gpu: bool = False) -> dict[str, MeasuredRun]:
-    """The runs of an exercise."""
-    found = {}
-    for name, given in EXERCISES[number].planned_runs(options(number)).items():
-        part = "analysis" if name.startswith(exercise_3.ANALYSIS) else name
-        of = {**changes.get(EVERY, {}), **changes.get(part, {})}
-        summary = changed(played(tuple(given), gpu), of)
-        found[name] = MeasuredRun(name, " ".join(given), summary, link=name, seconds=1.0)
-    return found
+def sheet(number: int, of_runs: OfRuns | None = None, *, gpu: bool = False) -> str:
+    """The page of made-up runs with tiny, small and medium."""
+    program = ChangedProgram(gpu=gpu)
+    program.of_runs = of_runs or {}
+    with tempfile.TemporaryDirectory() as folder:
+        return run(number, Path(folder), program)[1]
 
 
-@functools.cache
-def forecasts(free_bytes: int = 40 * GIB) -> Mapping[str, Any]:
-    return exercise_3.forecasts(PlayedPredictor(free_bytes), "auto")
+def predict(monkeypatch: pytest.MonkeyPatch, gib: float) -> None:
+    """On a machine with so much memory."""
+    played = PlayedPredictor(gib * GIB)
+    monkeypatch.setattr(exercise_3, "ask_costs", lambda _, options: played(options))
 
 
-def findings(changes: OfRuns, *, gpu: bool = False, **others: object) -> exercise_3.Findings:
-    """Exercise 3's, with tiny, small and medium."""
-    results = []
-    for size in problem_sizes():
-        result: Json = {"refusal": "predicted peak memory is too large"}
-        if size in NAMES:
-            given = (f"--size={size}", "--num-steps=20", *PROFILER_OPTIONS)
-            summary = changed(played(given, gpu), changes.get(size, {}))
-            result = {"folder": Path(size), "summary": summary}
-        results.append(SizeRun(size, step_cost(size), 20, **result))
-    known = {"forecasts": forecasts(), "results": results} | others
-    return exercise_3.Findings(measured(3, changes, gpu=gpu), **known)
+def know(monkeypatch: pytest.MonkeyPatch, evidence: Evidence, compiled: Ratio) -> None:
+    """What an ablation measured, and torch.compile's speedup."""
+    monkeypatch.setattr(exercise_3, "find_evidence", lambda *_: evidence)
+    monkeypatch.setattr(exercise_3, "compile_speedup", lambda *_: compiled)
 
 
-def sheet(number: int, changes: OfRuns | None = None, **others: object) -> str:
-    """The page of made-up runs; that of exercise 2 without a longest sequence."""
-    if number == 3:
-        return exercise_3.sheet_of(findings(changes or {}, **others))[0]
-    runs = measured(number, changes or {}, **others)
-    if number == 1:
-        return exercise_1.sheet_of(runs)[0]
-    return exercise_2.sheet_of(runs, options(2), reason="not asked")[0]
+def played_limits(asked: list[list[str]], error: BaseException | None = None) -> Callable:
+    """In place of ask_json()."""
+
+    def answer_of(_: Path, options: list[str]) -> Json:
+        asked.append(list(options))
+        if error:
+            raise error
+        row = {"largest": 2048, "predicted_memory_bytes": 2**33, "skip_reason": ""}
+        return {"memory_limit_bytes": 1000, "limits": [row]}
+
+    return answer_of
+
+
+@pytest.fixture(autouse=True)
+def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a page of plotly's for each run takes its time
+    monkeypatch.setattr(profile, "draw_timelines", lambda _: [])
+    monkeypatch.setattr(exercise_2, "ask_json", played_limits([]))
+    predict(monkeypatch, 40)
+    monkeypatch.setattr(exercise_3, "find_evidence", lambda *_: None)
 
 
 def ablation(**speedups: float) -> Evidence:
@@ -222,8 +228,8 @@ def test_a_box_is_decided_by_its_limits() -> None:
         assert not any(holds(value, rule) for value in outside)
 
 
-# Boxes with a logic of their own: label, changes of every run (of the analysis in exercise 3) with
-# which it is ticked, and with which it is not.
+# Boxes with a logic of their own: label, changes of every run with which it is ticked, and with
+# which it is not.
 
 
 def mm_and(name: str, share: float) -> Changes:
@@ -253,38 +259,32 @@ BOXES: dict[int, list[tuple[str, Changes, Changes]]] = {
         ("Not at all", {AFTER: [100, 110], BEFORE: 100}, {AFTER: [110, 110], BEFORE: 100}),
         ("Reduce fragmentation", {HELD: HUGE * 1000}, {KEPT: 0, SCORES: 0, HELD: 0}),
     ],
-    3: [("**QKV Fusion**", {LAUNCH: 80.0}, {LAUNCH: 0.0})],
 }
-# and of runs of exercise 3
-SLOW_CORE, FAST_CORE = ({"analysis": named(attention__core=share)} for share in (1.0, 30.0))
-SAVES, NO_LESS = {PEAK: 10 << 20}, {PEAK: 1 << 40}
-NO_LESS_LONG = {"version_2_long": NO_LESS}
-BOXES_OF_RUNS: list[tuple[str, OfRuns, OfRuns]] = [
-    ("**Flash Attention**", {**FAST_CORE, **NO_LESS_LONG}, {**SLOW_CORE, **NO_LESS_LONG}),
-    ("**Flash Attention**", SLOW_CORE, {**SLOW_CORE, **NO_LESS_LONG}),
-    *(
-        (label, {run: yes}, {run: no})
-        for label, run, yes, no in (
-            # memory alone is no reason for a slower step
-            ("**Mixed Precision**", "mixed_precision", SAVES, {SPEED: 0.9, **SAVES}),
-            ("Batch size 16, sequence", "version_2_scaling", {SPEED: 0.01}, {SPEED: 99.0}),
-            ("Numerical accuracy validation", "version_2", {LOSS: 6.601}, {LOSS: 6.8}),
-            ("Deterministic execution", "deterministic_2", {}, {"steps.3.loss": 6.000001}),
-        )
-    ),
+# and of a run of exercise 3
+SLOW_CORE, SAVES = named(attention__core=1.0), {PEAK: 10 << 20}
+BOXES_OF_RUNS: list[tuple[str, str, Changes, Changes]] = [
+    ("**Flash Attention**", "analysis", named(attention__core=30.0), SLOW_CORE),
+    # memory alone is no reason for a slower step
+    ("**Mixed Precision**", "mixed_precision", SAVES, {SPEED: 0.9, **SAVES}),
+    ("Batch size 16, sequence", "version_2_scaling", {SPEED: 0.01}, {SPEED: 99.0}),
+    ("Memory scaling with sequence", "version_2_long", SAVES, {PEAK: 1 << 40}),
+    ("Numerical accuracy validation", "version_2", {LOSS: 6.601}, {LOSS: 6.8}),
+    ("Deterministic execution", "deterministic_2", {}, {"steps.3.loss": 6.000001}),
 ]
 ALL_BOXES = [
-    (number, label, {run: yes}, {run: no})
-    for number, rows in BOXES.items()
-    for label, yes, no in rows
-    for run in [{3: "analysis"}.get(number, EVERY)]
-] + [(3, *row) for row in BOXES_OF_RUNS]
+    *((number, EVERY, *row) for number, rows in BOXES.items() for row in rows),
+    *((3, name, label, yes, no) for label, name, yes, no in BOXES_OF_RUNS),
+]
 
 
-@pytest.mark.parametrize(("number", "label", "yes", "no"), ALL_BOXES)
-def test_boxes_follow_the_numbers(number: int, label: str, yes: OfRuns, no: OfRuns) -> None:
-    assert box(sheet(number, yes), label) is True
-    assert box(sheet(number, no), label) is False
+@pytest.mark.parametrize(("number", "name", "label", "yes", "no"), ALL_BOXES)
+def test_boxes_follow_the_numbers(
+    number: int, name: str, label: str, yes: Changes, no: Changes
+) -> None:
+    # without a saving of memory that could be worth it as well
+    rest = {"version_2_long": {PEAK: 1 << 40}} if name == "analysis" else {}
+    assert box(sheet(number, {name: yes, **rest}), label) is True
+    assert box(sheet(number, {name: no, **rest}), label) is False
 
 
 # Answers with a logic of their own: what is asked, changes by run, and what the answer, or the row,
@@ -320,6 +320,8 @@ SHAPES_OF_MM = operator_table(
     [("aten::mm", 4, 1.0, 25.0), ("aten::bmm", 4, 1.0, 40.0), ("aten::mm", 4, 1.0, 25.0)]
 )
 TWO_SHAPES = {"analysis": {TABLE: SHAPES_OF_MM, "operators.steps": 2}}
+PLUS_30 = {"plain": {PEAK: 100 * MB}, "profiled": {PEAK: 130 * MB}}
+FASTER = {"baseline": {SPEED: 1.25}, "version_2": {SPEED: 1.0}}
 LESS = {"analysis": {SCORES: 10 << 20}, "baseline": {PEAK: 100 << 20}}
 FIRST, KIND, BOUND = "**1. What is the single", "**2. What type", "**3. Is the workload prim"
 ANSWERS: dict[int, list[tuple[str, OfRuns, str]]] = {
@@ -327,16 +329,8 @@ ANSWERS: dict[int, list[tuple[str, OfRuns, str]]] = {
         ("How much overhead", of_all(OVERHEAD, 21.5), "above the range"),
         ("Top 3 optimization targets", of_all(LAUNCH, 99.0), "1. Batch size scaling"),
         ("What is the primary bottleneck", of_all(WAIT, 96.0), "[x] Data loading"),
-        (
-            "Based on memory usage",
-            {EVERY: {SCORES: 20 * MB, LIVE_PEAK: 80 * MB}},
-            "25.0 %, at most all attention scores",
-        ),
-        (
-            "difference in memory",
-            {"plain": {PEAK: 100 * MB}, "profiled": {PEAK: 130 * MB}},
-            "30.0 MB: 130.0 MB with, 100.0 MB without",
-        ),
+        ("Based on memory", {EVERY: {SCORES: 20, LIVE_PEAK: 80}}, "25.0 %, at most all attention"),
+        ("difference in memory", PLUS_30, "30.0 MB: 130.0 MB with, 100.0 MB without"),
     ],
     2: [
         ("1 ", of_all(TABLE, KEEPING), "b | 5.0 MB"),
@@ -353,11 +347,7 @@ ANSWERS: dict[int, list[tuple[str, OfRuns, str]]] = {
         (KIND, {"mixed_precision": {SPEED: 0.05}}, "[x] Precision optimization"),
         (BOUND, {"analysis": {LAUNCH: 60.0}}, "[x] Overhead-bound (optimize"),
         (BOUND, {"analysis": {LAUNCH: 48.0}}, "[x] Mixed workload (balanced"),
-        (
-            "**5. What is the realistic",
-            {"baseline": {SPEED: 1.25}, "version_2": {SPEED: 1.0}},
-            "[x] 1.2-1.4x",
-        ),
+        ("**5. What is the realistic", FASTER, "[x] 1.2-1.4x"),
         ("Peak memory usage", LESS, "100.0 MB | 90.0 MB"),
         ("Operator count (CPU)", {"analysis": {CALLS: 1000}}, "1,000 | 964"),
         # rows of one operator and several shapes are one
@@ -369,10 +359,8 @@ ANSWERS: dict[int, list[tuple[str, OfRuns, str]]] = {
         ("most memory-bound", each(INTENSITY, 100, 10, 1), "medium, most compute-bound tiny"),
         ("improve throughput", {"medium": named(optimizer=80.0)}, "the step is 1.67x as fast"),
         ("optimal problem size", each(SPEED, 0.1, 9.0, 50.0), "Answer: tiny"),
-        *(
-            ("What batch size would", {"batch_16": {SPEED: seconds}}, f"{batch}; the largest that")
-            for seconds, batch in ((0.24, 32), (0.9, 16))
-        ),
+        ("What batch size would", {"batch_16": {SPEED: 0.24}}, "32; the largest that"),
+        ("What batch size would", {"batch_16": {SPEED: 0.9}}, "16; the largest that"),
     ],
 }
 ALL_ANSWERS = [(number, *row) for number, rows in ANSWERS.items() for row in rows]
@@ -429,13 +417,6 @@ def test_tables_hold_the_runs_of_their_size() -> None:
     ]
     # half of the batch: what a sample takes is the fair factor
     assert cells[2][4] == "4.00x"
-    # a size that did not fit is a row and no answer
-    runs = measured(2, {})
-    runs[LENGTHS[2]] = dataclasses.replace(runs[LENGTHS[2]], summary=None, reason="out of memory")
-    page, status = exercise_2.sheet_of(runs, options(2), reason="not asked")
-    assert status == 1 and unanswered(page) == [] and "out of memory" in answer(page, "256 ")
-    for label in ("Linear (~2x", "Sequence length scaling analyzed", "Ready to proceed"):
-        assert box(page, label) is False
 
 
 def test_growth_by_hand() -> None:
@@ -454,7 +435,7 @@ def test_growth_by_hand() -> None:
 # Exercise 3: what an ablation measured, and predictions.
 
 
-def test_the_plan_follows_measured_speedups() -> None:
+def test_the_plan_follows_measured_speedups(monkeypatch: pytest.MonkeyPatch) -> None:
     good, slow = (ablation(qkv=value) for value in (1.15, 0.97))
     chance = ratio_of_turns([1.4, 0.9] * 3, [1.0] * 6)
     doubtful = dataclasses.replace(good, speedups={"qkv": chance, "layout": chance})
@@ -463,12 +444,14 @@ def test_the_plan_follows_measured_speedups() -> None:
         (slow, "0.97 (0.97 to 0.97) with qkv", False),
         (doubtful, "~ 1.15", False),  # what may be chance is not planned
     ):
-        text = sheet(3, evidence=found, compiled=chance)
+        know(monkeypatch, found, chance)
+        text = sheet(3)
         assert cell in answer(text, "QKV projections")
         assert box(text, "**QKV Fusion**") is planned
     assert box(text, "**Memory Layout**") is box(text, "**Torch Compile**") is False
     twice = ablation(qkv=1.01, sdpa=0.9, gate_up=0.9, layout=2.0)
-    text = sheet(3, evidence=twice, compiled=twice.speedups["layout"])
+    know(monkeypatch, twice, twice.speedups["layout"])
+    text = sheet(3)
     asked = answer(text, "**4. What should be the first optimization")
     assert "[x] Torch compile" in asked and asked.count("[x]") == 1
     assert box(text, "**Memory Layout**") is box(text, "**Torch Compile**") is True
@@ -513,63 +496,28 @@ def test_gains_by_hand() -> None:
     assert busy > 1.01 and idle == pytest.approx(1 / (1 - (1 - 1 / busy) / 2))
 
 
-def test_forecasts_decide_the_largest_model_batch_and_growth() -> None:
-    for free, model, batch in (
-        (4 * GIB, "medium: 167,224,320 parameters", "1; the largest that fits is 1"),
-        (1000 * GIB, "very_large: 10,691,284,992 parameters", "16; the largest that fits is 128"),
-        (1, "none of these fits", "none fits"),
+def test_forecasts_decide_the_largest_model_batch_and_growth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for gib, model, batch in (
+        (4, "medium: 167,224,320 parameters", "1; the largest that fits is 1"),
+        (1000, "very_large: 10,691,284,992 parameters", "16; the largest that fits is 128"),
     ):
-        page = sheet(3, forecasts=forecasts(free))
+        predict(monkeypatch, gib)
+        page = sheet(3)
         assert f"at batch 1 {model}" in answer(page, "What's the largest model")
         assert f"Answer: {batch}" in answer(page, "What batch size would you")
-    assert box(sheet(3), "quadratic") is True
-    linear = [
-        dataclasses.replace(cost, predicted_memory_bytes=1000 * cost.name.seq)
-        for cost in forecasts()["sequences"]
-    ]
-    page = sheet(3, forecasts={**forecasts(), "sequences": linear})
-    assert "S ^ 1 from" in answer(page, "scale with sequence length")
-    tiny = [result for result in findings({}).results if result.size == "tiny"]
-    alone = sheet(3, results=tiny)
+    assert box(page, "quadratic") is True
+    # where tiny alone fits
+    predict(monkeypatch, 0.2)
+    alone = sheet(3)
     for label in ("At least 2 problem sizes", "Scaling patterns", "Performance characteristics"):
         assert box(page, label) is True and box(alone, label) is False
     assert "of tiny: twice as fast" in answer(alone, "improve throughput")
+    assert "predicted peak memory" in answer(alone, "small ")
 
 
 # The command.
-
-
-def played_limits(asked: list[list[str]], error: BaseException | None = None) -> Callable:
-    """In place of ask_json()."""
-
-    def answer_of(_: Path, options: list[str]) -> Json:
-        asked.append(list(options))
-        if error:
-            raise error
-        row = {"largest": 2048, "predicted_memory_bytes": 2**33, "skip_reason": ""}
-        return {"memory_limit_bytes": 1000, "limits": [row]}
-
-    return answer_of
-
-
-@pytest.fixture
-def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    # a page of plotly's for each run takes its time
-    monkeypatch.setattr(profile, "draw_timelines", lambda _: [])
-    monkeypatch.setattr(exercise_2, "ask_json", played_limits([]))
-    monkeypatch.setattr(exercise_3, "ask_costs", lambda _, options: PlayedPredictor()(options))
-    monkeypatch.setattr(exercise_3, "find_evidence", lambda *_: None)
-
-
-def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[int, str]:
-    """Exit status and page."""
-    output = folder / f"exercise_{number}.md"
-    arguments = [str(number), "-o", str(output), "--max-minutes=100", *more]
-    status = tools.exercise(arguments, program=program)
-    return status, output.read_text(encoding="utf-8") if output.exists() else ""
-
-
-pytestmark = pytest.mark.usefixtures("_no_suite")
 
 
 @pytest.mark.parametrize(
@@ -592,7 +540,7 @@ def test_the_worksheet_is_written_and_complete(
         report = beside / "bottleneck_analysis/performance_summary_report.md"
         assert "aten::mm" in report.read_text()
         assert (report.parent / "flops_analysis/flops_profile.json").is_file()
-        assert "--size=medium" not in {option for call in program.calls for option in call}
+        assert "--size=large" not in {option for call in program.calls for option in call}
 
 
 def test_exercises_run_what_their_sheets_say(tmp_path: Path) -> None:
@@ -654,7 +602,7 @@ def test_what_gives_no_figure_keeps_the_earlier_page(
     ("number", "refused", "words"),
     [
         (1, "--enable-pytorch-profiler", "- profiled: tiny_llama_train: no room"),
-        (2, "--seq-len=512", "tiny_llama_train: no room"),
+        (2, "--seq-len=256", "tiny_llama_train: no room"),
         (3, "--enable-deepspeed-flops", "bottleneck_analysis: tiny_llama_train: no room"),
         (3, "--num-steps=3", "problem sizes: tiny_llama_train: no room"),
     ],
@@ -663,10 +611,16 @@ def test_what_fails_is_on_the_page(number: int, refused: str, words: str, tmp_pa
     status, page = run(number, tmp_path, PlayedProgram(refuses={refused: "no room"}))
     assert status == 1
     assert words in page and unanswered(page) == []
+    if number == 2:
+        # a size that did not fit is a row and no answer
+        assert "no room" in answer(page, "256 ")
+        for label in ("Linear (~2x", "Sequence length scaling analyzed", "Ready to proceed"):
+            assert box(page, label) is False
 
 
 def test_a_loss_that_is_not_finite_is_exit_1(tmp_path: Path) -> None:
-    status, page = run(3, tmp_path, PlayedProgram(exit_status=1, changes={"operators": None}))
+    program = PlayedProgram(exit_status=1, changes={"operators": None})
+    status, page = run(3, tmp_path, program)
     assert status == 1 and "pytorch_profiling: its summary has no `operators`" in page
     assert run(1, tmp_path, PlayedProgram(exit_status=1))[0] == 1
     (tmp_path / "file").write_text("")
