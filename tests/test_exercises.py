@@ -468,7 +468,8 @@ def test_torch_compile_is_of_the_newest_peers_of_this_step(tmp_path: Path) -> No
     ratios = context["peers"]["ratios"]
     slower = [row | {"of_each_turn": [2 * of for of in row["of_each_turn"]]} for row in ratios]
     # newer ones without this step, of other threads, and damaged say nothing of it
-    for number, (rows, threads) in enumerate([(slower, 2), (ratios[:4], 2), (ratios, 3), ([], 0)]):
+    cases = [(ratios, 2), (slower, 2), (ratios[:4], 2), (ratios, 3), ([], 0)]
+    for number, (rows, threads) in enumerate(cases):
         changed = context | {"peers": context["peers"] | {"ratios": rows}, "threads": threads}
         (tmp_path / f"{number}_peers").mkdir()
         text = json.dumps(document | {"context": changed}) if threads else "{"
