@@ -109,14 +109,10 @@ def worksheet_values(runs: Runs) -> Json:
     }
 
 
-def sheet_of(runs: Runs) -> tuple[str, int]:
-    """The page of whatever was measured, and the exit status."""
-    missing = missing_of(runs, WANTED)
-    values = {} if missing else worksheet_values(runs)
-    return make_sheet("exercise_1.md.j2", runs, missing, **values)
-
-
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
-    planned = planned_runs(options)
-    return sheet_of(measure_all(planned, program, options.profile_dir, options.output.parent))
+    """Carries the runs out, their files below `options.profile_dir`. The page, and the status."""
+    runs = measure_all(planned_runs(options), program, options.profile_dir, options.output.parent)
+    missing = missing_of(runs, WANTED)
+    return make_sheet(
+        "exercise_1.md.j2", runs, missing, **({} if missing else worksheet_values(runs))
+    )

@@ -20,7 +20,6 @@ from tinyllama_tools.data.profiles import (
     MeasuredRun,
     Runs,
     operator_shares,
-    was_interrupted,
 )
 from tinyllama_tools.data.programs import SuiteError, TrainingProgram, ask_json
 from tinyllama_tools.models.bottlenecks import memory_effects
@@ -149,24 +148,15 @@ def worksheet_values(runs: Runs, options: Namespace) -> Json:
     }
 
 
-def sheet_of(
-    runs: Runs, options: Namespace, longest: Json | None = None, reason: str = ""
-) -> tuple[str, int]:
-    """The page of whatever was measured; sizes that could not be run are rows of it, and no gap.
-    `reason`: why the longest sequence is not known."""
-    profiles = ("memory", "operators")
-    base = f"memory_analysis_bs{options.batch_size}"
-    missing = missing_of(runs, {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)})
-    values = {} if missing else worksheet_values(runs, options)
-    values |= {"longest": longest, "reason": reason, "interrupted": reason == INTERRUPTED_REASON}
-    return make_sheet("exercise_2.md.j2", runs, missing, **values)
-
-
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
+    """Carries the runs out, their files below `options.profile_dir`. The page, and the status.
+
+    Sizes that could not be run are rows of the page, and no gap."""
     runs = measure_all(planned_runs(options), program, options.profile_dir, options.output.parent)
-    if was_interrupted(runs) or not runs[f"memory_analysis_bs{options.batch_size}"].summary:
-        return sheet_of(runs, options)
+    profiles, base = ("memory", "operators"), f"memory_analysis_bs{options.batch_size}"
+    missing = missing_of(runs, {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)})
+    if missing:
+        return make_sheet("exercise_2.md.j2", runs, missing)
     longest, reason = None, ""
     say("longest sequence: asking tiny_llama_bench --find-limit=seq")
     try:
@@ -175,4 +165,6 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
         reason = str(error)
     except KeyboardInterrupt:
         reason = INTERRUPTED_REASON
-    return sheet_of(runs, options, longest, reason)
+    values = worksheet_values(runs, options) | {"longest": longest, "reason": reason}
+    is_interrupted = reason == INTERRUPTED_REASON
+    return make_sheet("exercise_2.md.j2", runs, missing, interrupted=is_interrupted, **values)

@@ -56,7 +56,6 @@ from tinyllama_tools.data.profiles import (
 )
 from tinyllama_tools.data.programs import (
     CaseCost,
-    Predictor,
     SuiteError,
     TrainingError,
     TrainingProgram,
@@ -175,45 +174,6 @@ FORECASTS = {
     "sequences": ("tiny", "", "64,128,256,512,1024,2048,4096"),
     "medium": ("medium", "1,2,4,8,16,32,64,128", ""),
 }
-
-
-def forecasts(predictor: Predictor, device: str) -> dict[str, list[CaseCost]]:
-    """By the suite's formulas; SuiteError where it cannot answer."""
-    every = ",".join(problem_sizes())
-    of = {"dtypes": "f32", "variants": "baseline"}
-    return {
-        name: predictor(step_options(device, sizes=sizes or every, batch=batch, seq=seq, **of))
-        for name, (sizes, batch, seq) in FORECASTS.items()
-    }
-
-
-def measure_findings(
-    options: Namespace, program: TrainingProgram, predictor: Predictor
-) -> Findings:
-    """Everything in turn: the runs, the report of scripts/profile, and the performance study with
-    profilers, each size's run up to options.max_minutes.
-
-    What ends it before the first run is done passes through, and so does OSError.
-    """
-    predicted, folder = forecasts(predictor, options.device), options.profile_dir
-    runs = measure_all(planned_runs(options), program, folder, options.output.parent)
-    found = Findings(runs, predicted)
-    if summary := found.analysis.summary:
-        found.evidence, found.compiled = find_evidence(summary), compile_speedup(summary)
-        place = folder / ANALYSIS
-        write_whole(place / REPORT, report_text(summary, place, TOP, found.evidence))
-    if not was_interrupted(runs):
-        try:
-            limit = 60 * options.max_minutes
-            settings = Settings(num_steps=STUDY_STEPS, max_seconds=limit, has_profilers=True)
-            costs = size_costs(tuple(problem_sizes()), settings, options.device, predictor)
-            plans = plan_sizes(program, settings, costs)
-            found.results = run_sizes(program, settings, plans, folder, say)
-        except KeyboardInterrupt:
-            found.gap = INTERRUPTED_REASON
-        except (TrainingError, SuiteError) as error:
-            found.gap = str(error)
-    return found
 
 
 # The plan of version 2, from shares and speedups of the analysis.
@@ -515,10 +475,37 @@ def sheet_of(findings: Findings) -> tuple[str, int]:
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet.
+    """Everything in turn: the runs, the report of scripts/profile, and the performance study with
+    profilers, each size's run up to options.max_minutes; files go below `options.profile_dir`.
+    The page, and the status.
 
-    Raises TrainingError, SuiteError and OSError where it cannot be carried out at all; from the
-    first run on, what is missing is on the page.
+    What ends it before the first run is done passes through, and so does OSError; from then on
+    what is missing is on the page.
     """
-    suite = options.build_folder / "benchmarks/tiny_llama_bench"
-    return sheet_of(measure_findings(options, program, partial(ask_costs, suite)))
+    predictor = partial(ask_costs, options.build_folder / "benchmarks/tiny_llama_bench")
+    every, of = tuple(problem_sizes()), {"dtypes": "f32", "variants": "baseline"}
+    predicted = {
+        name: predictor(
+            step_options(options.device, sizes=sizes or ",".join(every), batch=batch, seq=seq, **of)
+        )
+        for name, (sizes, batch, seq) in FORECASTS.items()
+    }
+    folder = options.profile_dir
+    runs = measure_all(planned_runs(options), program, folder, options.output.parent)
+    found = Findings(runs, predicted)
+    if summary := found.analysis.summary:
+        found.evidence, found.compiled = find_evidence(summary), compile_speedup(summary)
+        place = folder / ANALYSIS
+        write_whole(place / REPORT, report_text(summary, place, TOP, found.evidence))
+    if not was_interrupted(runs):
+        try:
+            limit = 60 * options.max_minutes
+            settings = Settings(num_steps=STUDY_STEPS, max_seconds=limit, has_profilers=True)
+            costs = size_costs(every, settings, options.device, predictor)
+            plans = plan_sizes(program, settings, costs)
+            found.results = run_sizes(program, settings, plans, folder, say)
+        except KeyboardInterrupt:
+            found.gap = INTERRUPTED_REASON
+        except (TrainingError, SuiteError) as error:
+            found.gap = str(error)
+    return sheet_of(found)
