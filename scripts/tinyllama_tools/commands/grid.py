@@ -26,8 +26,6 @@ from tinyllama_tools.core.app import (
     parse_json,
     problem_sizes,
     read_json,
-    run_folder,
-    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
@@ -58,6 +56,7 @@ from tinyllama_tools.data.studies import (
     journal_of,
     journaled_names,
     round_file,
+    rounds_of,
 )
 
 # ---- what a grid consists of
@@ -89,7 +88,7 @@ class GridPlan:
     seq: tuple[int, ...] = SEQ
     components: tuple[str, ...] = COMPONENTS
     variants: tuple[str, ...] = ("baseline",)
-    dtype: str = "f32"
+    dtypes: tuple[str, ...] = ("f32",)
     device: str = "auto"
     rounds: int = 3
     check_size: str = CHECK_SIZE
@@ -107,7 +106,7 @@ class GridPlan:
 
     def options(self, *more: str, **axes: Sequence[object]) -> list[str]:
         """Of tiny_llama_bench: cases of the plan's device and dtype; an empty axis is left out."""
-        lists = {"dtypes": [self.dtype]} | axes
+        lists = {"dtypes": self.dtypes} | axes
         given = [f"--{name}={','.join(map(str, v))}" for name, v in lists.items() if v]
         return [f"--device={self.device}", *given, *more]
 
@@ -151,14 +150,14 @@ class GridPlan:
         shape = " x ".join(f"{name}{', '.join(map(str, of))}" for name, of in axes.items())
         return (
             f"Grid: {cases} cases of {len(self.components)} components, {shape} "
-            f"({self.dtype}, {', '.join(self.variants)}),\nin {self.rounds} rounds, and some "
+            f"({', '.join((*self.dtypes, *self.variants))}),\nin {self.rounds} rounds, and some "
             "minutes for GEMMs and a check."
         )
 
 
-GRID_OPTIONS = (
-    *("grid_batch", "grid_seq", "grid_components", "grid_variants", "rounds", "check_size"),
-)
+# by the name of an option, the part of the plan that it sets
+GRID_OPTIONS = {f"grid_{name}": name for name in ("batch", "seq", "components", "variants")}
+GRID_OPTIONS |= {name: name for name in ("rounds", "check_size")}
 TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
 RESUMED_WITH = ("resume", "results", "build_folder")
 
@@ -201,17 +200,10 @@ def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Names
     if not options.sizes:
         parser.error("the following arguments are required: SIZE")
     if options.grid:
-        axes = {
-            "batch": options.grid_batch,
-            "seq": options.grid_seq,
-            "components": options.grid_components,
-            "variants": options.grid_variants or (options.variant,),
-            "rounds": options.rounds,
-            "check_size": options.check_size,
-        }
-        chosen = {name: value for name, value in axes.items() if value is not None}
-        of = {"dtype": options.dtype, "device": options.device}
-        options.grid_plan = GridPlan(options.sizes, **of, **chosen)
+        given = {field: getattr(options, name) for name, field in GRID_OPTIONS.items()}
+        own = {"variants": (options.variant,), "dtypes": (options.dtype,), "device": options.device}
+        chosen = own | {field: value for field, value in given.items() if value is not None}
+        options.grid_plan = GridPlan(options.sizes, **chosen)
 
 
 # ---- how far it is
@@ -238,12 +230,10 @@ class GridStudy:
     def keep(self, **changes: Any) -> None:  # noqa: ANN401
         """In study.json. OSError where it cannot be written."""
         vars(self).update(changes)
-        plan = asdict(self.plan)
-        plan["dtypes"] = [plan.pop("dtype")]
         own = {name: getattr(self, name) for name in RECORDED}
         own["round_seconds"] = [round(seconds, 3) for seconds in self.round_seconds]
         document = {"kind": KIND, "schema_version": SCHEMA_VERSION, "passes": PASSES}
-        write_whole(self.folder / STUDY, compact_json(document | plan | own, ()))
+        write_whole(self.folder / STUDY, compact_json(document | asdict(self.plan) | own, ()))
 
     @classmethod
     def read(cls, folder: Path, program: Path = PROGRAM) -> GridStudy:
@@ -254,7 +244,6 @@ class GridStudy:
             if (document["kind"], document["schema_version"]) != (KIND, SCHEMA_VERSION):
                 raise ValueError(f"kind must be {KIND}, schema_version {SCHEMA_VERSION}")
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
-            (values["dtype"],) = values["dtypes"]
             plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
             own = {name: document[name] for name in RECORDED}
         except (KeyError, TypeError, ValueError) as error:
@@ -266,21 +255,12 @@ class GridStudy:
 RECORDED = ("command", "rounds_done", "round_seconds", "finished")
 
 
-def begin_study(plan: GridPlan, program: Path, results: Path, command: str) -> GridStudy:
-    """Makes the folder. OSError where it cannot be made."""
-    folder = run_folder(KIND, results)
-    folder.mkdir(parents=True)
-    study = GridStudy(folder, program, plan, without_folders(command))
-    study.keep()
-    return study
-
-
 def unfinished_study(results: Path, program: Path) -> GridStudy:
     """The newest grid that did not end, as it was begun; BadInputError where there is none, or its
     study.json cannot be read."""
-    for folder in sorted(results.glob(f"*_{KIND}"), reverse=True):
-        study = GridStudy.read(folder, program) if (folder / STUDY).is_file() else None
-        if study and not study.finished:
+    for path in sorted(results.glob(f"*_{KIND}/{STUDY}"), reverse=True):
+        study = GridStudy.read(path.parent, program)
+        if not study.finished:
             return study
     raise BadInputError(
         f"--resume: {results} holds no grid that did not end; begin one: "
@@ -299,7 +279,7 @@ def planned_names(program: Path, options: Sequence[str]) -> list[str]:
 # ---- one run of the program
 
 # what it says of a case on standard error: "[3/96] attention/...  1.27 ms"
-CASE_LINE = re.compile(r"\[\d+/\d+\] (?P<name>\S+)  (?P<outcome>.*)")
+CASE_LINE = re.compile(r"\[\d+/\d+\] (\S+)  (.*)")
 # what Google Benchmark appends to the name that --list prints
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 
@@ -344,11 +324,11 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
 
     def hear(line: str) -> None:
         """A finished case counts, a failed one is told at once."""
-        found = CASE_LINE.fullmatch(line)
-        if found and found["outcome"].startswith("FAILED: "):
-            progress.line(f"{found['name']}: {found['outcome']}")
-        if found:
-            progress.step(f"{found['name']}  {found['outcome']}")
+        if found := CASE_LINE.fullmatch(line):
+            name, outcome = found.groups()
+            if outcome.startswith("FAILED: "):
+                progress.line(f"{name}: {outcome}")
+            progress.step(f"{name}  {outcome}")
 
     (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
     # whose header names the sizes of the grid, of which a check has none
@@ -393,7 +373,7 @@ def write_costs(study: GridStudy) -> None:
 
 def run_rounds(study: GridStudy) -> None:
     """All rounds that are not done yet. Raises what run_journaled does."""
-    plan, say = study.plan, Progress().line
+    plan = study.plan
     for number in range(study.rounds_done + 1, plan.rounds + 1):
         spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
         result, title = round_file(study.folder, number), f"round {number}/{plan.rounds}"
@@ -406,7 +386,7 @@ def run_rounds(study: GridStudy) -> None:
         study.keep(rounds_done=number)
         measured, left_out, failed = outcomes(result)
         what = f"{measured} measured, {left_out} left out, {failed} failed"
-        say(f"{title}: {what}, in {duration(spent[number - 1])}")
+        Progress().line(f"{title}: {what}, in {duration(spent[number - 1])}")
 
 
 def write_once(study: GridStudy, name: str, options: Sequence[str], title: str) -> None:
@@ -423,22 +403,18 @@ FRONTIER_CASES = {"variants": ("baseline", "optimized"), "dtypes": ("f32", "bf16
 FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
 
 
-def predict_frontier(folder: Path, program: Path, device: str) -> None:
-    """Writes what fits of all sizes into the memory that is free now, over sequences and over
-    batches, to the folder's frontier.json, as the program's --find-limit answers. Nothing of it is
-    tried.
-
-    Raises SuiteError where the program cannot be asked, OSError where the file cannot be written.
-    """
-    by_key: dict[str, list[Json]] = {}
-    answer: Json = {}
+def write_frontier(study: GridStudy) -> None:
+    """frontier.json: what fits of all sizes into the memory that is free now, over sequences and
+    over batches, as the program's --find-limit answers. Nothing of it is tried. SuiteError where
+    the program cannot be asked."""
+    lists: dict[str, Json] = {}
     for axis in AXES.values():
-        lists = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
-        lists[axis.given] = FRONTIER_GIVEN[axis.given]
-        asked = [f"--{name}={','.join(map(str, values))}" for name, values in lists.items()]
-        how = (f"--find-limit={axis.searched}", f"--device={device}", "--benchmark_format=json")
-        answer = ask_json(program, [*how, *asked])
-        by_key[axis.key] = [
+        cases = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
+        cases[axis.given] = FRONTIER_GIVEN[axis.given]
+        asked = [f"--{name}={','.join(map(str, values))}" for name, values in cases.items()]
+        how = (f"--find-limit={axis.searched}", f"--device={study.plan.device}")
+        answer = ask_json(study.program, [*how, "--benchmark_format=json", *asked])
+        lists[axis.key] = [
             {
                 **{key: row[key] for key in ("size", "variant", "dtype", axis.given)},
                 axis.largest_key: row["largest"],
@@ -458,9 +434,9 @@ def predict_frontier(folder: Path, program: Path, device: str) -> None:
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
         "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
-        **by_key,
+        **lists,
     }
-    write_whole(folder / FRONTIER, json.dumps(document, indent=1) + "\n")
+    write_whole(study.folder / FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
 def _now() -> str:
@@ -469,13 +445,12 @@ def _now() -> str:
 
 # ---- the whole of it
 
+RESUME = "scripts/study --resume, with the same --results and --build-folder,"
+
 
 def complain(text: str) -> None:
     """To standard error."""
     print(f"scripts/study: {text}", file=sys.stderr, flush=True)
-
-
-RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
 
 def _make(study: GridStudy, say: Callable[[str], None]) -> int:
@@ -489,22 +464,23 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
     if not (study.folder / FRONTIER).is_file():
         Progress().line("predicting the largest batch of every sequence")
         try:
-            predict_frontier(study.folder, study.program, study.plan.device)
+            write_frontier(study)
         except SuiteError as error:
             # what was measured is kept: no matter of options
             raise SuiteError(str(error), FAILED) from error
-    files = [round_file(study.folder, n + 1) for n in range(study.rounds_done)]
-    files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
     study.keep(finished=_now())
-    return FAILED if any(outcomes(path)[2] for path in files) else 0
+    files = [*rounds_of(study.folder), *map(study.folder.joinpath, (PRODUCTS, CHECK))]
+    return FAILED if any(outcomes(path)[2] for path in files if path.is_file()) else 0
 
 
 def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
-    """Measures what the study lacks; the exit status of scripts/study.
+    """Measures what the study lacks into its folder, which must exist; the exit status of
+    scripts/study.
 
     Whatever ends it early keeps what was measured and says how to go on. OSError where a file
     cannot be written.
     """
+    study.keep()
     rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
     try:
         status = _make(study, say)

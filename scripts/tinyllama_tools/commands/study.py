@@ -8,22 +8,30 @@ import datetime
 import json
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinyllama_tools.commands.grid import (
+    GridStudy,
     add_grid_options,
-    begin_study,
-    complain,
     finish_grid_options,
     planned_names,
     run_study,
     unfinished_study,
 )
-from tinyllama_tools.core.app import INTERRUPTED, PROJECT, RESULTS, Json, problem_sizes, write_whole
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    PROJECT,
+    RESULTS,
+    Json,
+    problem_sizes,
+    run_folder,
+    without_folders,
+    write_whole,
+)
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import SAID_NOTHING, Progress
@@ -38,6 +46,7 @@ from tinyllama_tools.data.programs import (
     command_line,
     step_options,
 )
+from tinyllama_tools.data.studies import KIND
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,
@@ -233,20 +242,22 @@ def plan_sizes(
     return [plans[cost.name.size] for cost in costs]
 
 
-def plan_table(plans: Sequence[SizeRun]) -> str:
-    """What is said before anything runs."""
-    header = ("size", "parameters", "batch x seq", "FLOPs a step", "peak MB", "expected", "runs")
-    rows = []
-    for plan in plans:
-        of, name, reason = plan.cost, plan.cost.name, plan.refusal or plan.failure
-        rows.append(
-            (
-                *(plan.size, f"{of.parameters:,}", f"{name.batch} x {name.seq}"),
-                *(f"{of.model_flops:.3g}", f"{of.predicted_memory_bytes / MIB:,.0f}"),
-                *(plan.expected, f"no: {reason}" if reason else "yes"),
-            )
-        )
-    return "\n".join(markdown_table(header, rows))
+# its headings, and their text from the plan of a size
+PLANNED: dict[str, Callable[[SizeRun], str]] = {
+    "size": lambda plan: plan.size,
+    "parameters": lambda plan: f"{plan.cost.parameters:,}",
+    "batch x seq": lambda plan: f"{plan.cost.name.batch} x {plan.cost.name.seq}",
+    "FLOPs a step": lambda plan: f"{plan.cost.model_flops:.3g}",
+    "peak MB": lambda plan: f"{plan.cost.predicted_memory_bytes / MIB:,.0f}",
+    "expected": lambda plan: plan.expected,
+    "runs": lambda plan: f"no: {why}" if (why := plan.refusal or plan.failure) else "yes",
+}
+
+
+def table_of(columns: Mapping[str, Callable[[Any], str]], items: Iterable[Any]) -> str:
+    """A row of each item."""
+    rows = [[text(item) for text in columns.values()] for item in items]
+    return "\n".join(markdown_table(tuple(columns), rows))
 
 
 # ---- one run of a size, and its files
@@ -362,7 +373,7 @@ def run_sizes(
     return found
 
 
-# ---- the table over all sizes
+# ---- the whole of it
 
 # its headings, and their text from the figures of a size
 FIGURES: dict[str, Callable[[Json], str]] = {
@@ -378,42 +389,32 @@ FIGURES: dict[str, Callable[[Json], str]] = {
 }
 
 
-def comparison(results: Sequence[SizeRun]) -> str:
-    """The workshop's table over all measured sizes, smallest first, with why others are missing."""
-    figures = [
-        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
-        for r in results
-        if r.is_measured
-    ]
-    rows = [[text(of) for text in FIGURES.values()] for of in figures]
-    return _text("comparison", tuple(FIGURES), rows, results)
-
-
-# ---- the whole of it
-
-
-def study(
-    options: argparse.Namespace,
-    program: TrainingProgram,
-    command: str,
-    predictor: Predictor,
+def train(
+    options: argparse.Namespace, command: str, program: TrainingProgram, predictor: Predictor
 ) -> int:
-    """Plans, runs, compares; 130 where it was interrupted, 1 where a run failed."""
+    """The problem sizes: plans, runs, compares; 130 where it was interrupted, 1 where a run
+    failed."""
     limit = 60 * options.max_minutes
     own = (options.dtype, options.variant, options.num_steps, limit, options.enable_profilers)
     settings = Settings(*own)
     costs = size_costs(options.sizes, settings, options.device, predictor)
     if options.dry_run:
-        say_line(plan_table([plan_at(settings, cost, None) for cost in costs]))
+        say_line(table_of(PLANNED, [plan_at(settings, cost, None) for cost in costs]))
         return 0
     options.results.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
     plans = plan_sizes(program, settings, costs)
-    say_line(plan_table(plans) + "\n")
+    say_line(table_of(PLANNED, plans) + "\n")
     found = run_sizes(program, settings, plans, options.results)
     ordered = sorted(found, key=lambda result: result.cost.model_flops)
     devices = [r.summary["context"]["device"]["name"] for r in ordered if r.summary] or ["none"]
-    compared, page = comparison(ordered), options.results / f"{_timed('performance_study')}.md"
+    figures = [
+        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
+        for r in ordered
+        if r.is_measured
+    ]
+    compared = _text("comparison", table_of(FIGURES, figures) if figures else "", ordered)
+    page = options.results / f"{_timed('performance_study')}.md"
     write_whole(page, _text("page", compared, settings, command, devices[0], ordered) + "\n")
     say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
     if any(result.is_interrupted for result in found):
@@ -426,33 +427,30 @@ def _show_step(line: str) -> None:
         Progress().passing(line)
 
 
-def train(options: argparse.Namespace, command: str) -> int:
-    """The problem sizes with the built programs; the exit status. Raises what they raise."""
-    programs, device = options.build_folder / "benchmarks", (f"--device={options.device}",)
-    program = TrainingProgram(programs / "tiny_llama_train", device, _show_step)
-    suite = programs / "tiny_llama_bench"
-    try:
-        return study(options, program, command, partial(ask_costs, suite))
-    except KeyboardInterrupt:
-        # during the samples: nothing was measured yet
-        complain("interrupted before the first size")
-        return INTERRUPTED
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The problem sizes, or the grid; the exit status. Raises what the programs' runs raise."""
+def main(
+    arguments: Sequence[str],
+    program: TrainingProgram | None = None,
+    predictor: Predictor | None = None,
+) -> int:
+    """The problem sizes, or the grid; the exit status. Raises what the programs' runs raise.
+    Without a program the built ones are run."""
     options = parse_options(arguments)
     command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
-    program = options.build_folder / "benchmarks/tiny_llama_bench"
+    programs = options.build_folder / "benchmarks"
+    suite = programs / "tiny_llama_bench"
     if options.resume:
-        grid = unfinished_study(options.results, program)
+        grid = unfinished_study(options.results, suite)
         say_line(f"Resuming {shown(grid.folder)}, begun as: {grid.command}")
         return run_study(grid, say_line)
     if plan is None:
-        return train(options, command)
+        device = (f"--device={options.device}",)
+        program = program or TrainingProgram(programs / "tiny_llama_train", device, _show_step)
+        return train(options, command, program, predictor or partial(ask_costs, suite))
     # before anything is made: only the program knows every variant
-    cases = planned_names(program, plan.grid())
+    cases = planned_names(suite, plan.grid())
     if options.dry_run:
         say_line(plan.in_words(len(cases)))
         return 0
-    return run_study(begin_study(plan, program, options.results, command), say_line)
+    folder = run_folder(KIND, options.results)
+    folder.mkdir(parents=True)
+    return run_study(GridStudy(folder, suite, plan, without_folders(command)), say_line)
