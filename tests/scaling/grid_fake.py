@@ -40,7 +40,7 @@ def make_program(folder: Path, **told: object) -> Path:
     """The build folder with the program in it. `told`:
 
     `hold_in`: a part of a result's name, whose run waits in its fourth case until it is asked to
-    end, or if it `is_stubborn` for ever; `fail`, `skip`: names or parts of names; `crash_at`: dies
+    end; `fail`, `skip`: names or parts of names; `crash_at`: dies
     there; `stale_at`: ends with 1 there, without a result; `refuse`: says so and ends with 2;
     `commit`: of the build.
     """
@@ -125,7 +125,6 @@ def _measure(options: list[str], told: Json, milliseconds: float) -> int:
     def end(*_: object) -> None:
         nonlocal is_asked_to_end
         is_asked_to_end = True
-        signal.signal(signal.SIGINT, signal.SIG_IGN if told.get("is_stubborn") else signal.SIG_DFL)
 
     signal.signal(signal.SIGINT, end)
     context = {
@@ -145,7 +144,7 @@ def _measure(options: list[str], told: Json, milliseconds: float) -> int:
             print("journal: cannot be written: No space left", file=sys.stderr)
             return 1
         is_held = index == HELD and told.get("hold_in", "-") in out.name
-        while is_held and (told.get("is_stubborn") or not is_asked_to_end):
+        while is_held and not is_asked_to_end:
             time.sleep(0.005)
             if os.getppid() != parent:
                 # the real one dies where it next says something that nobody hears

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from pathlib import Path
 
 import pytest
-from result_documents import MEASURED, document, gemm_row, write
 
+from reference_study import MEASURED
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import SAME_DEVICE, Machine, ProductRate, first_difference
 from tinyllama_tools.data.names import LeftOut, wholes_among
-from tinyllama_tools.data.results import add_products, read_result_set, read_stored
+from tinyllama_tools.data.results import add_products, read_result_set
 from tinyllama_tools.models.roofline import roofline_of
 
 AXES = "baseline/tiny/f32/batch:8/seq:128"
 NAME, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
+
+
+def document() -> Json:
+    """The measured file, to be changed."""
+    return json.loads(MEASURED.read_text(encoding="utf-8"))
+
+
+def write(folder: Path, name: str, content: Json) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 0) -> Json:
+    full = f"{name}/iterations:1/manual_time"
+    return {
+        **{"name": full, "run_name": full, "run_type": "iteration", "label": label},
+        **{"repetition_index": repetition, "iterations": 1, "TFLOPS": tflops},
+        **{"real_time": 1.0 / tflops, "time_unit": "ms"},
+    }
+
+
 PEAK = document()["context"]["peaks"]["measured"]["f32"]["flops_per_second"]
 
 
@@ -69,14 +92,6 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     assert warning.endswith(f" and {len(found.cases) + 1 - 4} more")
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_bad_counter_is_named(tmp_path: Path, value: float) -> None:
-    path = changed(tmp_path, "bad.json", MFU_percent=value)
-    for read in (read_stored, lambda of: read_result_set([of])):
-        with pytest.raises(BadInputError, match=f"counter MFU_percent is {value}"):
-            read(path)
-
-
 def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
     tmp_path: Path,
 ) -> None:
@@ -106,15 +121,9 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("threads", 64),
-        ("git_commit", "0" * 40),
-        ("device.name", "AMD Instinct MI300X"),
-        ("settings.env.OMP_NUM_THREADS", "1"),
-    ],
+    ("key", "value"), [("device.name", "AMD"), ("git_commit", "0" * 40), ("settings.OMP", "1")]
 )
-def test_other_circumstances_are_refused(tmp_path: Path, key: str, value: object) -> None:
+def test_other_circumstances_are_refused(tmp_path: Path, key: str, value: str) -> None:
     content = document()
     part, _, inner = key.partition(".")
     place, name = (content["context"][part], inner) if inner else (content["context"], part)
@@ -124,13 +133,17 @@ def test_other_circumstances_are_refused(tmp_path: Path, key: str, value: object
         read_result_set([MEASURED, other])
     # with another commit or driver it still is the same device
     found = first_difference(document()["context"], content["context"], SAME_DEVICE)
-    assert (found is not None) == (key in {"threads", "device.name"})
+    assert (found is not None) == (key == "device.name")
 
 
 def test_nothing_measured_is_refused(tmp_path: Path) -> None:
+    nan = changed(tmp_path, "nan.json", MFU_percent=math.nan)
     empty = write(tmp_path, "empty.json", document() | {"benchmarks": []})
     foreign = write(tmp_path, "foreign.json", {"a": 1})
-    for path, message in ((empty, "no case was measured"), (foreign, "is no result of the suite")):
+    for path, message in (
+        *((empty, "no case was measured"), (foreign, "is no result of the suite")),
+        (nan, "counter MFU_percent is nan"),
+    ):
         with pytest.raises(BadInputError, match=message):
             read_result_set([path])
 
@@ -195,7 +208,7 @@ def test_products_of_another_process_raise_the_peak_within_the_datasheet(tmp_pat
         add_products(rounds, others)
 
 
-@pytest.mark.parametrize("value", [None, math.nan, 0, "fast", 10**400])
+@pytest.mark.parametrize("value", [None, math.nan, 0, 10**400])
 def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: object) -> None:
     content = document()
     content["context"]["peaks"]["measured"]["f32"]["flops_per_second"] = value
@@ -222,9 +235,7 @@ def test_without_a_bandwidth_of_memory_large_cases_have_no_share_of_the_roofline
         is_cached = case.counters["bytes"] <= 2**21
         assert ("roof_percent" in case.counters) == is_cached, case.name
         assert ("peak_percent" in case.counters) == bool(case.counters["hardware_flops"])
-    of = roofline_of(found)
-    assert {point.name for point in of.points} | of.left_out.keys() == found.cases.keys()
-    assert "memory's bandwidth is not known" in of.left_out[STEP]
+    assert "memory's bandwidth is not known" in roofline_of(found).left_out[STEP]
 
 
 def test_parts_of_a_step() -> None:

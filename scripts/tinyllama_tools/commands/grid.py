@@ -26,12 +26,14 @@ from tinyllama_tools.core.app import (
     parse_json,
     problem_sizes,
     read_json,
+    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, variants
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import compact_json, duration
+from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
 from tinyllama_tools.data.programs import (
     NUMBERS,
@@ -42,22 +44,6 @@ from tinyllama_tools.data.programs import (
     ask_json,
 )
 from tinyllama_tools.data.results import read_result_set
-from tinyllama_tools.data.studies import (
-    AXES,
-    CHECK,
-    COSTS,
-    FRONTIER,
-    FRONTIER_KIND,
-    FRONTIER_SCHEMA_VERSION,
-    KIND,
-    PRODUCTS,
-    SCHEMA_VERSION,
-    STUDY,
-    journal_of,
-    journaled_names,
-    round_file,
-    rounds_of,
-)
 
 # ---- what a grid consists of
 
@@ -208,7 +194,7 @@ def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Names
 
 # ---- how far it is
 
-FAILED = 1
+RECORDED = ("command", "rounds_done", "round_seconds", "finished")
 
 
 @dataclass
@@ -228,21 +214,22 @@ class GridStudy:
     finished: str = ""
 
     def keep(self, **changes: Any) -> None:  # noqa: ANN401
-        """In study.json. OSError where it cannot be written."""
+        """In study.json."""
         vars(self).update(changes)
         own = {name: getattr(self, name) for name in RECORDED}
         own["round_seconds"] = [round(seconds, 3) for seconds in self.round_seconds]
-        document = {"kind": KIND, "schema_version": SCHEMA_VERSION, "passes": PASSES}
-        write_whole(self.folder / STUDY, compact_json(document | asdict(self.plan) | own, ()))
+        document = {"kind": studies.KIND, "schema_version": 1, "passes": PASSES}
+        text = compact_json(document | asdict(self.plan) | own, ())
+        write_whole(self.folder / studies.STUDY, text)
 
     @classmethod
     def read(cls, folder: Path, program: Path = PROGRAM) -> GridStudy:
         """BadInputError naming the file and what is wrong where study.json is not one of a grid."""
-        path = folder / STUDY
+        path = folder / studies.STUDY
         document, _ = read_json(path)
         try:
-            if (document["kind"], document["schema_version"]) != (KIND, SCHEMA_VERSION):
-                raise ValueError(f"kind must be {KIND}, schema_version {SCHEMA_VERSION}")
+            if problem := schema_problem(document, studies.SCHEMAS["study"]):
+                raise ValueError(problem)
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
             plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
             own = {name: document[name] for name in RECORDED}
@@ -252,13 +239,10 @@ class GridStudy:
         return cls(folder, program, plan, **own)
 
 
-RECORDED = ("command", "rounds_done", "round_seconds", "finished")
-
-
 def unfinished_study(results: Path, program: Path) -> GridStudy:
     """The newest grid that did not end, as it was begun; BadInputError where there is none, or its
     study.json cannot be read."""
-    for path in sorted(results.glob(f"*_{KIND}/{STUDY}"), reverse=True):
+    for path in sorted(results.glob(f"*_{studies.KIND}/{studies.STUDY}"), reverse=True):
         study = GridStudy.read(path.parent, program)
         if not study.finished:
             return study
@@ -290,7 +274,7 @@ def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
     A new journal begins with the header of the journal `like`, without its peaks: the program then
     refuses to go on where commit, device, libtorch, threads or seed are others than they were.
     """
-    journal = journal_of(result)
+    journal = studies.journal_of(result)
     options = [f"--journal={journal}"]
     if not journal.is_file() or b"\n" not in journal.read_bytes():
         # one without a whole header was killed before its first case
@@ -318,7 +302,7 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
     ProgramError where there is no result that has every case.
     """
     names, progress = planned_names(study.program, options), Progress()
-    kept = len(set(names) & set(journaled_names(journal_of(result))))
+    kept = len(set(names) & set(studies.journaled_names(studies.journal_of(result))))
     progress.begin(len(names), kept, title)
     progress.line(f"{title}: {len(names) - kept} cases")
 
@@ -331,9 +315,9 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
             progress.step(f"{name}  {outcome}")
 
     (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
+    first = studies.journal_of(studies.round_file(study.folder, 1))
     # whose header names the sizes of the grid, of which a check has none
-    like = journal_of(round_file(study.folder, 1)) if result.name != CHECK else None
-    journal = journal_options(result, like, verify)
+    journal = journal_options(result, first if result.name != studies.CHECK else None, verify)
     command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
     try:
         # 1: cases that failed, which are results
@@ -357,9 +341,8 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
 
 def write_costs(study: GridStudy) -> None:
     """costs.json where it is not there yet: of every case of the grid, of every problem size at its
-    own batch and sequence, and of the steps that check predictions. SuiteError where the program
-    does not tell them."""
-    path = study.folder / COSTS
+    own batch and sequence, and of the steps that check predictions."""
+    path = study.folder / studies.COSTS
     if path.is_file():
         return
     answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
@@ -372,11 +355,11 @@ def write_costs(study: GridStudy) -> None:
 
 
 def run_rounds(study: GridStudy) -> None:
-    """All rounds that are not done yet. Raises what run_journaled does."""
+    """All rounds that are not done yet."""
     plan = study.plan
     for number in range(study.rounds_done + 1, plan.rounds + 1):
         spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
-        result, title = round_file(study.folder, number), f"round {number}/{plan.rounds}"
+        result, title = studies.round_file(study.folder, number), f"round {number}/{plan.rounds}"
         started = time.monotonic()
         try:
             run_journaled(study, plan.round(number), result, title)
@@ -390,13 +373,12 @@ def run_rounds(study: GridStudy) -> None:
 
 
 def write_once(study: GridStudy, name: str, options: Sequence[str], title: str) -> None:
-    """A file of one process, without its journal; nothing where it is whole already. Raises what
-    run_journaled does."""
+    """A file of one process, without its journal; nothing where it is whole already."""
     path = study.folder / name
-    if path.is_file() and not journal_of(path).is_file():
+    if path.is_file() and not studies.journal_of(path).is_file():
         return
     run_journaled(study, options, path, title)
-    journal_of(path).unlink()
+    studies.journal_of(path).unlink()
 
 
 FRONTIER_CASES = {"variants": ("baseline", "optimized"), "dtypes": ("f32", "bf16")}
@@ -405,10 +387,9 @@ FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
 
 def write_frontier(study: GridStudy) -> None:
     """frontier.json: what fits of all sizes into the memory that is free now, over sequences and
-    over batches, as the program's --find-limit answers. Nothing of it is tried. SuiteError where
-    the program cannot be asked."""
+    over batches, as the program's --find-limit answers. Nothing of it is tried."""
     lists: dict[str, Json] = {}
-    for axis in AXES.values():
+    for axis in studies.AXES.values():
         cases = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
         cases[axis.given] = FRONTIER_GIVEN[axis.given]
         asked = [f"--{name}={','.join(map(str, values))}" for name, values in cases.items()]
@@ -425,8 +406,8 @@ def write_frontier(study: GridStudy) -> None:
             if not row["skip_reason"]
         ]
     document = {
-        "kind": FRONTIER_KIND,
-        "schema_version": FRONTIER_SCHEMA_VERSION,
+        "kind": "frontier",
+        "schema_version": 1,
         "device": str(answer["device"].get("name") or ""),
         "git_commit": answer["git_commit"],
         "date": _now(),
@@ -436,7 +417,7 @@ def write_frontier(study: GridStudy) -> None:
         "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
         **lists,
     }
-    write_whole(study.folder / FRONTIER, json.dumps(document, indent=1) + "\n")
+    write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
 def _now() -> str:
@@ -449,7 +430,6 @@ RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
 
 def complain(text: str) -> None:
-    """To standard error."""
     print(f"scripts/study: {text}", file=sys.stderr, flush=True)
 
 
@@ -458,28 +438,21 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
     write_costs(study)
     say(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
     run_rounds(study)
-    write_once(study, PRODUCTS, study.plan.products(), "GEMMs")
+    write_once(study, studies.PRODUCTS, study.plan.products(), "GEMMs")
     if study.plan.check_axes:
-        write_once(study, CHECK, study.plan.check(), f"check at {study.plan.check_size}")
-    if not (study.folder / FRONTIER).is_file():
+        write_once(study, studies.CHECK, study.plan.check(), f"check at {study.plan.check_size}")
+    if not (study.folder / studies.FRONTIER).is_file():
         Progress().line("predicting the largest batch of every sequence")
-        try:
-            write_frontier(study)
-        except SuiteError as error:
-            # what was measured is kept: no matter of options
-            raise SuiteError(str(error), FAILED) from error
+        write_frontier(study)
     study.keep(finished=_now())
-    files = [*rounds_of(study.folder), *map(study.folder.joinpath, (PRODUCTS, CHECK))]
-    return FAILED if any(outcomes(path)[2] for path in files if path.is_file()) else 0
+    files = [study.folder / name for name in (studies.PRODUCTS, studies.CHECK)]
+    files = [*studies.rounds_of(study.folder), *filter(Path.is_file, files)]
+    return int(any(outcomes(path)[2] for path in files))
 
 
 def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
     """Measures what the study lacks into its folder, which must exist; the exit status of
-    scripts/study.
-
-    Whatever ends it early keeps what was measured and says how to go on. OSError where a file
-    cannot be written.
-    """
+    scripts/study. Whatever ends it early keeps what was measured and says how to go on."""
     study.keep()
     rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
     try:

@@ -55,15 +55,13 @@ results/performance_study_TIME.md. A size that does not fit in memory or would t
 --max-minutes, as a sample of three steps predicts, is said beforehand and not attempted. Ctrl-C
 keeps the sizes that are done and writes the table from them.
 
---grid: every component and the full step over batch x sequence x size, in rounds, each of which
-goes through sizes, batches and sequences in an order of its own (components keep theirs), so that
-drift of the machine does not fall on the same cases each time; the first round proves every case
-before it times it. It goes to results/TIME_grid/: study.json, round_1.json, ..., products.json
-(the model's GEMMs at their own shapes), check.json (steps of a bigger size, by which predictions
-are checked), costs.json (FLOPs, bytes, memory) and frontier.json (what fits into memory). Lists
-are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed terminal keep every
-case that was measured; scripts/study --resume [--results FOLDER] [--build-folder DIR] continues the
-newest grid that did not end, with the options it was begun with. scripts/report makes a page of it.
+--grid: every component and the full step over batch x sequence x size, in rounds, each in an order
+of its own, so that drift of the machine does not fall on the same cases each time; the first round
+proves every case before it times it. It goes to results/TIME_grid/, whose files results/README.md
+describes. Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed
+terminal keep every case that was measured; scripts/study --resume [--results FOLDER]
+[--build-folder DIR] continues the newest grid that did not end, with the options it was begun with.
+scripts/report makes a page of it.
 
 Exit status: 0 all measured, or left out with a reason; 1 some run or case failed; 2 bad option, the
 set-up failed, or files that cannot be written; 130 interrupted."""
@@ -218,9 +216,7 @@ def plan_sizes(
 ) -> list[SizeRun]:
     """Samples every size that fits, the smallest first, and returns them in the order given. The
     rate of a smaller size decides whether, and with which batch, a size is sampled at all.
-
-    Raises TrainingError where even the smallest model cannot be trained with these settings.
-    """
+    TrainingError where even the smallest model cannot be trained with these settings."""
     plans: dict[str, SizeRun] = {}
     known: Rate | None = None
     for cost in sorted(costs, key=lambda cost: cost.model_flops):
@@ -285,10 +281,7 @@ def _keep(folder: Path, name: str, document: Json) -> None:
 
 
 def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
-    """Trains one size into its folder, which must exist. An interruption keeps what was written.
-
-    Raises OSError where the files cannot be written.
-    """
+    """Trains one size into its folder, which must exist. An interruption keeps what was written."""
     cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
     shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
     below = PROFILES if settings.has_profilers else ""
@@ -297,7 +290,6 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         found = settings.options(plan.size, cost.name.batch, plan.num_steps)
         return [*found, *PROFILERS, f"--output-dir={place}"] if below else found
 
-    # what repeats the run, typed in the checkout
     place = Path(shown(folder))
     target = f"--{'profile' if below else 'output'}-dir={place / below}"
     config = {
@@ -309,6 +301,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         "dtype": settings.dtype,
         "variant": settings.variant,
         "profilers_enabled": settings.has_profilers,
+        # what repeats the run, typed in the checkout
         "command": command_line([*program.arguments, *options(place), target]),
         "started": _now().isoformat(timespec="seconds"),
         "expected": {
@@ -354,10 +347,7 @@ def run_sizes(
     results: Path,
     say: Callable[[str], None] = say_line,
 ) -> list[SizeRun]:
-    """Runs what the plans do not refuse, in order; stops at an interruption.
-
-    Raises OSError where a folder cannot be written.
-    """
+    """Runs what the plans do not refuse, in order; stops at an interruption."""
     found: list[SizeRun] = []
     for plan in plans:
         if any(result.is_interrupted for result in found):
@@ -432,8 +422,8 @@ def main(
     program: TrainingProgram | None = None,
     predictor: Predictor | None = None,
 ) -> int:
-    """The problem sizes, or the grid; the exit status. Raises what the programs' runs raise.
-    Without a program the built ones are run."""
+    """The problem sizes, or the grid; the exit status. `program`, `predictor`: else the built
+    ones."""
     options = parse_options(arguments)
     command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
     programs = options.build_folder / "benchmarks"

@@ -40,7 +40,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -226,9 +226,8 @@ class Closure(NamedTuple):
     """Measured step over the sum of its measured parts, of the large steps of each size: small
     ones wait for launches, which parts measured by themselves do as well or do not.
 
-    `ratios`: FLOPs of the largest step and the median ratio of each size, empty where it is assumed
-    to be 1; `scatter`: standard deviation of the logarithm around these, and no less than what lies
-    between the sizes.
+    `ratios`: FLOPs of the largest step and the median ratio of each size; `scatter`: standard
+    deviation of the logarithm around these, and no less than what lies between the sizes.
     """
 
     ratios: Sequence[tuple[float, float]]
@@ -236,17 +235,15 @@ class Closure(NamedTuple):
 
     def ratio_at(self, flops: float) -> float:
         """Of the size that is nearest in FLOPs of a step."""
-        by_distance = ((abs(math.log(of / flops)), ratio) for of, ratio in self.ratios)
-        return min(by_distance, default=(0.0, 1.0))[1]
+        return min(self.ratios, key=lambda of: abs(math.log(of[0] / flops)))[1]
 
 
-def closure_of(steps: Iterable[Step]) -> Closure:
+def closure_of(large: Iterable[Sequence[Step]]) -> Closure:
+    """Of the large steps of each size."""
     ratios, medians, around = [], [], []
-    for found in large_steps(steps).values():
-        logarithms = [
-            math.log(step.seconds / sum(count * part.seconds for part, count in step.parts))
-            for step in found
-        ]
+    for found in large:
+        parts = (sum(count * part.seconds for part, count in step.parts) for step in found)
+        logarithms = [math.log(s.seconds / of) for s, of in zip(found, parts, strict=True)]
         medians.append(statistics.median(logarithms))
         around += [value - medians[-1] for value in logarithms]
         ratios.append((max(step.flops for step in found), math.exp(medians[-1])))
@@ -254,12 +251,6 @@ def closure_of(steps: Iterable[Step]) -> Closure:
         return Closure(ratios, ASSUMED_SCATTER)
     # what changes from size to size may go on changing
     return Closure(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
-
-
-def distance(step: Step, calibrated: Sequence[Step]) -> float:
-    """How far a step's FLOPs lie beyond those of the large ones of these, 0 between them."""
-    flops = [one.flops for found in large_steps(calibrated).values() for one in found]
-    return max(math.log(step.flops / max(flops)), math.log(min(flops) / step.flops), 0.0)
 
 
 COVERAGE = 0.95
@@ -313,20 +304,25 @@ def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
 
 @dataclass(frozen=True)
 class Rates:
-    """`parts`: by component. `steps`: the complete ones, in the order of FLOPs."""
+    """`parts`: by component. `large`: the large steps that it was calibrated on, by size."""
 
     dtype: str
     variant: str
     machine: Machine
     parts: Mapping[str, PartRate]
-    steps: Sequence[Step]
+    large: Mapping[str, Sequence[Step]]
     closure: Closure
     spread: Spread | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Of the steps."""
-        return tuple(dict.fromkeys(step.name.size for step in self.steps))
+        """That it was calibrated on."""
+        return tuple(self.large)
+
+    def distance(self, step: Step) -> float:
+        """How far a step's FLOPs lie beyond those of the large ones, 0 between them."""
+        flops = [one.flops for found in self.large.values() for one in found]
+        return max(math.log(step.flops / max(flops)), math.log(min(flops) / step.flops), 0.0)
 
     def step_seconds(self, step: Step) -> float:
         """Fitted."""
@@ -359,25 +355,23 @@ def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
         steps = _collect(results, dtype, variant, machine)
     except BadInputError as error:
         raise RatesRefusedError(str(error)) from error
-    peak = machine.peak_flops.get(product_type(dtype))
+    peak, by_size = machine.peak_flops.get(product_type(dtype)), large_steps(steps)
 
-    def rates_of(sizes: Collection[str]) -> Rates:
-        of_sizes = [step for step in steps if step.name.size in sizes]
+    def rates_without(size: str) -> Rates:
         cells: dict[str, list[Work]] = {}
-        for part, _ in itertools.chain(*(step.parts for step in of_sizes)):
+        for part, _ in itertools.chain(*(s.parts for s in steps if s.name.size != size)):
             cells.setdefault(part.name.component, []).append(part)
         parts = {name: part_rate(name, of, peak) for name, of in cells.items()}
-        return Rates(dtype, variant, machine, parts, of_sizes, closure_of(of_sizes))
+        large = {name: of for name, of in by_size.items() if name != size}
+        return Rates(dtype, variant, machine, parts, large, closure_of(large.values()))
 
-    by_size, held_out = large_steps(steps), []
-    rates = rates_of(by_size.keys())
+    rates, held_out = rates_without(""), []
     # the steps of each size, from the other sizes alone
     for size, large in by_size.items() if len(by_size) > 1 else ():
-        others = rates_of(by_size.keys() - {size})
+        others = rates_without(size)
         for step in large:
             if all(part.name.component in others.parts for part, _ in step.parts):
-                beyond = distance(step, others.steps)
-                held_out.append(HeldOutStep(size, others.error(step), beyond))
+                held_out.append(HeldOutStep(size, others.error(step), others.distance(step)))
     # of large steps, as the closure is: what is predicted is no step that waits for launches
     errors = [rates.error(step) for large in by_size.values() for step in large]
     scatter = math.sqrt(statistics.fmean(error**2 for error in errors))
@@ -419,7 +413,7 @@ def predict_steps(
             )
         step = Step(name, [(work(text), count) for text, count in found.measured])
         seconds = rates.step_seconds(step)
-        factor = rates.spread.factor(distance(step, rates.steps))
+        factor = rates.spread.factor(rates.distance(step))
         return StepPrediction(name, seconds, seconds / factor, seconds * factor, rates.spread.words)
 
     predicted, refused = [], []

@@ -57,11 +57,6 @@ class LaunchCost(NamedTuple):
     source: str
 
 
-def _is_too_fast(seconds: float, light: Light) -> bool:
-    """By more than the scatter of a peak: then the light is no bound."""
-    return light.seconds > LARGEST_SHARE * seconds
-
-
 # Of the measured time: from here on, the roofline or the starts of operators explain most of it.
 MOSTLY = 0.5
 
@@ -69,8 +64,8 @@ MOSTLY = 0.5
 @dataclass(frozen=True)
 class RooflinePoint:
     """A case, or a GEMM of its own, which has no `case`. `flops`: those of its intensity, of the
-    GEMMs that really ran, else elementwise. `operators`: None where they were not counted.
-    `above_peak`: as the file says."""
+    GEMMs that really ran, else elementwise. `operators`: None where they were not counted. `error`:
+    that it is above a peak or the roofline, as the program found."""
 
     name: str
     seconds: float
@@ -79,7 +74,7 @@ class RooflinePoint:
     light: Light
     operators: float | None
     case: CaseName | None = None
-    above_peak: str = ""
+    error: str = ""
     launch: LaunchCost | None = None
 
     @property
@@ -98,17 +93,8 @@ class RooflinePoint:
         return self.flops / self.light.seconds
 
     @property
-    def error(self) -> str:
-        """Why there is no share of the attainable; empty where there is."""
-        if self.above_peak or not _is_too_fast(self.seconds, self.light):
-            return self.above_peak
-        percent = f"{100 * self.light.seconds / self.seconds:.1f} % of what the roofline allows"
-        why = "the peak was measured too low, or the time or the count is wrong"
-        return f"{seconds_text(self.seconds)} is {percent}: {why}"
-
-    @property
     def percent(self) -> float | None:
-        """Of the attainable."""
+        """Of the attainable; None where it is too much."""
         return None if self.error else 100 * self.light.seconds / self.seconds
 
     @property
@@ -145,10 +131,8 @@ def _of_case(case: MeasuredCase, machine: Machine) -> RooflinePoint:
     if moved <= 0 or flops <= 0:
         raise BadInputError("its counters lack bytes or FLOPs")
     light = _light_of(products, product_type(case.name.dtype), moved, machine)
-    operators, names = case.counters.get("operators"), (case.name, case.above_peak)
-    return RooflinePoint(
-        str(case.name), case.median_seconds, flops, moved, light, operators, *names
-    )
+    own = (case.counters.get("operators"), case.name, case.above_peak)
+    return RooflinePoint(str(case.name), case.median_seconds, flops, moved, light, *own)
 
 
 def _of_product(rate: ProductRate, machine: Machine) -> RooflinePoint:
@@ -367,7 +351,7 @@ class TimedPart:
     def error(self) -> str:
         """That it was faster than its light by more than the scatter of a rate."""
         known = self.name != REST and None not in (self.light, self.seconds)
-        if not known or not _is_too_fast(self.seconds, self.light):
+        if not known or self.light.seconds <= LARGEST_SHARE * self.seconds:
             return ""
         faster = f"{seconds_text(self.seconds)} is faster than its speed of light"
         why = "a rate was measured too low, or the time is wrong"
@@ -504,8 +488,6 @@ WHOLE = "step"
 
 
 class RooflinePosition(NamedTuple):
-    """`position` is one of POSITIONS."""
-
     position: str
     reason: str
 
