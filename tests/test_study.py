@@ -117,27 +117,20 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
     assert f"- small: {words}" in text and "| tiny " in text
 
 
-def test_expected_time_follows_the_rate_of_the_sample() -> None:
-    settings = Settings(max_seconds=1e9)
+def test_a_sample_gives_the_rate_and_a_long_one_takes_a_quarter_of_the_batch() -> None:
     costs = [step_cost(size, free_bytes=1e15) for size in ("small", "medium")]
-    flops, batches = costs[0].model_flops, []
-    for seconds in (0.01, 2.0):
+    # 23 s at the rate of tiny in the second case, which is more than all steps may take in the last
+    for seconds, limit, sampled in ((0.01, 1e9, [8]), (2.0, 1e9, [2]), (2.0, 20.0, [])):
         program = PlayedProgram(changes={"summary.average_step_seconds": seconds})
-        small, medium = plan_sizes(program, settings, costs)
-        # its own rate, of the batch that was sampled
-        sampled = next(call for call in program.calls if "--size=small" in call)
-        batches.append([int(option[13:]) for option in sampled if "--batch-size=" in option])
-        rate = step_cost("small", batches[-1][0]).model_flops / seconds
-        assert small.step_seconds == pytest.approx(flops / rate)
-        assert small.total_seconds == pytest.approx(50 * small.step_seconds)
-        assert medium.rate.flops_per_second > rate
-    # a long sample takes a quarter of the batch, here 23 s at the rate of tiny; and none is taken
-    # that would last longer than all steps may
-    assert batches == [[8], [2]]
-    for limit, is_sampled in ((30.0, True), (20.0, False)):
-        program = PlayedProgram(changes={"summary.average_step_seconds": 2.0})
-        plan_sizes(program, Settings(max_seconds=limit), costs[:1])
-        assert any("--size=small" in call for call in program.calls) == is_sampled
+        small, medium = plan_sizes(program, Settings(max_seconds=limit), costs)
+        calls = [call for call in program.calls if "--size=small" in call]
+        batches = [int(of[13:]) for call in calls for of in call if "--batch-size=" in of]
+        assert batches == sampled
+        if batches:
+            # its own rate, of the batch that was sampled
+            rate = step_cost("small", batches[0]).model_flops / seconds
+            assert small.step_seconds == pytest.approx(costs[0].model_flops / rate)
+            assert medium.rate.flops_per_second > rate
 
 
 def test_profilers_write_into_their_folder(tmp_path: Path) -> None:

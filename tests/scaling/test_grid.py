@@ -7,14 +7,13 @@ import itertools
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from grid_fake import HELD, Json, make_program, measuring_calls, tell, value
+from grid_fake import HELD, Json, measuring_calls, tell, value
 
 from tinyllama_tools.commands.grid import (
     BATCH,
@@ -79,7 +78,7 @@ def journaled(tmp_path: Path, number: int) -> list[Json]:
 
 
 def test_a_study_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_program(tmp_path)
+    tell(tmp_path)
     assert small_grid(tmp_path, "--rounds=2", "--device=cpu") == 0
     record = document(tmp_path)
     wanted = {
@@ -89,18 +88,16 @@ def test_a_study_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     }
     assert {key: record[key] for key in wanted} == wanted
     assert record["command"].startswith("scripts/study --grid tiny") and record["finished"]
-    for number in (1, 2):
-        assert set(names_in(tmp_path, f"round_{number}.json")) == CASE_NAMES
-        assert len(journaled(tmp_path, number)) == CASES
+    first, second = (names_in(tmp_path, f"round_{number}.json") for number in (1, 2))
+    # each in an order of its own
+    assert set(first) == set(second) == CASE_NAMES and first != second
     # what may be published names no folder of its owner
     assert str(tmp_path) not in json.dumps(record)
     said = capsys.readouterr()
     assert f"round 1/2: {CASES} measured, 0 left out, 0 failed" in said.err
     *rounds, products, check = measuring_calls(tmp_path)
     assert [value(call, "verify") for call in rounds] == ["before", "off"]
-    for call in rounds:
-        wanted = {"benchmark_repetitions": "1", "benchmark_min_time": "0.1s", "device": "cpu"}
-        assert {name: value(call, name) for name in wanted} == wanted
+    assert [value(call, "device") for call in rounds] == ["cpu", "cpu"]
     # GEMMs of tiny at its own batch
     assert value(products, "batch") == ""
     assert names_in(tmp_path, "products.json") == ["peak/gemm/f32/8x256x256/iterations:1"]
@@ -108,8 +105,7 @@ def test_a_study_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     start = "full_step/train/baseline/medium/f32/batch:"
     steps = [f"{start}{batch}/seq:512" for batch in (1, 2, 4, 8, 16)]
     assert names_in(tmp_path, "check.json") == steps
-    wanted = {"benchmark_repetitions": "3", "max-seconds-per-case": "60", "verify": "off"}
-    assert {key: value(check, key) for key in wanted} == wanted
+    assert (value(check, "max-seconds-per-case"), value(check, "verify")) == ("60", "off")
     # of the grid, every size at its own shape, and what is checked, with all parts
     names = [case["name"] for case in document(tmp_path, "costs.json")["cases"]]
     assert len(names) == len(set(names)) and set(names) > CASE_NAMES
@@ -118,21 +114,11 @@ def test_a_study_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sizes == set(problem_sizes())
 
 
-def test_rounds_go_through_the_axes_in_orders_of_their_own_that_repeat() -> None:
-    plan, axes = GridPlan(("tiny", "small")), ("sizes", "batch", "seq")
-    orders = [tuple(value(plan.round(n), axis) for axis in axes) for n in range(1, 9)]
-    assert len(set(orders)) > 1 and plan.round(3) == plan.round(3)
-    for order in orders:
-        assert [sorted(text.split(",")) for text in order] == [
-            sorted(map(str, getattr(plan, axis))) for axis in axes
-        ]
-
-
 @pytest.mark.parametrize(
     "option", ["--check-size=off", "--check-size=tiny", "--grid-components=ffn"]
 )
 def test_no_check_where_none_is_wanted_or_can_be(tmp_path: Path, option: str) -> None:
-    make_program(tmp_path)
+    tell(tmp_path)
     assert small_grid(tmp_path, "--rounds=1", option) == 0
     assert not (grid_folder(tmp_path) / "check.json").exists()
 
@@ -145,10 +131,10 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
 ) -> None:
     assert small_grid(tmp_path) == 2
     assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
-    make_program(tmp_path, refuse="tiny_llama_bench: --variants 'foo': must be one of baseline")
+    tell(tmp_path, refuse="tiny_llama_bench: --variants 'foo': must be one of baseline")
     assert run_grid(tmp_path, "--grid", "tiny", "--grid-variants=foo") == 2
     assert "--variants 'foo': must be one of baseline" in capsys.readouterr().err
-    make_program(tmp_path)
+    tell(tmp_path)
     assert small_grid(tmp_path, "--dry-run") == 0
     wanted = f"Grid: {CASES} cases of 2 components, tiny x batch 1, 64 x seq 8, 16"
     assert wanted in capsys.readouterr().out
@@ -162,7 +148,7 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = "ffn/forward_backward/baseline/tiny/f32/batch:1/seq:8"
-    make_program(tmp_path, fail=[failing], skip=["seq:16"])
+    tell(tmp_path, fail=[failing], skip=["seq:16"])
     assert small_grid(tmp_path, "--rounds=2") == 1
     assert document(tmp_path)["rounds_done"] == 2
     said = capsys.readouterr().err
@@ -187,7 +173,7 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     left: int,
 ) -> None:
     """`left`: processes of round, GEMMs and check that are still to be run."""
-    make_program(tmp_path, crash_at=crash_at)
+    tell(tmp_path, crash_at=crash_at)
     assert small_grid(tmp_path, "--rounds=1") == 1
     said = capsys.readouterr().err
     assert f"{where}: tiny_llama_bench was ended by signal SIGKILL" in said
@@ -209,7 +195,7 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
 def test_a_result_that_is_not_whole_does_not_pass_for_a_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_program(tmp_path)
+    tell(tmp_path)
     assert small_grid(tmp_path, "--rounds=1") == 0
     change_record(tmp_path, finished="", rounds_done=0)
     (grid_folder(tmp_path) / "round_1.journal.jsonl").unlink()
@@ -243,7 +229,7 @@ def started(tmp_path: Path, number: int, rounds: int, **told: object) -> subproc
     """A study that has heard of the last case before the one that is held in that round. From then
     on it listens; that the case is in the journal says no more than that the program runs, which
     the study may still be starting, in the midst of Popen."""
-    make_program(tmp_path, hold_in=f"round_{number}", **told)
+    tell(tmp_path, hold_in=f"round_{number}", **told)
     options = ["--grid", "tiny", *SMALL_GRID, f"--rounds={rounds}"]
     options += [f"--results={tmp_path / 'results'}", f"--build-folder={tmp_path / 'build'}"]
     with (tmp_path / "said").open("w") as said:
@@ -285,7 +271,6 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
         with (grid_folder(tmp_path) / "round_1.journal.jsonl").open("a") as stream:
             stream.write('{"case": "cut sho')
         (grid_folder(tmp_path) / "round_2.journal.jsonl").write_text('{"journal": "cut in its hea')
-    # of which nobody can mistake the rest for the whole
     seconds = [*record["round_seconds"][: number - 1], 100.0]
     change_record(tmp_path, round_seconds=seconds)
     tell(tmp_path)
@@ -306,7 +291,7 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
 def test_another_build_is_refused_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_program(tmp_path)
+    tell(tmp_path)
     assert small_grid(tmp_path, "--rounds=1") == 0
     change_record(tmp_path, rounds=2, finished="")
     kept = journaled(tmp_path, 1)
@@ -322,26 +307,19 @@ def test_another_build_is_refused_and_named(
 # ---- options
 
 
-@pytest.mark.parametrize(
-    ("arguments", "plan"),
-    [
-        ("medium,tiny --grid", GridPlan(("medium", "tiny"))),
-        ("tiny small", None),
-        ("--resume", None),
-        ("--grid tiny --variant=optimized", GridPlan(("tiny",), variants=("optimized",))),
-        (
-            "--grid medium,tiny --grid-batch=2:8:*2 --grid-seq=32,16,1:3:+1 "
-            "--grid-components=ffn,full_step --grid-variants=baseline,sdpa+qkv --rounds=5 "
-            "--dtype=bf16 --device=cpu --check-size=off",
-            GridPlan(
-                *(("medium", "tiny"), (2, 4, 8), (32, 16, 1, 2, 3), ("ffn", "full_step")),
-                *(("baseline", "sdpa+qkv"), ("bf16",), "cpu", 5, "off"),
-            ),
-        ),
-    ],
-)
-def test_options_make_the_plan(arguments: str, plan: GridPlan | None) -> None:
-    assert parse_options(arguments.split()).grid_plan == plan
+def test_options_make_the_plan() -> None:
+    said = (
+        "--grid medium,tiny --grid-batch=2:8:*2 --grid-seq=32,16,1:3:+1 "
+        "--grid-components=ffn,full_step --grid-variants=baseline,sdpa+qkv --rounds=5 "
+        "--dtype=bf16 --device=cpu --check-size=off"
+    )
+    plan = GridPlan(
+        *(("medium", "tiny"), (2, 4, 8), (32, 16, 1, 2, 3), ("ffn", "full_step")),
+        *(("baseline", "sdpa+qkv"), ("bf16",), "cpu", 5, "off"),
+    )
+    fast = GridPlan(("tiny",), variants=("optimized",))
+    for text, expected in ((said, plan), ("--grid tiny --variant=optimized", fast), ("tiny", None)):
+        assert parse_options(text.split()).grid_plan == expected
 
 
 @pytest.mark.parametrize(
@@ -358,7 +336,7 @@ def test_options_make_the_plan(arguments: str, plan: GridPlan | None) -> None:
         ("--grid tiny --grid-variants=Q?K", "'Q?K': must be a name"),
         ("tiny --check-size=off", "--check-size: is of the grid; add --grid"),
         ("--grid tiny --num-steps=3", "--num-steps: not with --grid"),
-        ("tiny --resume", "SIZE: not with --resume"),
+        ("--resume tiny", "SIZE: not with --resume"),
         ("--resume --dry-run", "--dry-run: not with --resume"),
     ],
 )
@@ -391,7 +369,7 @@ def test_the_newest_grid_that_did_not_end_is_resumed_and_a_bad_record_refused(
         said = capsys.readouterr().err.splitlines()[-1]
         assert words in said and str(path) in said
     path.write_text(json.dumps(record))
-    make_program(tmp_path)
+    tell(tmp_path)
     assert run_grid(tmp_path, "--resume") == 0
     assert json.loads(path.read_text())["finished"]
     assert not (path.parent / "check.json").exists()
@@ -434,23 +412,3 @@ def test_the_program_has_the_cases_of_a_whole_grid(bench_program: Path) -> None:
     checked = [parse_case_name(text) for text in planned_names(bench_program, plan.check())]
     shapes = {(name.size, name.batch, name.seq) for name in checked}
     assert shapes == {("medium", batch, 512) for batch in (1, 2, 4, 8, 16)}
-
-
-@pytest.mark.long
-def test_laws_and_predictions_meet_what_was_not_fitted(bench_program: Path, tmp_path: Path) -> None:
-    places = (f"--results={tmp_path}", f"--build-folder={bench_program.parents[1]}")
-    assert run_tool(["study", "--grid", "tiny", "small", *places]) == 0
-    (folder,) = tmp_path.glob("*_grid")
-    measured = read_inputs([source_of(folder)])
-    for size in ("tiny", "small"):
-        held = [c for fit in measured.time_fits if fit.name.size == size for c in fit.held_out]
-        median = statistics.median(abs(cell.error_percent) for cell in held)
-        print(f"{size}: median error {median:.2f} % of {len(held)} held-out cells")
-        assert median <= 15
-    # none where a step of medium does not fit here, or takes too long
-    for case in measured.check_cases:
-        (found,) = [s for s in measured.predictions.steps if s.prediction.name == case.name]
-        of, peak = found.prediction, 2**20 * case.counters["peak_memory_MiB"]
-        print(f"{case.name}: {of.low} to {of.high} s")
-        assert of.low <= case.median_seconds <= of.high
-        assert abs(found.cost.predicted_memory_bytes / peak - 1) <= 0.05
