@@ -1,14 +1,12 @@
 """Predicted training steps on a made-up machine: rates, what is refused, and how good predictions
-and ranges are. What the parts do is what the program says of them, in the costs of a published
-study."""
+and ranges are. What the parts do is what the program says of them in a published study."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from reference_study import STUDIES
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
 from tinyllama_tools.models.prediction import (
     ASSUMED_DEGREES,
     ASSUMED_GROWTH,
@@ -36,34 +34,33 @@ from tinyllama_tools.models.prediction import (
 SIZES = problem_sizes()
 PARTS = ("embedding", "rms_norm", "attention", "ffn", "loss", "optimizer")
 STEP = "full_step"
-PASSES = {"optimizer": "update", STEP: "train"}
-# as the baseline dispatches them
-OPERATORS = {"embedding": 21, "rms_norm": 74, "attention": 340, "ffn": 170, "loss": 67}
-OPERATORS_A_WEIGHT = 28
-# size, batch, sequence
-Cell = tuple[str, int, int]
-GRID = [(s, b, q) for s in ("tiny", "small") for b in (1, 4, 8) for q in (64, 128, 512)]
-TINY = [cell for cell in GRID if cell[0] == "tiny"]
-OWN = {size: (size, of["batch"], of["seq"]) for size, of in SIZES.items()}
-KNOWN = {str(cost.name): cost for cost in read_costs(STUDIES[0] / "costs.json")}
+ROUND = read_result_set([STUDIES[0] / "round_1.json"])
+# a few of its cells are enough, and steps are of these parts
+CELLS = {n: c for n, c in ROUND.cases.items() if c.name.component in (*PARTS, STEP)}
+CELLS = {n: c for n, c in CELLS.items() if c.name.batch != 2 and c.name.seq != 256}
+COSTS = {str(cost.name): cost for cost in read_costs(STUDIES[0] / "costs.json")}
+PEAKS = {
+    **{"f32": {"flops_per_second": 375e9}, "memory_bandwidth": {"bytes_per_second": 39e9}},
+    "cache_bandwidth": {"bytes_per_second": 218e9},
+}
 
 
-def named(component: str, *cell: str | int) -> CaseName:
-    pass_name, (size, batch, seq) = PASSES.get(component, "forward_backward"), cell
-    return CaseName(component, pass_name, "baseline", size, "f32", batch, seq)
-
-
-def cost(component: str, *cell: str | int) -> CaseCost:
-    return KNOWN[str(named(component, *cell))]
+def named(component: str, size: str) -> str:
+    """Of a size at its own shape."""
+    pass_name = {"optimizer": "update", STEP: "train"}.get(component, "forward_backward")
+    of = SIZES[size]
+    return f"{component}/{pass_name}/baseline/{size}/f32/batch:{of['batch']}/seq:{of['seq']}"
 
 
 def costs(*sizes: str) -> list[CaseCost]:
-    return [cost(component, *OWN[size]) for size in sizes for component in (*PARTS, STEP)]
+    """Of a step of each size, and of its parts."""
+    return [COSTS[named(component, size)] for size in sizes for component in (*PARTS, STEP)]
 
 
-def operators(component: str, size: str) -> float:
-    """Of a part; the optimizer's by the weights that the size has."""
-    return OPERATORS.get(component, OPERATORS_A_WEIGHT * (9 * SIZES[size]["n_layers"] + 3))
+def operators(name: CaseName) -> int:
+    """As the baseline dispatches them; the optimizer's by the weights that the size has."""
+    known = {"embedding": 21, "rms_norm": 74, "attention": 408, "ffn": 134, "loss": 67, STEP: 0}
+    return known.get(name.component, 28 * (9 * SIZES[name.size]["n_layers"] + 3))
 
 
 @dataclass(frozen=True)
@@ -84,52 +81,42 @@ class SimulatedMachine:
     width_half: float = 0.0
     noise: float = 0.02
     step_over_parts: float = 1.06
-    peak: float = 375e9
-    memory_bandwidth: float = 39e9
-    cache_bandwidth: float = 218e9
     cache_bytes: int = 2**25
     off: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def traffic_seconds(self, total: float) -> float:
         """What the roofline allows for so many bytes."""
         cached = min(total, 2 * self.cache_bytes)
-        return (total - cached) / self.memory_bandwidth + cached / self.cache_bandwidth
+        return (total - cached) / 39e9 + cached / 218e9
 
-    def seconds(self, component: str, *cell: str | int) -> float:
+    def seconds(self, name: CaseName) -> float:
         """Of a part or the step, without noise."""
-        size = cell[0]
-        if component == STEP:
-            layers = SIZES[size]["n_layers"]
+        of, layers = COSTS[str(name)], SIZES[name.size]["n_layers"]
+        if name.component == STEP:
             often = {"attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
-            return self.step_over_parts * sum(
-                often.get(part, 1) * self.seconds(part, *cell) for part in PARTS
-            )
-        of, width = cost(component, *cell), SIZES[size]["hidden_dim"]
-        return self.off.get((component, size), 1.0) * (
-            self.launch * operators(component, size)
+            parts = [replace(name, component=p, pass_name="forward_backward") for p in PARTS[:-1]]
+            parts.append(replace(name, component="optimizer", pass_name="update"))
+            whole = sum(often.get(part.component, 1) * self.seconds(part) for part in parts)
+            return self.step_over_parts * whole
+        width = SIZES[name.size]["hidden_dim"]
+        return self.off.get((name.component, name.size), 1.0) * (
+            self.launch * operators(name)
             + of.hardware_flops * (1 + self.width_half / width) / self.flops_per_second
             + of.elementwise_flops / self.elementwise_per_second
             + self.traffic_seconds(of.bytes)
-            + (self.traffic_factor - 1) * of.bytes / self.cache_bandwidth
+            + (self.traffic_factor - 1) * of.bytes / 218e9
         )
 
-    def measure(
-        self, cells: Iterable[Cell], seed: int = 1, components: Sequence[str] = (*PARTS, STEP)
-    ) -> ResultSet:
-        """A result set of the components at each cell, with noise."""
+    def measure(self, seed: int = 1, sizes: str = "tiny small") -> ResultSet:
+        """Its cells with noise."""
         random, cases = np.random.default_rng(seed), {}
-        for component, cell in ((part, cell) for cell in cells for part in components):
-            figures = asdict(cost(component, *cell)) | {"operators": operators(component, cell[0])}
-            seconds = self.seconds(component, *cell) * math.exp(random.normal(0, self.noise))
-            name = named(component, *cell)
-            cases[str(name)] = MeasuredCase(name, (seconds,), figures)
-        bandwidths = {"memory": self.memory_bandwidth, "cache": self.cache_bandwidth}
-        peaks = {f"{name}_bandwidth": {"bytes_per_second": of} for name, of in bandwidths.items()}
-        context = {
-            "device": {"name": "Simulated", "last_level_cache_bytes": self.cache_bytes},
-            "peaks": {"measured": {"f32": {"flops_per_second": self.peak}, **peaks}},
-        }
-        return ResultSet("simulated", (Path("made_up.json"),), context, cases)
+        for text, case in CELLS.items():
+            if case.name.size in sizes.split():
+                seconds = self.seconds(case.name) * math.exp(random.normal(0, self.noise))
+                counters = {**case.counters, "operators": operators(case.name)}
+                cases[text] = replace(case, seconds=(seconds,), counters=counters)
+        device = {"name": "Simulated", "last_level_cache_bytes": self.cache_bytes}
+        return replace(ROUND, cases=cases, context={"device": device, "peaks": {"measured": PEAKS}})
 
 
 QUIET = SimulatedMachine(noise=0.0)
@@ -148,7 +135,7 @@ def predict(rates: Rates, *sizes: str) -> list[StepPrediction]:
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_rates_come_back(noise: float) -> None:
     machine = SimulatedMachine(noise=noise, step_over_parts=1.5)
-    rates = calibrate(machine.measure(GRID))
+    rates = calibrate(machine.measure())
     for _, ratio in rates.closure.ratios:
         assert ratio == pytest.approx(1.5, rel=0.001 + noise)
     # what the closure explains is no scatter
@@ -158,19 +145,19 @@ def test_rates_come_back(noise: float) -> None:
     assert set(held) == {"tiny", "small"} and max(map(abs, held.values())) < 8 + 200 * noise
     assert rates.basis() == "rates of 108 cells of tiny, small (f32, baseline)"
     (step,) = predict(rates, "medium")
-    true = machine.seconds(STEP, *OWN["medium"])
+    true = machine.seconds(COSTS[named(STEP, "medium")].name)
     assert step.seconds == pytest.approx(true, rel=0.04 + 2 * noise)
 
 
 def test_what_cannot_be_calibrated_on_is_named() -> None:
-    good = QUIET.measure(GRID)
+    good = QUIET.measure()
     bare = {
         n: replace(c, counters={}) if n.startswith("loss") else c for n, c in good.cases.items()
     }
     peaks = {"measured": {"f32": {"flops_per_second": 1e9}}}
     for results, words in (
         *(
-            (QUIET.measure(GRID, components=[p for p in (*PARTS, STEP) if p != part]), part)
+            (replace(good, cases={n: c for n, c in good.cases.items() if part not in n}), part)
             for part in ("embedding", "ffn", STEP)
         ),
         (replace(good, cases=bare), "loss/.*: the row has no counter model_"),
@@ -200,7 +187,7 @@ def test_coefficients_come_back_within_their_bounds() -> None:
 
 
 def test_the_closure_is_that_of_large_steps_of_the_nearest_size() -> None:
-    found = QUIET.measure(GRID)
+    found = QUIET.measure()
 
     def took_more(case: MeasuredCase) -> MeasuredCase:
         """Small steps wait for launches; those of small do not, nor large ones of tiny."""
@@ -263,8 +250,8 @@ def test_a_larger_size_lies_within_its_interval(
     inside, widths, errors = [], [], []
     for seed in range(40):
         machine = machine_of(seed, unknown, common)
-        (medium,) = predict(calibrate(machine.measure(GRID, seed)), "medium")
-        true = machine.seconds(STEP, *OWN["medium"])
+        (medium,) = predict(calibrate(machine.measure(seed)), "medium")
+        true = machine.seconds(COSTS[named(STEP, "medium")].name)
         inside.append(medium.low <= true <= medium.high)
         widths.append(medium.high / medium.seconds)
         errors.append(100 * abs(medium.seconds / true - 1))
@@ -276,24 +263,26 @@ def test_a_larger_size_lies_within_its_interval(
 
 def test_intervals_widen_with_the_distance_and_with_one_size_alone() -> None:
     sizes = ["small", "medium", "large"]
-    found = predict(calibrate(machine_of(1, 0.04).measure(GRID)), *sizes)
+    found = predict(calibrate(machine_of(1, 0.04).measure()), *sizes)
     widths = [p.high / p.low for p in found]
     assert widths[0] < widths[1] / 1.2 < widths[2] / 1.2
     machine = SimulatedMachine()
-    (both,), (alone,) = (predict(calibrate(machine.measure(of)), "medium") for of in (GRID, TINY))
+    (both,), (alone,) = (
+        predict(calibrate(machine.measure(sizes=of)), "medium") for of in ("tiny small", "tiny")
+    )
     assert alone.high / alone.low > 1.5 * both.high / both.low
     assert (alone.range_words, both.range_words) == ("assumed range", "95 % interval")
 
 
 def test_no_step_is_faster_than_its_traffic_allows() -> None:
-    rates = calibrate(QUIET.measure(GRID))
+    rates = calibrate(QUIET.measure())
     free = {name: replace(part, coefficients=np.zeros(4)) for name, part in rates.parts.items()}
     (medium,) = predict(replace(rates, parts=free), "medium")
-    assert medium.seconds > QUIET.traffic_seconds(cost("optimizer", *OWN["medium"]).bytes)
+    assert medium.seconds > QUIET.traffic_seconds(COSTS[named("optimizer", "medium")].bytes)
 
 
 def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
-    rates = calibrate(QUIET.measure(GRID))
+    rates = calibrate(QUIET.measure())
     asked = [
         c for c in costs("medium", "large") if (c.name.component, c.name.size) != ("ffn", "large")
     ]
@@ -301,9 +290,9 @@ def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
     other = [replace(c, name=replace(c.name, dtype="bf16")) for c in asked]
     (found,), (refused,) = predict_steps(rates, [*asked, *other])
     assert found.name.size == "medium"
-    assert refused.name == str(named(STEP, *OWN["large"]))
+    assert refused.name == named(STEP, "large")
     assert "no cost or no rate of ffn/forward_backward/baseline/large" in refused.reason
-    step = cost(STEP, *OWN["medium"])
+    step = COSTS[named(STEP, "medium")]
     custom = replace(step, name=replace(step.name, size="custom"))
     _, (refused,) = predict_steps(rates, [custom])
     assert "none of fixtures/problem_sizes.json" in refused.reason
