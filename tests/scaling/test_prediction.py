@@ -136,6 +136,7 @@ def predict(rates: Rates, *sizes: str) -> list[StepPrediction]:
 def test_rates_come_back(noise: float) -> None:
     machine = SimulatedMachine(noise=noise, step_over_parts=1.5)
     rates = calibrate(machine.measure())
+    assert rates.parts["optimizer"].operators == pytest.approx(28)
     for _, ratio in rates.closure.ratios:
         assert ratio == pytest.approx(1.5, rel=0.001 + noise)
     # what the closure explains is no scatter
