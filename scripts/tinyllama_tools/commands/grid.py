@@ -410,7 +410,7 @@ def write_frontier(study: GridStudy) -> None:
         "schema_version": 1,
         "device": str(answer["device"].get("name") or ""),
         "git_commit": answer["git_commit"],
-        "date": _now(),
+        "date": now_text(),
         "command": "scripts/study",
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
@@ -420,7 +420,7 @@ def write_frontier(study: GridStudy) -> None:
     write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
-def _now() -> str:
+def now_text() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
@@ -444,7 +444,7 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
     if not (study.folder / studies.FRONTIER).is_file():
         Progress().line("predicting the largest batch of every sequence")
         write_frontier(study)
-    study.keep(finished=_now())
+    study.keep(finished=now_text())
     files = [study.folder / name for name in (studies.PRODUCTS, studies.CHECK)]
     files = [*studies.rounds_of(study.folder), *filter(Path.is_file, files)]
     return int(any(outcomes(path)[2] for path in files))

@@ -18,6 +18,7 @@ from tinyllama_tools.commands.grid import (
     GridStudy,
     add_grid_options,
     finish_grid_options,
+    now_text,
     planned_names,
     run_study,
     unfinished_study,
@@ -238,7 +239,7 @@ def plan_sizes(
     return [plans[cost.name.size] for cost in costs]
 
 
-# its headings, and their text from the plan of a size
+# what is said before anything runs: headings, and their text from the plan of a size
 PLANNED: dict[str, Callable[[SizeRun], str]] = {
     "size": lambda plan: plan.size,
     "parameters": lambda plan: f"{plan.cost.parameters:,}",
@@ -262,13 +263,9 @@ CONFIG, LOG, PROFILES = "config.json", "training_output.log", "pytorch_profiles"
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
 
 
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
-
-
 def _timed(name: str) -> str:
     """The name with the time behind it."""
-    return f"{name}_{_now():%Y%m%d_%H%M%S}"
+    return f"{name}_{datetime.datetime.now(datetime.timezone.utc):%Y%m%d_%H%M%S}"
 
 
 def _text(macro: str, *values: object) -> str:
@@ -276,8 +273,8 @@ def _text(macro: str, *values: object) -> str:
     return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
 
 
-def _keep(folder: Path, name: str, document: Json) -> None:
-    write_whole(folder / name, json.dumps(document, indent=2) + "\n")
+def _keep(path: Path, document: Json) -> None:
+    write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
 def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
@@ -303,7 +300,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         "profilers_enabled": settings.has_profilers,
         # what repeats the run, typed in the checkout
         "command": command_line([*program.arguments, *options(place), target]),
-        "started": _now().isoformat(timespec="seconds"),
+        "started": now_text(),
         "expected": {
             "step_seconds": plan.step_seconds,
             "total_seconds": plan.total_seconds,
@@ -311,7 +308,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
             "peak_memory_bytes": cost.predicted_memory_bytes,
         },
     }
-    _keep(folder, CONFIG, config)
+    _keep(folder / CONFIG, config)
     plan = replace(plan, folder=folder, config=config)
     try:
         run = program.run(options(folder), folder / below, folder / LOG)
@@ -327,7 +324,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         return replace(plan, summary=summary, failure=what, is_interrupted=True)
     found = (run.summary or {}).get("summary", {})
     if run.summary and not (folder / SUMMARY).is_file():
-        _keep(folder, SUMMARY, run.summary)
+        _keep(folder / SUMMARY, run.summary)
     failure = "" if found.get("steps_completed") else "no step was completed"
     if run.exit_status != 0:
         failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
@@ -384,9 +381,8 @@ def train(
 ) -> int:
     """The problem sizes: plans, runs, compares; 130 where it was interrupted, 1 where a run
     failed."""
-    limit = 60 * options.max_minutes
-    own = (options.dtype, options.variant, options.num_steps, limit, options.enable_profilers)
-    settings = Settings(*own)
+    own = (options.dtype, options.variant, options.num_steps, 60 * options.max_minutes)
+    settings = Settings(*own, options.enable_profilers)
     costs = size_costs(options.sizes, settings, options.device, predictor)
     if options.dry_run:
         say_line(table_of(PLANNED, [plan_at(settings, cost, None) for cost in costs]))
