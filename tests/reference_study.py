@@ -1,4 +1,5 @@
-"""The grid studies that are published under results/reference/, for the tests that hold them."""
+"""What is published under results/reference/ of one machine, for the tests that hold it: a run of
+tiny, and a grid study with its page."""
 
 from __future__ import annotations
 
@@ -10,22 +11,22 @@ import pytest
 from tinyllama_tools.core.app import RESULTS
 
 FOLDER = RESULTS / "reference"
+MEASURED = FOLDER / "tiny_f32_2core_xeon_avx512.json"
 # of all files of a machine, and of the picture in the README
 MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
-STUDY = "study_"
-STUDIES = sorted(path for path in FOLDER.glob(f"{STUDY}*") if path.is_dir())
+STUDIES = sorted(path for path in FOLDER.glob("study_*") if path.is_dir())
 
 
 @dataclass(frozen=True)
 class Published:
     """What is there of one machine."""
 
-    folder: Path
-    machine: str
+    study: Path
+    folder: Path = FOLDER
 
     @property
-    def study(self) -> Path:
-        return self.folder / f"study_{self.machine}"
+    def machine(self) -> str:
+        return self.study.name.removeprefix("study_")
 
     @property
     def page(self) -> Path:
@@ -36,9 +37,7 @@ class Published:
         return self.folder / f"roofline_{self.machine}.png"
 
 
-MACHINES = [
-    pytest.param(Published(FOLDER, path.name.removeprefix(STUDY)), id=path.name) for path in STUDIES
-]
+MACHINES = [pytest.param(Published(path), id=path.name) for path in STUDIES]
 
 
 def data_files(place: Published) -> list[Path]:

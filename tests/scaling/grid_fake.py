@@ -9,17 +9,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
-TESTS = Path(__file__).resolve().parent
 # without site-packages, so that it starts at once; what it needs is here
-PROGRAM = """\
-#!{python} -SE
+PROGRAM = f"""\
+#!{sys.executable} -SE
 import sys
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})
 from grid_fake import main
 sys.exit(main(__file__, sys.argv[1:]))
 """
@@ -36,25 +34,18 @@ LIMIT = {"size": "tiny", "variant": "baseline", "dtype": "f32", "batch": 2, "seq
 LIMIT |= {"largest": 6, "predicted_memory_bytes": 1000, "skip_reason": ""}
 
 
-def make_program(folder: Path, **told: object) -> Path:
-    """The build folder with the program in it. `told`:
+def tell(folder: Path, **told: object) -> None:
+    """Puts the program into the build folder, where it is not there, and tells it anew:
 
     `hold_in`: a part of a result's name, whose run waits in its fourth case until it is asked to
-    end, or if it `is_stubborn` for ever; `fail`, `skip`: names or parts of names; `crash_at`: dies
-    there; `stale_at`: ends with 1 there, without a result; `refuse`: says so and ends with 2;
-    `commit`: of the build.
+    end; `fail`, `skip`: parts of names; `crash_at`: dies there; `stale_at`: ends with 1 there,
+    without a result; `refuse`: says so and ends with 2; `commit`: of the build.
     """
     program = folder / "build/benchmarks/tiny_llama_bench"
     program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(PROGRAM.format(python=sys.executable, tests=str(TESTS)))
+    program.write_text(PROGRAM)
     program.chmod(0o755)
-    tell(folder, **told)
-    return folder / "build"
-
-
-def tell(folder: Path, **told: object) -> None:
-    """Anew, with nothing else told."""
-    (folder / "build/benchmarks/told.json").write_text(json.dumps(told))
+    program.with_name("told.json").write_text(json.dumps(told))
 
 
 def measuring_calls(folder: Path) -> list[list[str]]:
@@ -70,31 +61,32 @@ def value(options: list[str], name: str, default: str = "") -> str:
     return found[-1] if found else default
 
 
-def _names(options: list[str]) -> Iterator[str]:
+def _names(options: list[str]) -> list[str]:
     """In the program's order of components, and within one in that of the options."""
     keys = ("sizes", "batch", "seq", "dtypes", "variants")
     axes = [value(options, key).split(",") for key in keys]
     chosen = value(options, "components", ",".join(PASSES)).split(",")
-    for component in PASSES if chosen != ["peak"] else ():
+    if chosen == ["peak"]:
+        return [f"peak/gemm/f32/{SHAPES[size][0]}x256x256" for size in axes[0]]
+    found = []
+    for component in (one for one in PASSES if one in chosen):
         for size, batch, seq, dtype, variant in itertools.product(*axes):
             own = SHAPES.get(size, (8, 2048))
-            if component in chosen:
-                name = f"{component}/{PASSES[component]}/{variant}/{size}/{dtype}"
-                yield f"{name}/batch:{batch or own[0]}/seq:{seq or own[1]}"
-    if chosen == ["peak"]:
-        yield from (f"peak/gemm/f32/{SHAPES[size][0]}x256x256" for size in axes[0])
+            name = f"{component}/{PASSES[component]}/{variant}/{size}/{dtype}"
+            found.append(f"{name}/batch:{batch or own[0]}/seq:{seq or own[1]}")
+    return found
 
 
-def _row(name: str, told: Json, milliseconds: float) -> tuple[Json, str]:
+def _row(name: str, told: Json) -> tuple[Json, str]:
     """Of a case, and what the program says of it."""
     full = name + ("/iterations:1/manual_time" if name.startswith("peak/") else "/manual_time")
     row: Json = {"name": full, "run_name": full, "run_type": "iteration"}
-    row |= {"real_time": milliseconds, "time_unit": "ms", "TFLOPS": 0.1}
+    row |= {"real_time": 1.0, "time_unit": "ms", "TFLOPS": 0.1}
     if any(part in name for part in told.get("fail", ())):
         return row | {"error_occurred": True, "error_message": "wrong"}, "FAILED: wrong"
     if any(part in name for part in told.get("skip", ())):
         return row | {"skipped": True, "skip_message": "too large"}, "skipped: too large"
-    return row, f"{milliseconds} ms"
+    return row, "1 ms"
 
 
 def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json]:
@@ -103,8 +95,7 @@ def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json
         print(f"journal {journal}: not as --resume says", file=sys.stderr)
         sys.exit(2)
     if not resumes:
-        header = {"journal": "tiny_llama_bench journal", "schema_version": 3, "header": context}
-        journal.write_text(json.dumps(header) + "\n" + json.dumps({"peaks": {}}) + "\n")
+        journal.write_text(json.dumps({"header": context}) + "\n")
         return {}
     # what follows the last newline was cut short
     journal.write_text(journal.read_text().rpartition("\n")[0] + "\n")
@@ -114,43 +105,38 @@ def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json
             what = f"{key} = {json.dumps(then)}, this run has {json.dumps(now)}"
             print(f"--resume: journal {journal} was written with {what}", file=sys.stderr)
             sys.exit(2)
-    return {line["case"]: line["entries"][0] for line in lines if "case" in line}
+    return {line["case"]: line["entries"][0] for line in lines}
 
 
-def _measure(options: list[str], told: Json, milliseconds: float) -> int:
+def _measure(options: list[str], told: Json) -> int:
     """A measuring process, from its journal to its result; the exit status."""
     out, journal = Path(value(options, "benchmark_out")), Path(value(options, "journal"))
-    is_asked_to_end = False
-
-    def end(*_: object) -> None:
-        nonlocal is_asked_to_end
-        is_asked_to_end = True
-        signal.signal(signal.SIGINT, signal.SIG_IGN if told.get("is_stubborn") else signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, end)
+    asked: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
     context = {
-        **{"host_name": "host_0123abcd", "settings": {}, "schema_version": 3},
-        **{"git_commit": told.get("commit", "abc"), "verify": value(options, "verify")},
-        "sizes": {key: {"n_layers": 4} for key in value(options, "sizes").split(",")},
+        **{"settings": {}, "schema_version": 3, "verify": value(options, "verify")},
+        **{
+            "git_commit": told.get("commit", "abc"),
+            "sizes": sorted(value(options, "sizes").split(",")),
+        },
     }
     rows = _journaled(journal, context, resumes="--resume" in options)
-    names, parent = list(_names(options)), os.getppid()
+    names, parent = _names(options), os.getppid()
     todo = [name for name in names if name not in rows]
     for index, name in enumerate(todo):
-        if is_asked_to_end:
+        if asked:
             break
         if told.get("crash_at", "-") in name:
             signal.raise_signal(signal.SIGKILL)
         if told.get("stale_at", "-") in name:
             print("journal: cannot be written: No space left", file=sys.stderr)
             return 1
-        is_held = index == HELD and told.get("hold_in", "-") in out.name
-        while is_held and (told.get("is_stubborn") or not is_asked_to_end):
+        while index == HELD and told.get("hold_in", "-") in out.name and not asked:
             time.sleep(0.005)
             if os.getppid() != parent:
                 # the real one dies where it next says something that nobody hears
                 os._exit(1)
-        rows[name], said = _row(name, told, milliseconds)
+        rows[name], said = _row(name, told)
         with journal.open("a") as stream:
             stream.write(json.dumps({"case": name, "entries": [rows[name]]}) + "\n")
         print(f"[{index + 1}/{len(todo)}] {name}  {said}", file=sys.stderr, flush=True)
@@ -172,13 +158,12 @@ def main(program: str, options: list[str]) -> int:
         print("\n".join(_names(options)))
         return 0
     answer = {"device": {"name": "card"}, "git_commit": "0123abcd", "limits": [LIMIT]}
-    answer |= {"memory_budget_bytes": 2**30, "memory_budget_source": "free on the device"}
-    answer |= {"memory_limit_bytes": 2**30, "memory_limit_source": "free on the device"}
+    for of in ("budget", "limit"):
+        answer |= {f"memory_{of}_bytes": 2**30, f"memory_{of}_source": "free on the device"}
     if "--dry-run" in options:
         cost = dict.fromkeys(COSTS, 1000) | {"fits": True, "reason": ""}
-        answer["cases"] = [{"name": n} | cost for n in _names(options)]
+        answer["cases"] = [{"name": name} | cost for name in _names(options)]
     if "--dry-run" in options or value(options, "find-limit"):
         print(json.dumps(answer))
         return 0
-    # the first process that measures takes 1 ms, the second one 2 ms
-    return _measure(options, told, float(len(measuring_calls(here.parents[1]))))
+    return _measure(options, told)

@@ -28,15 +28,12 @@ def inputs_of(place: Published) -> ReportInputs:
 def test_the_study_is_whole(place: Published) -> None:
     inputs = inputs_of(place)
     assert [of for of in inputs.omissions if of.is_error] == []
-    study = inputs.study
-    said = study.description
+    said, main = inputs.study.description, inputs.main
     assert said["finished"] and set(SIZES) <= set(said["sizes"])
-    # interleaved: each round goes through the grid in an order of its own
-    assert inputs.main is not None
-    assert len(inputs.main.paths) == said["rounds_done"] == said["rounds"] >= 3
-    assert inputs.main.context["git_dirty"] is False
-    assert [case.name for case in inputs.main.left_out if case.is_failure] == []
-    assert study.frontier is not None and study.costs and study.check is not None
+    assert len(main.paths) == said["rounds_done"] == said["rounds"] >= 3
+    assert main.context["git_dirty"] is False
+    assert [case.name for case in main.left_out if case.is_failure] == []
+    assert inputs.study.frontier and inputs.study.costs and inputs.study.check
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import math
 from pathlib import Path
 
 import pytest
-from result_documents import MEASURED, document, gemm_row, write
 
-from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.data.machine import SAME_DEVICE, Machine, ProductRate, first_difference
+from reference_study import MEASURED
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.machine import Machine, ProductRate
 from tinyllama_tools.data.names import LeftOut, wholes_among
-from tinyllama_tools.data.results import add_products, read_result_set, read_stored
+from tinyllama_tools.data.results import add_products, read_result_set
 from tinyllama_tools.models.roofline import roofline_of
 
 AXES = "baseline/tiny/f32/batch:8/seq:128"
 NAME, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
+
+
+def document() -> Json:
+    """The measured file, to be changed."""
+    return json.loads(MEASURED.read_text(encoding="utf-8"))
+
+
+def write(folder: Path, name: str, content: Json) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 0) -> Json:
+    full = f"{name}/iterations:1/manual_time"
+    return {
+        **{"name": full, "run_name": full, "run_type": "iteration", "label": label},
+        **{"repetition_index": repetition, "iterations": 1, "TFLOPS": tflops},
+        **{"real_time": 1.0 / tflops, "time_unit": "ms"},
+    }
+
+
 PEAK = document()["context"]["peaks"]["measured"]["f32"]["flops_per_second"]
 
 
@@ -32,23 +54,6 @@ def changed(folder: Path, name: str, **values: object) -> Path:
     return write(folder, name, content)
 
 
-def test_rounds_are_one_set(tmp_path: Path) -> None:
-    paths = []
-    for factor in (1.0, 4.0, 2.0):
-        content = document()
-        for entry in of_case(content):
-            # milliseconds as microseconds
-            entry["real_time"] *= 1e3 * factor
-            entry |= {"time_unit": "us", "bytes": factor}
-        paths.append(write(tmp_path, f"round_{factor}.json", content))
-    case, one = (read_result_set(files).cases[NAME] for files in (paths, [MEASURED]))
-    assert case.seconds == pytest.approx([x * one.median_seconds for x in (1, 4, 2)])
-    assert case.median_seconds == pytest.approx(2 * one.median_seconds)
-    assert (case.rounds, case.counters["bytes"]) == ((1, 2, 3), 2.0)
-    low, high = one.extremes
-    assert case.extremes == (pytest.approx(low), pytest.approx(4 * high))
-
-
 def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     failed = changed(tmp_path, "a.json", error_occurred=True, error_message="wrong result")
     skipped = changed(tmp_path, "b.json", skipped=True, skip_message="too long")
@@ -62,19 +67,6 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     assert found.warnings == (f"not measured in every round: {NAME}",)
     found = read_result_set([skipped])
     assert found.left_out == (LeftOut(NAME, "too long", is_failure=False),)
-    content = document()
-    content["benchmarks"] = of_case(content)
-    (warning,) = read_result_set([MEASURED, write(tmp_path, "c.json", content)]).warnings
-    assert warning.startswith("not measured in every round: ")
-    assert warning.endswith(f" and {len(found.cases) + 1 - 4} more")
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_bad_counter_is_named(tmp_path: Path, value: float) -> None:
-    path = changed(tmp_path, "bad.json", MFU_percent=value)
-    for read in (read_stored, lambda of: read_result_set([of])):
-        with pytest.raises(BadInputError, match=f"counter MFU_percent is {value}"):
-            read(path)
 
 
 def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
@@ -82,57 +74,19 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
 ) -> None:
     rows = [
         # of repetitions the best with its own label
-        gemm_row("peak/gemm/f32/1024x512x256", 0.1, "L0", 0),
-        gemm_row("peak/gemm/f32/1024x512x256", 0.2, "L1", 1),
-        gemm_row("peak/gemm/f32/64x128x128x32", 0.1),
+        gemm_row("peak/gemm/f32/64x128x128x32", 0.1, "L0", 0),
+        gemm_row("peak/gemm/f32/64x128x128x32", 0.2, "L1", 1),
         gemm_row("peak/gemm/f32", 0.4),
-        gemm_row("peak/bandwidth", 0.4),
-        gemm_row("peak/gemm/f32/1x8x8", 0.1) | {"skipped": True, "skip_message": "does not fit"},
         gemm_row("peak/gemm/f32/2x8x8", 0.1) | {"error_occurred": True, "error_message": "wrong"},
     ]
-    better = copy.deepcopy(rows)
-    better[2]["TFLOPS"] = 0.3
+    better = [rows[0] | {"TFLOPS": 0.3}]
     contents = (document() | {"benchmarks": of} for of in (rows, better))
     paths = [write(tmp_path, f"{i}.json", of) for i, of in enumerate(contents)]
-    found = read_result_set(paths)
-    assert found.products == (
-        ProductRate("f32", 1, 1024, 512, 256, pytest.approx(0.2e12), "L1"),
-        ProductRate("f32", 64, 128, 128, 32, 0.3e12, "oneDNN"),
-    )
-    assert [(one.name, one.reason, one.is_failure) for one in found.left_out] == [
-        ("peak/gemm/f32/1x8x8", "does not fit", False),
-        ("peak/gemm/f32/2x8x8", "wrong", True),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("threads", 64),
-        ("git_commit", "0" * 40),
-        ("device.name", "AMD Instinct MI300X"),
-        ("settings.env.OMP_NUM_THREADS", "1"),
-    ],
-)
-def test_other_circumstances_are_refused(tmp_path: Path, key: str, value: object) -> None:
-    content = document()
-    part, _, inner = key.partition(".")
-    place, name = (content["context"][part], inner) if inner else (content["context"], part)
-    place[name] = value
-    other = write(tmp_path, "other.json", content)
-    with pytest.raises(BadInputError, match=f"other.json: {key} is {value!r}"):
-        read_result_set([MEASURED, other])
-    # with another commit or driver it still is the same device
-    found = first_difference(document()["context"], content["context"], SAME_DEVICE)
-    assert (found is not None) == (key in {"threads", "device.name"})
-
-
-def test_nothing_measured_is_refused(tmp_path: Path) -> None:
-    empty = write(tmp_path, "empty.json", document() | {"benchmarks": []})
-    foreign = write(tmp_path, "foreign.json", {"a": 1})
-    for path, message in ((empty, "no case was measured"), (foreign, "is no result of the suite")):
-        with pytest.raises(BadInputError, match=message):
-            read_result_set([path])
+    for files, rate, label in ((paths[:1], 0.2, "L1"), (paths, 0.3, "L0")):
+        found = read_result_set(files)
+        best = ProductRate("f32", 64, 128, 128, 32, pytest.approx(rate * 1e12), label)
+        assert found.products == (best,)
+        assert found.left_out == (LeftOut("peak/gemm/f32/2x8x8", "wrong", is_failure=True),)
 
 
 def with_peaks(**rates: float) -> Json:
@@ -162,23 +116,17 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
         assert point.percent == pytest.approx(counter), point.name
 
 
-def test_products_of_another_process_raise_the_peak_within_the_datasheet(tmp_path: Path) -> None:
-    content, rounds = with_peaks(f32=1.1, memory_bandwidth=1.5), read_result_set([MEASURED])
+def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
+    rounds, content = read_result_set([MEASURED]), document()
     content["benchmarks"] = [
         gemm_row("peak/gemm/f32/512x512x512", 2 * PEAK / 1e12, "B"),
         gemm_row("peak/gemm/f32/256x512x512", 1.4 * PEAK / 1e12, "C"),
     ]
     found = add_products(rounds, read_result_set([write(tmp_path, "products.json", content)]))
-    assert [product.m for product in found.products] == [512, 256]
-    assert found.context["peaks"]["measured"]["f32"] == {
-        **{"flops_per_second": pytest.approx(2 * PEAK), "source": "B"},
-    }
-    bandwidth = Machine.from_context(rounds.context).memory_bandwidth
-    machine = Machine.from_context(found.context)
-    assert machine.memory_bandwidth == pytest.approx(1.5 * bandwidth)
+    assert found.context["peaks"]["measured"]["f32"]["source"] == "B"
     before, step = rounds.cases[STEP].counters, found.cases[STEP].counters
     assert step["MFU_percent"] == pytest.approx(before["MFU_percent"] / 2)
-    # what is above the datasheet is no peak, and MFU is against the datasheet
+    # MFU is against the datasheet
     content["benchmarks"] += document()["benchmarks"]
     sheet = {"flops_per_second": {"f32": 1.5 * PEAK}, "memory_bytes_per_second": 1e12}
     content["context"]["peaks"]["datasheet"] = sheet
@@ -189,13 +137,9 @@ def test_products_of_another_process_raise_the_peak_within_the_datasheet(tmp_pat
     step = found.cases[STEP].counters
     assert step["MFU_percent"] == pytest.approx(before["peak_percent"] / 1.5)
     assert step["peak_percent"] == pytest.approx(before["peak_percent"] / 1.4)
-    content["context"]["threads"] = 64
-    others = read_result_set([write(tmp_path, "products.json", content)])
-    with pytest.raises(BadInputError, match=r"products\.json: threads is 64"):
-        add_products(rounds, others)
 
 
-@pytest.mark.parametrize("value", [None, math.nan, 0, "fast", 10**400])
+@pytest.mark.parametrize("value", [math.nan, 10**400])
 def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: object) -> None:
     content = document()
     content["context"]["peaks"]["measured"]["f32"]["flops_per_second"] = value
@@ -222,9 +166,7 @@ def test_without_a_bandwidth_of_memory_large_cases_have_no_share_of_the_roofline
         is_cached = case.counters["bytes"] <= 2**21
         assert ("roof_percent" in case.counters) == is_cached, case.name
         assert ("peak_percent" in case.counters) == bool(case.counters["hardware_flops"])
-    of = roofline_of(found)
-    assert {point.name for point in of.points} | of.left_out.keys() == found.cases.keys()
-    assert "memory's bandwidth is not known" in of.left_out[STEP]
+    assert "memory's bandwidth is not known" in roofline_of(found).left_out[STEP]
 
 
 def test_parts_of_a_step() -> None:

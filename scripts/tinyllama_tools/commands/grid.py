@@ -26,14 +26,14 @@ from tinyllama_tools.core.app import (
     parse_json,
     problem_sizes,
     read_json,
-    run_folder,
-    without_folders,
+    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, variants
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import compact_json, duration
+from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
 from tinyllama_tools.data.programs import (
     NUMBERS,
@@ -44,21 +44,6 @@ from tinyllama_tools.data.programs import (
     ask_json,
 )
 from tinyllama_tools.data.results import read_result_set
-from tinyllama_tools.data.studies import (
-    AXES,
-    CHECK,
-    COSTS,
-    FRONTIER,
-    FRONTIER_KIND,
-    FRONTIER_SCHEMA_VERSION,
-    KIND,
-    PRODUCTS,
-    SCHEMA_VERSION,
-    STUDY,
-    journal_of,
-    journaled_names,
-    round_file,
-)
 
 # ---- what a grid consists of
 
@@ -89,7 +74,7 @@ class GridPlan:
     seq: tuple[int, ...] = SEQ
     components: tuple[str, ...] = COMPONENTS
     variants: tuple[str, ...] = ("baseline",)
-    dtype: str = "f32"
+    dtypes: tuple[str, ...] = ("f32",)
     device: str = "auto"
     rounds: int = 3
     check_size: str = CHECK_SIZE
@@ -107,7 +92,7 @@ class GridPlan:
 
     def options(self, *more: str, **axes: Sequence[object]) -> list[str]:
         """Of tiny_llama_bench: cases of the plan's device and dtype; an empty axis is left out."""
-        lists = {"dtypes": [self.dtype]} | axes
+        lists = {"dtypes": self.dtypes} | axes
         given = [f"--{name}={','.join(map(str, v))}" for name, v in lists.items() if v]
         return [f"--device={self.device}", *given, *more]
 
@@ -151,14 +136,14 @@ class GridPlan:
         shape = " x ".join(f"{name}{', '.join(map(str, of))}" for name, of in axes.items())
         return (
             f"Grid: {cases} cases of {len(self.components)} components, {shape} "
-            f"({self.dtype}, {', '.join(self.variants)}),\nin {self.rounds} rounds, and some "
+            f"({', '.join((*self.dtypes, *self.variants))}),\nin {self.rounds} rounds, and some "
             "minutes for GEMMs and a check."
         )
 
 
-GRID_OPTIONS = (
-    *("grid_batch", "grid_seq", "grid_components", "grid_variants", "rounds", "check_size"),
-)
+# by the name of an option, the part of the plan that it sets
+GRID_OPTIONS = {f"grid_{name}": name for name in ("batch", "seq", "components", "variants")}
+GRID_OPTIONS |= {name: name for name in ("rounds", "check_size")}
 TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
 RESUMED_WITH = ("resume", "results", "build_folder")
 
@@ -201,22 +186,15 @@ def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Names
     if not options.sizes:
         parser.error("the following arguments are required: SIZE")
     if options.grid:
-        axes = {
-            "batch": options.grid_batch,
-            "seq": options.grid_seq,
-            "components": options.grid_components,
-            "variants": options.grid_variants or (options.variant,),
-            "rounds": options.rounds,
-            "check_size": options.check_size,
-        }
-        chosen = {name: value for name, value in axes.items() if value is not None}
-        of = {"dtype": options.dtype, "device": options.device}
-        options.grid_plan = GridPlan(options.sizes, **of, **chosen)
+        given = {field: getattr(options, name) for name, field in GRID_OPTIONS.items()}
+        own = {"variants": (options.variant,), "dtypes": (options.dtype,), "device": options.device}
+        chosen = own | {field: value for field, value in given.items() if value is not None}
+        options.grid_plan = GridPlan(options.sizes, **chosen)
 
 
 # ---- how far it is
 
-FAILED = 1
+RECORDED = ("command", "rounds_done", "round_seconds", "finished")
 
 
 @dataclass
@@ -236,25 +214,23 @@ class GridStudy:
     finished: str = ""
 
     def keep(self, **changes: Any) -> None:  # noqa: ANN401
-        """In study.json. OSError where it cannot be written."""
+        """In study.json."""
         vars(self).update(changes)
-        plan = asdict(self.plan)
-        plan["dtypes"] = [plan.pop("dtype")]
         own = {name: getattr(self, name) for name in RECORDED}
         own["round_seconds"] = [round(seconds, 3) for seconds in self.round_seconds]
-        document = {"kind": KIND, "schema_version": SCHEMA_VERSION, "passes": PASSES}
-        write_whole(self.folder / STUDY, compact_json(document | plan | own, ()))
+        document = {"kind": studies.KIND, "schema_version": 1, "passes": PASSES}
+        text = compact_json(document | asdict(self.plan) | own, ())
+        write_whole(self.folder / studies.STUDY, text)
 
     @classmethod
     def read(cls, folder: Path, program: Path = PROGRAM) -> GridStudy:
         """BadInputError naming the file and what is wrong where study.json is not one of a grid."""
-        path = folder / STUDY
+        path = folder / studies.STUDY
         document, _ = read_json(path)
         try:
-            if (document["kind"], document["schema_version"]) != (KIND, SCHEMA_VERSION):
-                raise ValueError(f"kind must be {KIND}, schema_version {SCHEMA_VERSION}")
+            if problem := schema_problem(document, studies.SCHEMAS["study"]):
+                raise ValueError(problem)
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
-            (values["dtype"],) = values["dtypes"]
             plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
             own = {name: document[name] for name in RECORDED}
         except (KeyError, TypeError, ValueError) as error:
@@ -263,24 +239,12 @@ class GridStudy:
         return cls(folder, program, plan, **own)
 
 
-RECORDED = ("command", "rounds_done", "round_seconds", "finished")
-
-
-def begin_study(plan: GridPlan, program: Path, results: Path, command: str) -> GridStudy:
-    """Makes the folder. OSError where it cannot be made."""
-    folder = run_folder(KIND, results)
-    folder.mkdir(parents=True)
-    study = GridStudy(folder, program, plan, without_folders(command))
-    study.keep()
-    return study
-
-
 def unfinished_study(results: Path, program: Path) -> GridStudy:
     """The newest grid that did not end, as it was begun; BadInputError where there is none, or its
     study.json cannot be read."""
-    for folder in sorted(results.glob(f"*_{KIND}"), reverse=True):
-        study = GridStudy.read(folder, program) if (folder / STUDY).is_file() else None
-        if study and not study.finished:
+    for path in sorted(results.glob(f"*_{studies.KIND}/{studies.STUDY}"), reverse=True):
+        study = GridStudy.read(path.parent, program)
+        if not study.finished:
             return study
     raise BadInputError(
         f"--resume: {results} holds no grid that did not end; begin one: "
@@ -299,7 +263,7 @@ def planned_names(program: Path, options: Sequence[str]) -> list[str]:
 # ---- one run of the program
 
 # what it says of a case on standard error: "[3/96] attention/...  1.27 ms"
-CASE_LINE = re.compile(r"\[\d+/\d+\] (?P<name>\S+)  (?P<outcome>.*)")
+CASE_LINE = re.compile(r"\[\d+/\d+\] (\S+)  (.*)")
 # what Google Benchmark appends to the name that --list prints
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 
@@ -310,7 +274,7 @@ def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
     A new journal begins with the header of the journal `like`, without its peaks: the program then
     refuses to go on where commit, device, libtorch, threads or seed are others than they were.
     """
-    journal = journal_of(result)
+    journal = studies.journal_of(result)
     options = [f"--journal={journal}"]
     if not journal.is_file() or b"\n" not in journal.read_bytes():
         # one without a whole header was killed before its first case
@@ -338,22 +302,22 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
     ProgramError where there is no result that has every case.
     """
     names, progress = planned_names(study.program, options), Progress()
-    kept = len(set(names) & set(journaled_names(journal_of(result))))
+    kept = len(set(names) & set(studies.journaled_names(studies.journal_of(result))))
     progress.begin(len(names), kept, title)
     progress.line(f"{title}: {len(names) - kept} cases")
 
     def hear(line: str) -> None:
         """A finished case counts, a failed one is told at once."""
-        found = CASE_LINE.fullmatch(line)
-        if found and found["outcome"].startswith("FAILED: "):
-            progress.line(f"{found['name']}: {found['outcome']}")
-        if found:
-            progress.step(f"{found['name']}  {found['outcome']}")
+        if found := CASE_LINE.fullmatch(line):
+            name, outcome = found.groups()
+            if outcome.startswith("FAILED: "):
+                progress.line(f"{name}: {outcome}")
+            progress.step(f"{name}  {outcome}")
 
     (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
+    first = studies.journal_of(studies.round_file(study.folder, 1))
     # whose header names the sizes of the grid, of which a check has none
-    like = journal_of(round_file(study.folder, 1)) if result.name != CHECK else None
-    journal = journal_options(result, like, verify)
+    journal = journal_options(result, first if result.name != studies.CHECK else None, verify)
     command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
     try:
         # 1: cases that failed, which are results
@@ -377,9 +341,8 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
 
 def write_costs(study: GridStudy) -> None:
     """costs.json where it is not there yet: of every case of the grid, of every problem size at its
-    own batch and sequence, and of the steps that check predictions. SuiteError where the program
-    does not tell them."""
-    path = study.folder / COSTS
+    own batch and sequence, and of the steps that check predictions."""
+    path = study.folder / studies.COSTS
     if path.is_file():
         return
     answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
@@ -392,11 +355,11 @@ def write_costs(study: GridStudy) -> None:
 
 
 def run_rounds(study: GridStudy) -> None:
-    """All rounds that are not done yet. Raises what run_journaled does."""
-    plan, say = study.plan, Progress().line
+    """All rounds that are not done yet."""
+    plan = study.plan
     for number in range(study.rounds_done + 1, plan.rounds + 1):
         spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
-        result, title = round_file(study.folder, number), f"round {number}/{plan.rounds}"
+        result, title = studies.round_file(study.folder, number), f"round {number}/{plan.rounds}"
         started = time.monotonic()
         try:
             run_journaled(study, plan.round(number), result, title)
@@ -406,39 +369,33 @@ def run_rounds(study: GridStudy) -> None:
         study.keep(rounds_done=number)
         measured, left_out, failed = outcomes(result)
         what = f"{measured} measured, {left_out} left out, {failed} failed"
-        say(f"{title}: {what}, in {duration(spent[number - 1])}")
+        Progress().line(f"{title}: {what}, in {duration(spent[number - 1])}")
 
 
 def write_once(study: GridStudy, name: str, options: Sequence[str], title: str) -> None:
-    """A file of one process, without its journal; nothing where it is whole already. Raises what
-    run_journaled does."""
+    """A file of one process, without its journal; nothing where it is whole already."""
     path = study.folder / name
-    if path.is_file() and not journal_of(path).is_file():
+    if path.is_file() and not studies.journal_of(path).is_file():
         return
     run_journaled(study, options, path, title)
-    journal_of(path).unlink()
+    studies.journal_of(path).unlink()
 
 
 FRONTIER_CASES = {"variants": ("baseline", "optimized"), "dtypes": ("f32", "bf16")}
 FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
 
 
-def predict_frontier(folder: Path, program: Path, device: str) -> None:
-    """Writes what fits of all sizes into the memory that is free now, over sequences and over
-    batches, to the folder's frontier.json, as the program's --find-limit answers. Nothing of it is
-    tried.
-
-    Raises SuiteError where the program cannot be asked, OSError where the file cannot be written.
-    """
-    by_key: dict[str, list[Json]] = {}
-    answer: Json = {}
-    for axis in AXES.values():
-        lists = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
-        lists[axis.given] = FRONTIER_GIVEN[axis.given]
-        asked = [f"--{name}={','.join(map(str, values))}" for name, values in lists.items()]
-        how = (f"--find-limit={axis.searched}", f"--device={device}", "--benchmark_format=json")
-        answer = ask_json(program, [*how, *asked])
-        by_key[axis.key] = [
+def write_frontier(study: GridStudy) -> None:
+    """frontier.json: what fits of all sizes into the memory that is free now, over sequences and
+    over batches, as the program's --find-limit answers. Nothing of it is tried."""
+    lists: dict[str, Json] = {}
+    for axis in studies.AXES.values():
+        cases = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
+        cases[axis.given] = FRONTIER_GIVEN[axis.given]
+        asked = [f"--{name}={','.join(map(str, values))}" for name, values in cases.items()]
+        how = (f"--find-limit={axis.searched}", f"--device={study.plan.device}")
+        answer = ask_json(study.program, [*how, "--benchmark_format=json", *asked])
+        lists[axis.key] = [
             {
                 **{key: row[key] for key in ("size", "variant", "dtype", axis.given)},
                 axis.largest_key: row["largest"],
@@ -449,33 +406,31 @@ def predict_frontier(folder: Path, program: Path, device: str) -> None:
             if not row["skip_reason"]
         ]
     document = {
-        "kind": FRONTIER_KIND,
-        "schema_version": FRONTIER_SCHEMA_VERSION,
+        "kind": "frontier",
+        "schema_version": 1,
         "device": str(answer["device"].get("name") or ""),
         "git_commit": answer["git_commit"],
-        "date": _now(),
+        "date": now_text(),
         "command": "scripts/study",
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
         "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
-        **by_key,
+        **lists,
     }
-    write_whole(folder / FRONTIER, json.dumps(document, indent=1) + "\n")
+    write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
-def _now() -> str:
+def now_text() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 # ---- the whole of it
 
+RESUME = "scripts/study --resume, with the same --results and --build-folder,"
+
 
 def complain(text: str) -> None:
-    """To standard error."""
     print(f"scripts/study: {text}", file=sys.stderr, flush=True)
-
-
-RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
 
 def _make(study: GridStudy, say: Callable[[str], None]) -> int:
@@ -483,28 +438,22 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
     write_costs(study)
     say(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
     run_rounds(study)
-    write_once(study, PRODUCTS, study.plan.products(), "GEMMs")
+    write_once(study, studies.PRODUCTS, study.plan.products(), "GEMMs")
     if study.plan.check_axes:
-        write_once(study, CHECK, study.plan.check(), f"check at {study.plan.check_size}")
-    if not (study.folder / FRONTIER).is_file():
+        write_once(study, studies.CHECK, study.plan.check(), f"check at {study.plan.check_size}")
+    if not (study.folder / studies.FRONTIER).is_file():
         Progress().line("predicting the largest batch of every sequence")
-        try:
-            predict_frontier(study.folder, study.program, study.plan.device)
-        except SuiteError as error:
-            # what was measured is kept: no matter of options
-            raise SuiteError(str(error), FAILED) from error
-    files = [round_file(study.folder, n + 1) for n in range(study.rounds_done)]
-    files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
-    study.keep(finished=_now())
-    return FAILED if any(outcomes(path)[2] for path in files) else 0
+        write_frontier(study)
+    study.keep(finished=now_text())
+    files = [study.folder / name for name in (studies.PRODUCTS, studies.CHECK)]
+    files = [*studies.rounds_of(study.folder), *filter(Path.is_file, files)]
+    return int(any(outcomes(path)[2] for path in files))
 
 
 def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
-    """Measures what the study lacks; the exit status of scripts/study.
-
-    Whatever ends it early keeps what was measured and says how to go on. OSError where a file
-    cannot be written.
-    """
+    """Measures what the study lacks into its folder, which must exist; the exit status of
+    scripts/study. Whatever ends it early keeps what was measured and says how to go on."""
+    study.keep()
     rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
     try:
         status = _make(study, say)

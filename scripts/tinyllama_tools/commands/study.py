@@ -8,22 +8,31 @@ import datetime
 import json
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinyllama_tools.commands.grid import (
+    GridStudy,
     add_grid_options,
-    begin_study,
-    complain,
     finish_grid_options,
+    now_text,
     planned_names,
     run_study,
     unfinished_study,
 )
-from tinyllama_tools.core.app import INTERRUPTED, PROJECT, RESULTS, Json, problem_sizes, write_whole
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    PROJECT,
+    RESULTS,
+    Json,
+    problem_sizes,
+    run_folder,
+    without_folders,
+    write_whole,
+)
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import SAID_NOTHING, Progress
@@ -38,6 +47,7 @@ from tinyllama_tools.data.programs import (
     command_line,
     step_options,
 )
+from tinyllama_tools.data.studies import KIND
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,
@@ -46,15 +56,13 @@ results/performance_study_TIME.md. A size that does not fit in memory or would t
 --max-minutes, as a sample of three steps predicts, is said beforehand and not attempted. Ctrl-C
 keeps the sizes that are done and writes the table from them.
 
---grid: every component and the full step over batch x sequence x size, in rounds, each of which
-goes through sizes, batches and sequences in an order of its own (components keep theirs), so that
-drift of the machine does not fall on the same cases each time; the first round proves every case
-before it times it. It goes to results/TIME_grid/: study.json, round_1.json, ..., products.json
-(the model's GEMMs at their own shapes), check.json (steps of a bigger size, by which predictions
-are checked), costs.json (FLOPs, bytes, memory) and frontier.json (what fits into memory). Lists
-are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed terminal keep every
-case that was measured; scripts/study --resume [--results FOLDER] [--build-folder DIR] continues the
-newest grid that did not end, with the options it was begun with. scripts/report makes a page of it.
+--grid: every component and the full step over batch x sequence x size, in rounds, each in an order
+of its own, so that drift of the machine does not fall on the same cases each time; the first round
+proves every case before it times it. It goes to results/TIME_grid/, whose files results/README.md
+describes. Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed
+terminal keep every case that was measured; scripts/study --resume [--results FOLDER]
+[--build-folder DIR] continues the newest grid that did not end, with the options it was begun with.
+scripts/report makes a page of it.
 
 Exit status: 0 all measured, or left out with a reason; 1 some run or case failed; 2 bad option, the
 set-up failed, or files that cannot be written; 130 interrupted."""
@@ -209,9 +217,7 @@ def plan_sizes(
 ) -> list[SizeRun]:
     """Samples every size that fits, the smallest first, and returns them in the order given. The
     rate of a smaller size decides whether, and with which batch, a size is sampled at all.
-
-    Raises TrainingError where even the smallest model cannot be trained with these settings.
-    """
+    TrainingError where even the smallest model cannot be trained with these settings."""
     plans: dict[str, SizeRun] = {}
     known: Rate | None = None
     for cost in sorted(costs, key=lambda cost: cost.model_flops):
@@ -233,20 +239,22 @@ def plan_sizes(
     return [plans[cost.name.size] for cost in costs]
 
 
-def plan_table(plans: Sequence[SizeRun]) -> str:
-    """What is said before anything runs."""
-    header = ("size", "parameters", "batch x seq", "FLOPs a step", "peak MB", "expected", "runs")
-    rows = []
-    for plan in plans:
-        of, name, reason = plan.cost, plan.cost.name, plan.refusal or plan.failure
-        rows.append(
-            (
-                *(plan.size, f"{of.parameters:,}", f"{name.batch} x {name.seq}"),
-                *(f"{of.model_flops:.3g}", f"{of.predicted_memory_bytes / MIB:,.0f}"),
-                *(plan.expected, f"no: {reason}" if reason else "yes"),
-            )
-        )
-    return "\n".join(markdown_table(header, rows))
+# what is said before anything runs: headings, and their text from the plan of a size
+PLANNED: dict[str, Callable[[SizeRun], str]] = {
+    "size": lambda plan: plan.size,
+    "parameters": lambda plan: f"{plan.cost.parameters:,}",
+    "batch x seq": lambda plan: f"{plan.cost.name.batch} x {plan.cost.name.seq}",
+    "FLOPs a step": lambda plan: f"{plan.cost.model_flops:.3g}",
+    "peak MB": lambda plan: f"{plan.cost.predicted_memory_bytes / MIB:,.0f}",
+    "expected": lambda plan: plan.expected,
+    "runs": lambda plan: f"no: {why}" if (why := plan.refusal or plan.failure) else "yes",
+}
+
+
+def table_of(columns: Mapping[str, Callable[[Any], str]], items: Iterable[Any]) -> str:
+    """A row of each item."""
+    rows = [[text(item) for text in columns.values()] for item in items]
+    return "\n".join(markdown_table(tuple(columns), rows))
 
 
 # ---- one run of a size, and its files
@@ -255,13 +263,9 @@ CONFIG, LOG, PROFILES = "config.json", "training_output.log", "pytorch_profiles"
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
 
 
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
-
-
 def _timed(name: str) -> str:
     """The name with the time behind it."""
-    return f"{name}_{_now():%Y%m%d_%H%M%S}"
+    return f"{name}_{datetime.datetime.now(datetime.timezone.utc):%Y%m%d_%H%M%S}"
 
 
 def _text(macro: str, *values: object) -> str:
@@ -269,15 +273,12 @@ def _text(macro: str, *values: object) -> str:
     return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
 
 
-def _keep(folder: Path, name: str, document: Json) -> None:
-    write_whole(folder / name, json.dumps(document, indent=2) + "\n")
+def _keep(path: Path, document: Json) -> None:
+    write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
 def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
-    """Trains one size into its folder, which must exist. An interruption keeps what was written.
-
-    Raises OSError where the files cannot be written.
-    """
+    """Trains one size into its folder, which must exist. An interruption keeps what was written."""
     cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
     shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
     below = PROFILES if settings.has_profilers else ""
@@ -286,7 +287,6 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         found = settings.options(plan.size, cost.name.batch, plan.num_steps)
         return [*found, *PROFILERS, f"--output-dir={place}"] if below else found
 
-    # what repeats the run, typed in the checkout
     place = Path(shown(folder))
     target = f"--{'profile' if below else 'output'}-dir={place / below}"
     config = {
@@ -298,8 +298,9 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         "dtype": settings.dtype,
         "variant": settings.variant,
         "profilers_enabled": settings.has_profilers,
+        # what repeats the run, typed in the checkout
         "command": command_line([*program.arguments, *options(place), target]),
-        "started": _now().isoformat(timespec="seconds"),
+        "started": now_text(),
         "expected": {
             "step_seconds": plan.step_seconds,
             "total_seconds": plan.total_seconds,
@@ -307,7 +308,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
             "peak_memory_bytes": cost.predicted_memory_bytes,
         },
     }
-    _keep(folder, CONFIG, config)
+    _keep(folder / CONFIG, config)
     plan = replace(plan, folder=folder, config=config)
     try:
         run = program.run(options(folder), folder / below, folder / LOG)
@@ -323,7 +324,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         return replace(plan, summary=summary, failure=what, is_interrupted=True)
     found = (run.summary or {}).get("summary", {})
     if run.summary and not (folder / SUMMARY).is_file():
-        _keep(folder, SUMMARY, run.summary)
+        _keep(folder / SUMMARY, run.summary)
     failure = "" if found.get("steps_completed") else "no step was completed"
     if run.exit_status != 0:
         failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
@@ -343,10 +344,7 @@ def run_sizes(
     results: Path,
     say: Callable[[str], None] = say_line,
 ) -> list[SizeRun]:
-    """Runs what the plans do not refuse, in order; stops at an interruption.
-
-    Raises OSError where a folder cannot be written.
-    """
+    """Runs what the plans do not refuse, in order; stops at an interruption."""
     found: list[SizeRun] = []
     for plan in plans:
         if any(result.is_interrupted for result in found):
@@ -362,7 +360,7 @@ def run_sizes(
     return found
 
 
-# ---- the table over all sizes
+# ---- the whole of it
 
 # its headings, and their text from the figures of a size
 FIGURES: dict[str, Callable[[Json], str]] = {
@@ -378,42 +376,31 @@ FIGURES: dict[str, Callable[[Json], str]] = {
 }
 
 
-def comparison(results: Sequence[SizeRun]) -> str:
-    """The workshop's table over all measured sizes, smallest first, with why others are missing."""
-    figures = [
-        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
-        for r in results
-        if r.is_measured
-    ]
-    rows = [[text(of) for text in FIGURES.values()] for of in figures]
-    return _text("comparison", tuple(FIGURES), rows, results)
-
-
-# ---- the whole of it
-
-
-def study(
-    options: argparse.Namespace,
-    program: TrainingProgram,
-    command: str,
-    predictor: Predictor,
+def train(
+    options: argparse.Namespace, command: str, program: TrainingProgram, predictor: Predictor
 ) -> int:
-    """Plans, runs, compares; 130 where it was interrupted, 1 where a run failed."""
-    limit = 60 * options.max_minutes
-    own = (options.dtype, options.variant, options.num_steps, limit, options.enable_profilers)
-    settings = Settings(*own)
+    """The problem sizes: plans, runs, compares; 130 where it was interrupted, 1 where a run
+    failed."""
+    own = (options.dtype, options.variant, options.num_steps, 60 * options.max_minutes)
+    settings = Settings(*own, options.enable_profilers)
     costs = size_costs(options.sizes, settings, options.device, predictor)
     if options.dry_run:
-        say_line(plan_table([plan_at(settings, cost, None) for cost in costs]))
+        say_line(table_of(PLANNED, [plan_at(settings, cost, None) for cost in costs]))
         return 0
     options.results.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
     plans = plan_sizes(program, settings, costs)
-    say_line(plan_table(plans) + "\n")
+    say_line(table_of(PLANNED, plans) + "\n")
     found = run_sizes(program, settings, plans, options.results)
     ordered = sorted(found, key=lambda result: result.cost.model_flops)
     devices = [r.summary["context"]["device"]["name"] for r in ordered if r.summary] or ["none"]
-    compared, page = comparison(ordered), options.results / f"{_timed('performance_study')}.md"
+    figures = [
+        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
+        for r in ordered
+        if r.is_measured
+    ]
+    compared = _text("comparison", table_of(FIGURES, figures) if figures else "", ordered)
+    page = options.results / f"{_timed('performance_study')}.md"
     write_whole(page, _text("page", compared, settings, command, devices[0], ordered) + "\n")
     say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
     if any(result.is_interrupted for result in found):
@@ -426,33 +413,30 @@ def _show_step(line: str) -> None:
         Progress().passing(line)
 
 
-def train(options: argparse.Namespace, command: str) -> int:
-    """The problem sizes with the built programs; the exit status. Raises what they raise."""
-    programs, device = options.build_folder / "benchmarks", (f"--device={options.device}",)
-    program = TrainingProgram(programs / "tiny_llama_train", device, _show_step)
-    suite = programs / "tiny_llama_bench"
-    try:
-        return study(options, program, command, partial(ask_costs, suite))
-    except KeyboardInterrupt:
-        # during the samples: nothing was measured yet
-        complain("interrupted before the first size")
-        return INTERRUPTED
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The problem sizes, or the grid; the exit status. Raises what the programs' runs raise."""
+def main(
+    arguments: Sequence[str],
+    program: TrainingProgram | None = None,
+    predictor: Predictor | None = None,
+) -> int:
+    """The problem sizes, or the grid; the exit status. `program`, `predictor`: else the built
+    ones."""
     options = parse_options(arguments)
     command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
-    program = options.build_folder / "benchmarks/tiny_llama_bench"
+    programs = options.build_folder / "benchmarks"
+    suite = programs / "tiny_llama_bench"
     if options.resume:
-        grid = unfinished_study(options.results, program)
+        grid = unfinished_study(options.results, suite)
         say_line(f"Resuming {shown(grid.folder)}, begun as: {grid.command}")
         return run_study(grid, say_line)
     if plan is None:
-        return train(options, command)
+        device = (f"--device={options.device}",)
+        program = program or TrainingProgram(programs / "tiny_llama_train", device, _show_step)
+        return train(options, command, program, predictor or partial(ask_costs, suite))
     # before anything is made: only the program knows every variant
-    cases = planned_names(program, plan.grid())
+    cases = planned_names(suite, plan.grid())
     if options.dry_run:
         say_line(plan.in_words(len(cases)))
         return 0
-    return run_study(begin_study(plan, program, options.results, command), say_line)
+    folder = run_folder(KIND, options.results)
+    folder.mkdir(parents=True)
+    return run_study(GridStudy(folder, suite, plan, without_folders(command)), say_line)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tinyllama_tools.core.app import Json, parse_json
 
-KIND, SCHEMA_VERSION = "grid", 1
+KIND = "grid"
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
 # training steps of a bigger size, which no rate is calibrated on: what predictions are checked by
 CHECK = "check.json"
@@ -62,11 +62,7 @@ def why_no_round(folder: Path) -> str:
     return f"round 1 did not end: {there}{next_step}"
 
 
-FRONTIER_KIND, FRONTIER_SCHEMA_VERSION = "frontier", 1
-
-
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """`searched` and `given`: "batch" or "seq". `key`: of frontier.json's list of points."""
 
     searched: str

@@ -37,9 +37,10 @@ ones. With one size there is only the assumption, and the range is called assume
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,7 +51,7 @@ from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName, LeftOut, parts_of
+from tinyllama_tools.data.names import CaseName, LeftOut, full_step, parts_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -64,59 +65,59 @@ class RatesRefusedError(ValueError):
     """What was measured does not support it; the message names what is missing and what to do."""
 
 
+@cache
+def _layers() -> Mapping[str, int]:
+    return {size: of["n_layers"] for size, of in problem_sizes().items()}
+
+
+def _weights(size: str) -> int:
+    """How many weight tensors: four projections of attention, three of the feed-forward network and
+    two norms a layer; the embedding, the final norm and the LM head (model/)."""
+    return 9 * _layers()[size] + 3
+
+
 # what a part does in one iteration, and what each of it costs
 LAUNCH, PRODUCTS, _, TRAFFIC = range(4)
 AMOUNTS = ("operators", "hardware_flops", "elementwise_flops", "bytes")
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Of one iteration of a part. `flops`: by the model's formulas; `amounts`: operators, FLOPs of
-    the products that really run, elementwise FLOPs, and seconds of the least traffic. `seconds`:
-    None where it was not measured, and operators are not known then."""
+    the products that really run, elementwise FLOPs, and seconds of the least traffic. `seconds`: 0
+    where it was not measured, and operators are not known then."""
 
     name: CaseName
     flops: float
     amounts: Array
-    seconds: float | None = None
+    seconds: float
 
-    @classmethod
-    def of(
-        cls,
-        name: CaseName,
-        figures: Mapping[str, Any],
-        machine: Machine,
-        seconds: float | None = None,
-    ) -> Work:
-        """RatesRefusedError for a row of another program, which counts less."""
-        lacking = next((key for key in ("model_flops", *AMOUNTS) if key not in figures), None)
-        if lacking:
-            raise RatesRefusedError(
-                f"{name}: the row has no counter {lacking}; measure again with this version"
-            )
-        *amounts, moved = (figures[key] for key in AMOUNTS)
-        found = np.array([*amounts, machine.traffic_seconds(moved)], dtype=float)
-        return cls(name, figures["model_flops"], found, seconds)
+
+def work_of(
+    name: CaseName, figures: Mapping[str, Any], machine: Machine, seconds: float = 0.0
+) -> Work:
+    """RatesRefusedError for a row of another program, which counts less."""
+    for key in ("model_flops", *AMOUNTS):
+        if key not in figures:
+            what = f"{name}: the row has no counter {key}"
+            raise RatesRefusedError(f"{what}; measure again with this version")
+    *amounts, moved = (figures[key] for key in AMOUNTS)
+    found = np.array([*amounts, machine.traffic_seconds(moved)], dtype=float)
+    return Work(name, figures["model_flops"], found, seconds)
 
 
 @dataclass(frozen=True)
 class Step:
-    """All parts, and how often it has each. `seconds`: of the step itself, None where only its
-    parts were measured."""
+    """All parts, and how often it has each. `seconds`: of the step itself, 0 where it was not
+    measured."""
 
     name: CaseName
     parts: Sequence[tuple[Work, int]]
-    seconds: float | None = None
+    seconds: float = 0.0
 
     @cached_property
     def flops(self) -> float:
         """Of the model."""
         return sum(count * part.flops for part, count in self.parts)
-
-    @property
-    def parts_seconds(self) -> float:
-        """Of its measured parts together."""
-        return sum(count * (part.seconds or 0.0) for part, count in self.parts)
 
 
 def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
@@ -130,44 +131,28 @@ def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
     }
 
 
-@cache
-def _layers() -> Mapping[str, int]:
-    return {size: of["n_layers"] for size, of in problem_sizes().items()}
-
-
-def _collect(
-    results: ResultSet, dtype: str, variant: str, machine: Machine
-) -> tuple[dict[str, list[Work]], list[Step]]:
-    """Of one dtype and variant: measured parts by component, those that steps are made of, and the
-    steps all of whose parts were measured, in the order of FLOPs.
-
-    RatesRefusedError naming the parts that are missing where there is no such step.
-    """
+def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> list[Step]:
+    """Of one dtype and variant: the steps that were measured with all of their parts, in the order
+    of FLOPs. RatesRefusedError naming what is missing where there is none."""
     names = {
         text: case.name
         for text, case in results.cases.items()
         if case.name.dtype == dtype and case.name.size in _layers()
     }
 
-    @cache
     def work(text: str) -> Work:
         case = results.cases[text]
-        return Work.of(case.name, case.counters, machine, case.median_seconds)
+        return work_of(case.name, case.counters, machine, case.median_seconds)
 
-    parts: dict[str, dict[str, Work]] = {}
     complete, lacking = [], []
     for size, batch, seq in sorted({(of.size, of.batch, of.seq) for of in names.values()}):
-        name = CaseName(STEP, TRAIN, variant, size, dtype, batch, seq)
+        name = full_step(size, dtype, batch, seq, variant)
         found = parts_of(name, _layers()[size], names)
-        if found.missing:
-            lacking.append(found.missing)
-            continue
-        for text, _ in found.measured:
-            parts.setdefault(names[text].component, {})[text] = work(text)
-        whole = results.cases.get(str(name))
-        seconds = whole.median_seconds if whole else None
-        own = [(work(text), count) for text, count in found.measured]
-        complete.append(Step(name, own, seconds))
+        if missing := [*found.missing, *{str(name)} - names.keys()]:
+            lacking.append(missing)
+        else:
+            own = [(work(text), count) for text, count in found.measured]
+            complete.append(Step(name, own, results.cases[str(name)].median_seconds))
     if not complete:
         words = f"no part of a {variant} step of a named size was measured in {dtype}"
         if lacking:
@@ -176,8 +161,7 @@ def _collect(
             f"{words}; measure embedding, attention, ffn, rms_norm, loss, optimizer and full_step "
             "of one size"
         )
-    complete.sort(key=lambda step: step.flops)
-    return {component: [*of.values()] for component, of in parts.items()}, complete
+    return sorted(complete, key=lambda step: step.flops)
 
 
 # Operator by operator, tensors are moved a few times as often as the least; but each by itself fits
@@ -204,27 +188,15 @@ def fit_terms(amounts: Array, seconds: Array, peak: float | None) -> Array:
     return lsq_linear(rows / scale, np.ones(len(rows)), bounds, method="bvls").x / scale
 
 
-# Four projections of attention, three of the feed-forward network and two norms; the embedding, the
-# final norm and the LM head (model/).
-WEIGHTS_A_LAYER, WEIGHTS_BESIDE = 9, 3
-
-
-def _weights(size: str) -> int:
-    """How many weight tensors."""
-    return WEIGHTS_A_LAYER * _layers()[size] + WEIGHTS_BESIDE
-
-
 @dataclass(frozen=True)
 class PartRate:
     """`coefficients`: as of fit_terms. `operators`: of an iteration, or of a weight tensor where an
-    optimizer starts some for each. `cells`: how many they were fitted to. `flops_per_second`: that
-    products attain without what goes beside them; None for a part without products."""
+    optimizer starts some for each. `cells`: how many they were fitted to."""
 
     coefficients: Array
     operators: float
     is_for_each_weight: bool
     cells: int
-    flops_per_second: float | None
 
     def seconds(self, work: Work) -> float:
         """Of one iteration, never less than the roofline allows for the traffic."""
@@ -243,10 +215,7 @@ def part_rate(component: str, cells: Sequence[Work], peak: float | None) -> Part
     operators = amounts[:, LAUNCH]
     is_each = component == OPTIMIZER and bool((operators >= weights).all())
     middle = float(np.median(operators / weights if is_each else operators))
-    found = fit_terms(amounts, seconds, peak)
-    has_products = found[PRODUCTS] > 0 and amounts[:, PRODUCTS].any()
-    attained = float(1 / found[PRODUCTS]) if has_products else None
-    return PartRate(found, middle, is_each, len(cells), attained)
+    return PartRate(fit_terms(amounts, seconds, peak), middle, is_each, len(cells))
 
 
 # Of the logarithm, where fewer than two steps were measured.
@@ -257,9 +226,8 @@ class Closure(NamedTuple):
     """Measured step over the sum of its measured parts, of the large steps of each size: small
     ones wait for launches, which parts measured by themselves do as well or do not.
 
-    `ratios`: FLOPs of the largest step and the median ratio of each size, empty where it is assumed
-    to be 1; `scatter`: standard deviation of the logarithm around these, and no less than what lies
-    between the sizes.
+    `ratios`: FLOPs of the largest step and the median ratio of each size; `scatter`: standard
+    deviation of the logarithm around these, and no less than what lies between the sizes.
     """
 
     ratios: Sequence[tuple[float, float]]
@@ -267,15 +235,15 @@ class Closure(NamedTuple):
 
     def ratio_at(self, flops: float) -> float:
         """Of the size that is nearest in FLOPs of a step."""
-        by_distance = ((abs(math.log(of / flops)), ratio) for of, ratio in self.ratios)
-        return min(by_distance, default=(0.0, 1.0))[1]
+        return min(self.ratios, key=lambda of: abs(math.log(of[0] / flops)))[1]
 
 
-def closure_of(steps: Iterable[Step]) -> Closure:
-    """Of those steps that were measured themselves."""
+def closure_of(large: Iterable[Sequence[Step]]) -> Closure:
+    """Of the large steps of each size."""
     ratios, medians, around = [], [], []
-    for found in large_steps(step for step in steps if step.seconds is not None).values():
-        logarithms = [math.log(step.seconds / step.parts_seconds) for step in found]
+    for found in large:
+        parts = (sum(count * part.seconds for part, count in step.parts) for step in found)
+        logarithms = [math.log(s.seconds / of) for s, of in zip(found, parts, strict=True)]
         medians.append(statistics.median(logarithms))
         around += [value - medians[-1] for value in logarithms]
         ratios.append((max(step.flops for step in found), math.exp(medians[-1])))
@@ -283,12 +251,6 @@ def closure_of(steps: Iterable[Step]) -> Closure:
         return Closure(ratios, ASSUMED_SCATTER)
     # what changes from size to size may go on changing
     return Closure(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
-
-
-def distance(step: Step, calibrated: Sequence[Step]) -> float:
-    """How far a step's FLOPs lie beyond those of the large ones of these, 0 between them."""
-    flops = [one.flops for found in large_steps(calibrated).values() for one in found]
-    return max(math.log(step.flops / max(flops)), math.log(min(flops) / step.flops), 0.0)
 
 
 COVERAGE = 0.95
@@ -308,8 +270,7 @@ class HeldOutStep(NamedTuple):
     distance: float
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Of the logarithm of predicted over true time; `held_out`: what `growth` comes from beside
     the assumption, empty where it is assumed alone."""
 
@@ -343,33 +304,33 @@ def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
 
 @dataclass(frozen=True)
 class Rates:
-    """`parts`: by component. `steps`: the complete ones, in the order of FLOPs."""
+    """`parts`: by component. `large`: the large steps that it was calibrated on, by size."""
 
     dtype: str
     variant: str
     machine: Machine
     parts: Mapping[str, PartRate]
-    steps: Sequence[Step]
+    large: Mapping[str, Sequence[Step]]
     closure: Closure
-    spread: Spread = Spread(0.0, 0.0, 0.0)
+    spread: Spread | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Of the steps."""
-        return tuple(dict.fromkeys(step.name.size for step in self.steps))
+        """That it was calibrated on."""
+        return tuple(self.large)
 
-    def parts_seconds(self, step: Step) -> float:
-        """Fitted, of all its parts together."""
-        return sum(n * self.parts[part.name.component].seconds(part) for part, n in step.parts)
+    def distance(self, step: Step) -> float:
+        """How far a step's FLOPs lie beyond those of the large ones, 0 between them."""
+        flops = [one.flops for found in self.large.values() for one in found]
+        return max(math.log(step.flops / max(flops)), math.log(min(flops) / step.flops), 0.0)
 
     def step_seconds(self, step: Step) -> float:
         """Fitted."""
-        return self.closure.ratio_at(step.flops) * self.parts_seconds(step)
+        parts = sum(n * self.parts[part.name.component].seconds(part) for part, n in step.parts)
+        return self.closure.ratio_at(step.flops) * parts
 
     def error(self, step: Step) -> float:
-        """Logarithm of fitted over measured, of the step or else of its parts together."""
-        if step.seconds is None:
-            return math.log(self.parts_seconds(step) / step.parts_seconds)
+        """Logarithm of fitted over measured."""
         return math.log(self.step_seconds(step) / step.seconds)
 
     def held_out_percent(self) -> dict[str, float]:
@@ -391,26 +352,26 @@ def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
     measured."""
     try:
         machine = Machine.from_context(results.context)
-        cells, steps = _collect(results, dtype, variant, machine)
+        steps = _collect(results, dtype, variant, machine)
     except BadInputError as error:
         raise RatesRefusedError(str(error)) from error
-    peak = machine.peak_flops.get(product_type(dtype))
+    peak, by_size = machine.peak_flops.get(product_type(dtype)), large_steps(steps)
 
-    def rates_of(sizes: Collection[str]) -> Rates:
-        kept = {name: [c for c in of if c.name.size in sizes] for name, of in cells.items()}
-        parts = {name: part_rate(name, of, peak) for name, of in kept.items() if of}
-        of_sizes = [step for step in steps if step.name.size in sizes]
-        return Rates(dtype, variant, machine, parts, of_sizes, closure_of(of_sizes))
+    def rates_without(size: str) -> Rates:
+        cells: dict[str, list[Work]] = {}
+        for part, _ in itertools.chain(*(s.parts for s in steps if s.name.size != size)):
+            cells.setdefault(part.name.component, []).append(part)
+        parts = {name: part_rate(name, of, peak) for name, of in cells.items()}
+        large = {name: of for name, of in by_size.items() if name != size}
+        return Rates(dtype, variant, machine, parts, large, closure_of(large.values()))
 
-    by_size, held_out = large_steps(steps), []
-    rates = rates_of(by_size.keys())
+    rates, held_out = rates_without(""), []
     # the steps of each size, from the other sizes alone
     for size, large in by_size.items() if len(by_size) > 1 else ():
-        others = rates_of(by_size.keys() - {size})
+        others = rates_without(size)
         for step in large:
             if all(part.name.component in others.parts for part, _ in step.parts):
-                beyond = distance(step, others.steps)
-                held_out.append(HeldOutStep(size, others.error(step), beyond))
+                held_out.append(HeldOutStep(size, others.error(step), others.distance(step)))
     # of large steps, as the closure is: what is predicted is no step that waits for launches
     errors = [rates.error(step) for large in by_size.values() for step in large]
     scatter = math.sqrt(statistics.fmean(error**2 for error in errors))
@@ -439,30 +400,27 @@ def predict_steps(
 
     def work(text: str) -> Work:
         """Its operators are the part's rate's."""
-        cost = by_name[text]
-        return Work.of(cost.name, {"operators": 0.0, **vars(cost)}, rates.machine)
+        return work_of(names[text], {"operators": 0.0, **vars(by_name[text])}, rates.machine)
 
-    def predict(cost: CaseCost) -> StepPrediction:
-        if cost.name.size not in _layers():
-            raise RatesRefusedError(f"{cost.name}: its size is none of fixtures/problem_sizes.json")
-        found = parts_of(cost.name, _layers()[cost.name.size], names)
+    def predict(name: CaseName) -> StepPrediction:
+        if name.size not in _layers():
+            raise RatesRefusedError(f"{name}: its size is none of fixtures/problem_sizes.json")
+        found = parts_of(name, _layers()[name.size], names)
         if found.missing:
             raise RatesRefusedError(
-                f"{cost.name}: no cost or no rate of {', '.join(found.missing)}; ask --dry-run for "
+                f"{name}: no cost or no rate of {', '.join(found.missing)}; ask --dry-run for "
                 "all components, and measure those parts at a size that fits"
             )
-        step = Step(cost.name, [(work(text), count) for text, count in found.measured])
+        step = Step(name, [(work(text), count) for text, count in found.measured])
         seconds = rates.step_seconds(step)
-        factor = rates.spread.factor(distance(step, rates.steps))
-        ends = (seconds / factor, seconds * factor)
-        return StepPrediction(cost.name, seconds, *ends, rates.spread.words)
+        factor = rates.spread.factor(rates.distance(step))
+        return StepPrediction(name, seconds, seconds / factor, seconds * factor, rates.spread.words)
 
     predicted, refused = [], []
-    for text, cost in by_name.items():
-        of = cost.name
-        if of.is_training_step and (of.dtype, of.variant) == (rates.dtype, rates.variant):
+    for name in (cost.name for cost in by_name.values()):
+        if name.is_training_step and (name.dtype, name.variant) == (rates.dtype, rates.variant):
             try:
-                predicted.append(predict(cost))
+                predicted.append(predict(name))
             except (RatesRefusedError, BadInputError) as error:
-                refused.append(LeftOut(text, str(error), is_failure=False))
+                refused.append(LeftOut(str(name), str(error), is_failure=False))
     return predicted, refused

@@ -16,7 +16,7 @@ input's gradient the embedding needs), the LM head over all positions, none for 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,15 +57,15 @@ class LaunchCost(NamedTuple):
     source: str
 
 
-# Of the measured time: from here on, the starts of operators explain most of it.
+# Of the measured time: from here on, the roofline or the starts of operators explain most of it.
 MOSTLY = 0.5
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
     """A case, or a GEMM of its own, which has no `case`. `flops`: those of its intensity, of the
-    GEMMs that really ran, else elementwise. `operators`: None where they were not counted.
-    `above_peak`: as the file says."""
+    GEMMs that really ran, else elementwise. `operators`: None where they were not counted. `error`:
+    that it is above a peak or the roofline, as the program found."""
 
     name: str
     seconds: float
@@ -74,7 +74,7 @@ class RooflinePoint:
     light: Light
     operators: float | None
     case: CaseName | None = None
-    above_peak: str = ""
+    error: str = ""
     launch: LaunchCost | None = None
 
     @property
@@ -93,17 +93,8 @@ class RooflinePoint:
         return self.flops / self.light.seconds
 
     @property
-    def error(self) -> str:
-        """Why there is no share of the attainable; empty where there is."""
-        if self.above_peak or self.light.seconds <= LARGEST_SHARE * self.seconds:
-            return self.above_peak
-        percent = f"{100 * self.light.seconds / self.seconds:.1f} % of what the roofline allows"
-        why = "the peak was measured too low, or the time or the count is wrong"
-        return f"{seconds_text(self.seconds)} is {percent}: {why}"
-
-    @property
     def percent(self) -> float | None:
-        """Of the attainable."""
+        """Of the attainable; None where it is too much."""
         return None if self.error else 100 * self.light.seconds / self.seconds
 
     @property
@@ -127,10 +118,11 @@ class RooflinePoint:
 ELEMENT_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 
 
-def _product_seconds(flops: float, type_name: str, machine: Machine) -> float:
+def _light_of(flops: float, type_name: str, moved: float, machine: Machine) -> Light:
     if flops and type_name not in machine.peak_flops.keys() & ELEMENT_BYTES.keys():
         raise BadInputError(f"no peak of {type_name} products was measured")
-    return flops / machine.peak_flops[type_name] if flops else 0.0
+    at_peak = flops / machine.peak_flops[type_name] if flops else 0.0
+    return Light.of(at_peak, machine.traffic_seconds(moved))
 
 
 def _of_case(case: MeasuredCase, machine: Machine) -> RooflinePoint:
@@ -138,25 +130,20 @@ def _of_case(case: MeasuredCase, machine: Machine) -> RooflinePoint:
     flops = products or case.counters.get("elementwise_flops", 0.0)
     if moved <= 0 or flops <= 0:
         raise BadInputError("its counters lack bytes or FLOPs")
-    at_peak = _product_seconds(products, product_type(case.name.dtype), machine)
-    light = Light.of(at_peak, machine.traffic_seconds(moved))
-    operators, seconds = case.counters.get("operators"), case.median_seconds
-    names = (case.name, case.above_peak)
-    return RooflinePoint(str(case.name), seconds, flops, moved, light, operators, *names)
+    light = _light_of(products, product_type(case.name.dtype), moved, machine)
+    own = (case.counters.get("operators"), case.name, case.above_peak)
+    return RooflinePoint(str(case.name), case.median_seconds, flops, moved, light, *own)
 
 
 def _of_product(rate: ProductRate, machine: Machine) -> RooflinePoint:
     """Its traffic is each operand once and the result once."""
     m, n, k = rate.m, rate.n, rate.k
     flops = 2.0 * rate.batch * m * n * k
-    at_peak = _product_seconds(flops, rate.type_name, machine)
-    moved = float(ELEMENT_BYTES[rate.type_name] * rate.batch * (m * k + k * n + m * n))
-    light = Light.of(at_peak, machine.traffic_seconds(moved))
+    moved = float(ELEMENT_BYTES.get(rate.type_name, 0) * rate.batch * (m * k + k * n + m * n))
+    light = _light_of(flops, rate.type_name, moved, machine)
     return RooflinePoint(rate.name, flops / rate.flops_per_second, flops, moved, light, 1)
 
 
-# A cell that the roofline explains further than this has too small a rest to divide.
-LARGEST_ROOF_SHARE = 0.5
 # An operator that takes longer than this, even where it takes least, does work of its own: the
 # run has no cell small enough to show what the start alone costs.
 LARGEST_SECONDS = 20e-6
@@ -164,15 +151,16 @@ LARGEST_SECONDS = 20e-6
 
 def _launch_cost(points: Sequence[RooflinePoint]) -> LaunchCost | None:
     """What it costs to start one operator: the least time per operator that a cell leaves above its
-    roofline time, of cells of which the roofline explains less than half, and never more than the
-    whole time of any cell per operator. That holds whatever else operators take, so it is an upper
-    bound. It says nothing new of the cell that it comes from, which is for that reason never called
-    latency-bound by it. None where it is more than 20 us."""
+    roofline time, of cells of which the roofline explains less than half (the rest of others is too
+    small to divide), and never more than the whole time of any cell per operator. That holds
+    whatever else operators take, so it is an upper bound. It says nothing new of the cell that it
+    comes from, which is for that reason never called latency-bound by it. None where it is more
+    than 20 us."""
     costs = []
     for point in points:
         if point.operators:
             least = point.light.seconds
-            explained = least if least <= LARGEST_ROOF_SHARE * point.seconds else 0.0
+            explained = least if least <= MOSTLY * point.seconds else 0.0
             costs.append(LaunchCost((point.seconds - explained) / point.operators, point.name))
     best = min(costs, default=None)
     return best if best is not None and best.seconds <= LARGEST_SECONDS else None
@@ -193,19 +181,22 @@ class Roofline:
 def roofline_of(results: ResultSet) -> Roofline:
     """BadInputError for results without measured peaks."""
     machine = Machine.from_context(results.context)
-    points: list[RooflinePoint] = []
-    products: list[RooflinePoint] = []
     left_out: dict[str, str] = {}
-    items = [(_of_case, points, str(case.name), case) for case in results.cases.values()]
-    items += [(_of_product, products, rate.name, rate) for rate in results.products]
-    for point_of, found, name, item in items:
-        try:
-            found.append(point_of(item, machine))
-        except BadInputError as error:
-            left_out[name] = str(error)
+
+    def placed(
+        point_of: Callable[..., RooflinePoint], items: Iterable[MeasuredCase | ProductRate]
+    ) -> Iterator[RooflinePoint]:
+        for item in items:
+            try:
+                yield point_of(item, machine)
+            except BadInputError as error:
+                left_out[str(item.name)] = str(error)
+
+    points = list(placed(_of_case, results.cases.values()))
+    products = list(placed(_of_product, results.products))
     launch = _launch_cost(points)
-    placed = ([replace(of, launch=launch) for of in found] for found in (points, products))
-    return Roofline(machine, launch, *placed, left_out)
+    told = ([replace(point, launch=launch) for point in of] for of in (points, products))
+    return Roofline(machine, launch, *told, left_out)
 
 
 Size = Mapping[str, int]
@@ -217,9 +208,10 @@ FUSED = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
     **dict.fromkeys(("gate_proj", "up_proj"), "gate_up"),
 }
-# by direction, the dimension that is then the sum of theirs
+# by direction, the dimension that is then the sum of theirs, and the one that counts tokens
 FORWARD, OF_INPUT, OF_WEIGHT = "forward", "input gradient", "weight gradient"
 JOINED = {FORWARD: "n", OF_INPUT: "k", OF_WEIGHT: "m"}
+TOKENS = {FORWARD: "m", OF_INPUT: "m", OF_WEIGHT: "k"}
 # model/loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
 CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
 
@@ -254,101 +246,89 @@ def step_products(size: Size, batch: int, seq: int) -> list[Product]:
     """Of forward and backward of the whole model; their `flops` add up to full_step's model_flops.
     `size`: as in fixtures/problem_sizes.json."""
     hidden, layers, inner = size["hidden_dim"], size["n_layers"], size["intermediate_dim"]
-    tokens, width = batch * seq, hidden // size["n_heads"]
-    kv_heads = size["n_kv_heads"]
+    tokens, width, kv_heads = batch * seq, hidden // size["n_heads"], size["n_kv_heads"]
     kv_dim = width * kv_heads
-    # widths of output and input
-    linear = {
-        (ATTENTION, "q_proj"): (hidden, hidden),
-        (ATTENTION, "k_proj"): (kv_dim, hidden),
-        (ATTENTION, "v_proj"): (kv_dim, hidden),
-        (ATTENTION, "o_proj"): (hidden, hidden),
-        (FFN, "gate_proj"): (inner, hidden),
-        (FFN, "up_proj"): (inner, hidden),
-        (FFN, "down_proj"): (hidden, inner),
-        (LOSS, LM_HEAD): (size["vocab_size"], hidden),
-    }
-    products = []
-    for (component, layer), (out, of) in linear.items():
-        # out[m, n] = in[m, k] x weight[n, k]^T, the gradients of in [m, k] and of weight [n, k]
-        shapes = {
-            FORWARD: (tokens, out, of),
-            OF_INPUT: (tokens, of, out),
-            OF_WEIGHT: (out, of, tokens),
-        }
-        count = 1 if component == LOSS else layers
-        products += [Product(component, layer, d, count, 1, *s) for d, s in shapes.items()]
-    # of B x KV heads at once, the queries of a group stacked: [G S, hd] x [hd, S], and
-    # probabilities [G S, S] x [S, hd]
-    queries = seq * size["n_heads"] // kv_heads
-    core = {
-        (SCORES, FORWARD): (queries, seq, width),
-        (SCORES, "gradient of q"): (queries, width, seq),
-        (SCORES, "gradient of k"): (seq, width, queries),
-        (VALUES, FORWARD): (queries, width, seq),
-        (VALUES, "gradient of probabilities"): (queries, seq, width),
-        (VALUES, "gradient of v"): (seq, width, queries),
-    }
-    return products + [
-        Product(ATTENTION, *of, layers, batch * kv_heads, *shape) for of, shape in core.items()
+    # of so many groups at once, the queries of a group stacked
+    groups, queries = batch * kv_heads, seq * size["n_heads"] // kv_heads
+    # component, layer; count, batch; m, n, k of the forward: in[m, k] x weight[n, k]^T
+    forward = [
+        (ATTENTION, "q_proj", layers, 1, tokens, hidden, hidden),
+        (ATTENTION, "k_proj", layers, 1, tokens, kv_dim, hidden),
+        (ATTENTION, "v_proj", layers, 1, tokens, kv_dim, hidden),
+        (ATTENTION, "o_proj", layers, 1, tokens, hidden, hidden),
+        (FFN, "gate_proj", layers, 1, tokens, inner, hidden),
+        (FFN, "up_proj", layers, 1, tokens, inner, hidden),
+        (FFN, "down_proj", layers, 1, tokens, hidden, inner),
+        (LOSS, LM_HEAD, 1, 1, tokens, size["vocab_size"], hidden),
+        (ATTENTION, SCORES, layers, groups, queries, seq, width),
+        (ATTENTION, VALUES, layers, groups, queries, width, seq),
     ]
+    products = []
+    for component, layer, *often, m, n, k in forward:
+        # the gradients of in[m, k] and of weight[n, k]; values are stored [k, n]
+        of_weight = (k, n, m) if layer == VALUES else (n, k, m)
+        shapes = {FORWARD: (m, n, k), OF_INPUT: (m, k, n), OF_WEIGHT: of_weight}
+        products += [Product(component, layer, d, *often, *s) for d, s in shapes.items()]
+    return products
 
 
-def joined(products: Sequence[Product]) -> Product:
-    """Layers of one input as the switch that fuses them runs them: as one GEMM."""
-    dimension = JOINED[products[0].direction]
-    return replace(products[0], **{dimension: sum(getattr(p, dimension) for p in products)})
-
-
-def chunk_of(head: Product, size: Size) -> Product:
-    """The LM head's GEMM as fused_loss runs it: on so many tokens at a time. Its `count` stays, so
-    its `flops` are those of one chunk."""
-    most = CHUNK_LOGITS // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
-    dimension = "k" if head.direction == OF_WEIGHT else "m"
-    chunk = min(getattr(head, dimension), max(FEWEST_TOKENS, most))
-    return replace(head, **{dimension: chunk})
-
-
-def product_times(
-    size: Size,
-    batch: int,
-    seq: int,
-    rates: Mapping[tuple[int, int, int, int], float],
-    peak: float,
+def _least_products(
+    step: MeasuredCase, size: Size, results: ResultSet, machine: Machine
 ) -> tuple[dict[str, float], list[str]]:
     """The least seconds that a step's GEMMs take, by component, the same for every variant; and the
     shapes that count at the peak since no form of them was measured.
 
-    `rates`: FLOP/s by batch, m, n, k. Of the forms in which variants run a group (one by one, as
-    one fused GEMM, the LM head in chunks), the fastest that was measured counts, each GEMM at the
-    rate of its own shape. Scores and values count at the peak without what the causal mask hides,
-    (S + 1) / (2 S) of them: a kernel that never stores them can do with that.
+    Of the forms in which variants run a group (one by one, as one fused GEMM, the LM head in
+    chunks), the fastest that was measured counts, each GEMM at the rate of its own shape. Scores
+    and values count at the peak without what the causal mask hides, (S + 1) / (2 S) of them: a
+    kernel that never stores them can do with that.
     """
+    type_name, seq = product_type(step.name.dtype), step.name.seq
+    every = step_products(size, step.name.batch, seq)
+    expected, counted = sum(p.flops for p in every), step.counters.get("model_flops")
+    if counted != expected:
+        raise BadInputError(f"model_flops is {counted}, by the dimensions they are {expected}")
+    if type_name not in machine.peak_flops:
+        raise BadInputError(f"no peak of {type_name} products was measured")
+    peak = machine.peak_flops[type_name]
+    rates = {
+        (rate.batch, rate.m, rate.n, rate.k): rate.flops_per_second
+        for rate in results.products
+        if rate.type_name == type_name
+    }
 
-    def rate(product: Product) -> float | None:
-        return rates.get((product.batch, product.m, product.n, product.k))
+    def rate(product: Product, **changed: int) -> float | None:
+        of = replace(product, **changed)
+        return rates.get((of.batch, of.m, of.n, of.k))
 
     # layers that one fused GEMM can do at once
     groups: dict[tuple[str, str], list[Product]] = defaultdict(list)
-    for product in step_products(size, batch, seq):
+    for product in every:
         groups[FUSED.get(product.layer, product.layer), product.direction].append(product)
     seconds: dict[str, float] = defaultdict(float)
     at_peak: list[str] = []
-    for (layer, _), products in groups.items():
-        component, flops = products[0].component, sum(product.flops for product in products)
+    for (layer, direction), products in groups.items():
+        first, flops = products[0], sum(product.flops for product in products)
         if layer in (SCORES, VALUES):
-            seconds[component] += flops * (seq + 1) / (2 * seq) / peak
+            seconds[first.component] += flops * (seq + 1) / (2 * seq) / peak
             continue
         forms = [[(product.flops, rate(product)) for product in products]]
         if len(products) > 1:
-            forms.append([(flops, rate(joined(products)))])
+            dimension = JOINED[direction]
+            whole = sum(getattr(product, dimension) for product in products)
+            forms.append([(flops, rate(first, **{dimension: whole}))])
         if layer == LM_HEAD:
             # the last chunk may be smaller, which no variant gains by
-            forms.append([(flops, rate(chunk_of(products[0], size)))])
+            most = CHUNK_LOGITS // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
+            chunk = min(step.name.batch * seq, max(FEWEST_TOKENS, most))
+            forms.append([(flops, rate(first, **{TOKENS[direction]: chunk}))])
         times = [sum(work / of for work, of in form) for form in forms if all(r for _, r in form)]
-        seconds[component] += min(times, default=sum(work / (of or peak) for work, of in forms[0]))
+        at_worst = sum(work / (of or peak) for work, of in forms[0])
+        seconds[first.component] += min(times, default=at_worst)
         at_peak += [p.shape for p in products if not times and rate(p) is None]
-    return dict(seconds), list(dict.fromkeys(at_peak))
+    seconds[BLOCK] = seconds[ATTENTION] + seconds[FFN]
+    remark = f"every {type_name} product (measure --components peak at this size)"
+    return seconds, list(dict.fromkeys(at_peak)) if rates else [remark]
 
 
 # What is left of the step when its parts are taken away.
@@ -358,8 +338,8 @@ REST = "rest"
 @dataclass(frozen=True)
 class TimedPart:
     """All `count` of a part together, or the whole step. `seconds`: None where it was not measured;
-    below 0 of a rest where parts measured alone do work that the step shares. `case`: the case
-    measured; empty for the rest. `light`: None where no peak is known."""
+    below 0 of a rest where parts measured alone do work that the step shares. `case`: as measured;
+    empty for the rest. `light`: None where no peak is known."""
 
     name: str
     count: int
@@ -370,9 +350,8 @@ class TimedPart:
     @property
     def error(self) -> str:
         """That it was faster than its light by more than the scatter of a rate."""
-        if self.light is None or self.seconds is None or self.name == REST:
-            return ""
-        if self.light.seconds <= LARGEST_SHARE * self.seconds:
+        known = self.name != REST and None not in (self.light, self.seconds)
+        if not known or self.light.seconds <= LARGEST_SHARE * self.seconds:
             return ""
         faster = f"{seconds_text(self.seconds)} is faster than its speed of light"
         why = "a rate was measured too low, or the time is wrong"
@@ -453,29 +432,6 @@ def _known_bytes(names: Sequence[CaseName], results: ResultSet) -> dict[str, flo
     return found
 
 
-def _least_products(
-    step: MeasuredCase, size: Size, results: ResultSet, machine: Machine
-) -> tuple[dict[str, float], list[str]]:
-    """As product_times, of the rates that were measured."""
-    name, type_name = step.name, product_type(step.name.dtype)
-    expected = sum(p.flops for p in step_products(size, name.batch, name.seq))
-    counted = step.counters.get("model_flops")
-    if counted != expected:
-        raise BadInputError(f"model_flops is {counted}, by the dimensions they are {expected}")
-    if type_name not in machine.peak_flops:
-        raise BadInputError(f"no peak of {type_name} products was measured")
-    rates = {
-        (rate.batch, rate.m, rate.n, rate.k): rate.flops_per_second
-        for rate in results.products
-        if rate.type_name == type_name
-    }
-    peak = machine.peak_flops[type_name]
-    seconds, at_peak = product_times(size, name.batch, name.seq, rates, peak)
-    seconds[BLOCK] = seconds[ATTENTION] + seconds[FFN]
-    remark = f"every {type_name} product (measure --components peak at this size)"
-    return seconds, at_peak if rates else [remark]
-
-
 def step_times(results: ResultSet, step: CaseName) -> StepTimes:
     """Of a measured case full_step/train of a size in fixtures/problem_sizes.json."""
     cases, size = results.cases, problem_sizes()[step.size]
@@ -532,8 +488,6 @@ WHOLE = "step"
 
 
 class RooflinePosition(NamedTuple):
-    """`position` is one of POSITIONS."""
-
     position: str
     reason: str
 
