@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -108,6 +108,14 @@ class Program:
         completed.stderr = "".join(f"{line}\n" for line in said)
         completed.args = completed.args[4:]
         return int(kibibytes) * 1024, completed
+
+
+class FinishedRun(NamedTuple):
+    """A run whose files several tests look at: `result` is the one with its figures."""
+
+    completed: Completed
+    folder: Path
+    result: Json
 
 
 def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT_S) -> Completed:
