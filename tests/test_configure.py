@@ -1,6 +1,6 @@
 """What CMake takes and refuses: of a made-up libtorch its version and libraries; of one that looks
-like one for CUDA or ROCm its runtime, compiler and headers; and the kernels' one source by every
-compiler for GPUs that this machine has."""
+like one for CUDA or ROCm its runtime, compiler and headers; libraries as sources; and the kernels'
+one source by every compiler for GPUs that this machine has."""
 
 import os
 import re
@@ -32,24 +32,42 @@ message(STATUS "linked ${{linked}}, CUDA ${{TINY_LLAMA_TORCH_IS_CUDA}}, defined 
 CPU = "libc10.so;libtorch.so;libtorch_cpu.so"
 GPU = f"{CPU};libc10_cuda.so;libtorch_cuda.so"
 LINKED = f"linked {CPU}, CUDA OFF, defined _GLIBCXX_USE_CXX11_ABI=0"
-OLD = "is too old: 2.9 or newer is needed"
 NEWER = f"is newer than those tried, 2.9 to {NEWEST}."
-FOR_CPUS = "-DTINY_LLAMA_WITH_CUDA=OFF"
+Configure = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    """CMake's exit status and what it says, its lines joined: it breaks long ones."""
+
+    def run(source: Path, *settings: str) -> tuple[int, str]:
+        command = ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(tmp_path / "build")]
+        options = [f"-D{setting}" for setting in settings]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    return run
 
 
 @pytest.mark.parametrize(
-    ("version", "libraries", "options", "said", "unsaid"),
+    ("version", "libraries", "option", "said", "unsaid"),
     [
-        *((version, CPU, [], LINKED, "Warning") for version in ("2.9.0", f"{NEWEST}.9")),
-        *((version, CPU, [], NEWER, OLD) for version in (f"{NEXT}.0a0", "99.0.0")),
-        ("2.8.1", CPU, [], OLD, "linked"),
-        ("2.15.0", GPU, [], f"linked {GPU}, CUDA ON", "Error"),
-        ("2.15.0", GPU, [FOR_CPUS], LINKED, "Error"),
-        ("2.15.0", "libc10.so;libtorch.so", [], "libtorch_cpu.so is missing", "linked"),
+        *((version, CPU, "", LINKED, "Warning") for version in ("2.9.0", f"{NEWEST}.9")),
+        (f"{NEXT}.0a0", CPU, "", NEWER, "Error"),
+        ("2.8.1", CPU, "", "is too old: 2.9 or newer is needed", "linked"),
+        ("2.15.0", GPU, "", f"linked {GPU}, CUDA ON", "Error"),
+        ("2.15.0", GPU, "OFF", LINKED, "Error"),
+        ("2.15.0", "libc10.so;libtorch.so", "", "libtorch_cpu.so is missing", "linked"),
     ],
 )
 def test_versions_and_libraries_of_libtorch(
-    tmp_path: Path, version: str, libraries: str, options: list[str], said: str, unsaid: str
+    configure: Configure,
+    tmp_path: Path,
+    version: str,
+    libraries: str,
+    option: str,
+    said: str,
+    unsaid: str,
 ) -> None:
     package = tmp_path / "libtorch/share/cmake/Torch"
     files = {
@@ -61,17 +79,12 @@ def test_versions_and_libraries_of_libtorch(
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    folders = ["-S", str(tmp_path), "-B", str(tmp_path / "build"), f"-DTorch_DIR={package}"]
-    command = ["cmake", *folders, *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    # CMake breaks long lines of messages
-    output = " ".join((result.stdout + result.stderr).split())
-    assert said in output
-    assert unsaid not in output
-    assert ("linked" in output) == (result.returncode == 0)
+    for_cuda = f"TINY_LLAMA_WITH_CUDA={option or 'AUTO'}"
+    status, output = configure(tmp_path, f"Torch_DIR={package}", for_cuda)
+    assert said in output and unsaid not in output
+    assert ("linked" in output) == (status == 0)
 
 
-Configure = Callable[..., str]
 RUNTIMES = {"cuda": "cudart", "hip": "amdhip64"}
 
 
@@ -83,45 +96,24 @@ def make_library(path: Path, needs: Path | None = None) -> None:
     subprocess.run([*command, "-x", "none", *needed], check=True, capture_output=True)
 
 
-@pytest.fixture
-def torch(tmp_path: Path, project_root: Path) -> Path:
-    """The libtorch of this build under links of its own."""
-    cache = (project_root / "build/CMakeCache.txt").read_text()
+def gpu_torch(root: Path, kind: str) -> str:
+    """The libtorch of this build under links of its own, as if built with version 98 of the
+    runtime; as a setting of CMake."""
+    cache = (PROJECT_ROOT / "build/CMakeCache.txt").read_text()
     (folder,) = re.findall(r"^Torch_DIR:\w+=(.*)$", cache, re.MULTILINE)
-    package = Path(folder)
-    root = tmp_path / "torch"
+    real = Path(folder).parents[2]
     # file by file: the target of a folder's link would be the real libtorch
-    (root / "share/cmake/Torch").mkdir(parents=True)
-    for file in package.iterdir():
-        (root / "share/cmake/Torch" / file.name).symlink_to(file)
-    (root / "include").symlink_to(package.parents[2] / "include")
-    (root / "lib").mkdir()
-    for library in (package.parents[2] / "lib").glob("*.so*"):
-        if "cuda" not in library.name and "hip" not in library.name:
-            (root / "lib" / library.name).symlink_to(library)
-    return root
-
-
-def make_gpu(torch: Path, kind: str) -> None:
-    """As if built with version 98 of the runtime."""
-    runtime = torch.parent / "elsewhere" / f"lib{RUNTIMES[kind]}.so.98"
+    for part in ("share/cmake/Torch", "lib"):
+        (root / part).mkdir(parents=True)
+        for file in (real / part).iterdir():
+            if "cuda" not in file.name and "hip" not in file.name:
+                (root / part / file.name).symlink_to(file)
+    (root / "include").symlink_to(real / "include")
+    runtime = root / "elsewhere" / f"lib{RUNTIMES[kind]}.so.98"
     make_library(runtime)
-    make_library(torch / f"lib/libc10_{kind}.so", runtime)
-    make_library(torch / f"lib/libtorch_{kind}.so")
-
-
-@pytest.fixture
-def configure(tmp_path: Path, project_root: Path, torch: Path) -> Configure:
-    """The error of configuring with these settings, its lines joined."""
-
-    def error(*settings: str) -> str:
-        command = ["cmake", "-S", str(project_root), "-B", str(tmp_path / "build")]
-        options = [f"-D{s}" for s in (f"Torch_DIR={torch / 'share/cmake/Torch'}", *settings)]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-        assert done.returncode != 0, done.stdout
-        return " ".join(done.stderr.split())
-
-    return error
+    make_library(root / f"lib/libc10_{kind}.so", runtime)
+    make_library(root / f"lib/libtorch_{kind}.so")
+    return f"Torch_DIR={root / 'share/cmake/Torch'}"
 
 
 @pytest.mark.parametrize(
@@ -137,34 +129,55 @@ def configure(tmp_path: Path, project_root: Path, torch: Path) -> Configure:
     ],
 )
 def test_nvcc_or_runtime_of_another_or_no_version_is_refused(
-    torch: Path, tmp_path: Path, configure: Configure, prints: str | None, expected: str
+    tmp_path: Path, configure: Configure, prints: str | None, expected: str
 ) -> None:
-    make_gpu(torch, "cuda")
     nvcc = tmp_path / "nvcc"
     nvcc.write_text(f"#!/bin/sh\necho '{prints}'\n")
     nvcc.chmod(0o755)
-    error = configure(f"TINY_LLAMA_NVCC={nvcc if prints else 'OFF'}")
-    assert re.search(expected.format(nvcc=nvcc), error)
+    torch = gpu_torch(tmp_path / "torch", "cuda")
+    status, said = configure(PROJECT_ROOT, torch, f"TINY_LLAMA_NVCC={nvcc if prints else 'OFF'}")
+    assert status != 0
+    assert re.search(expected.format(nvcc=nvcc), said)
 
 
 @pytest.mark.parametrize("told_by", ["library", "version.py"])
 def test_headers_of_another_hip_are_refused(
-    torch: Path, tmp_path: Path, configure: Configure, told_by: str
+    tmp_path: Path, configure: Configure, told_by: str
 ) -> None:
-    make_gpu(torch, "hip")
+    torch, library = gpu_torch(tmp_path / "torch", "hip"), tmp_path / "torch/lib/libc10_hip.so"
     if told_by == "version.py":
         # libraries of wheels may be named without a version
-        make_library(torch / "lib/libc10_hip.so")
-        (torch / "version.py").write_text("hip: Optional[str] = '98.1.40093'\n")
+        make_library(library)
+        (tmp_path / "torch/version.py").write_text("hip: Optional[str] = '98.1.40093'\n")
     headers = tmp_path / "rocm/include"
     (headers / "hip").mkdir(parents=True)
     (headers / "hip/hip_version.h").write_text("#define HIP_VERSION_MAJOR 97\n")
-    error = configure(
-        f"TINY_LLAMA_HIP_INCLUDE_DIR={headers}",
-        f"TINY_LLAMA_HIP_LIBRARY={torch / 'lib/libc10_hip.so'}",
+    settings = (f"TINY_LLAMA_HIP_INCLUDE_DIR={headers}", f"TINY_LLAMA_HIP_LIBRARY={library}")
+    status, said = configure(PROJECT_ROOT, torch, *settings)
+    assert status != 0
+    assert "hip_version.h is of HIP 97, libtorch" in said
+    assert "set ROCM_PATH to a toolkit of version 98" in said
+
+
+def test_every_library_can_be_a_source(configure: Configure, tmp_path: Path) -> None:
+    """Without a network, and though all of them may be installed."""
+    names = ("benchmark", "fmt", "nlohmann_json", "cli11", "googletest")
+    sources = [PROJECT_ROOT / ".deps/sources" / name for name in names]
+    lacking = [path.name for path in sources if not (path / "CMakeLists.txt").is_file()]
+    if lacking:
+        pytest.skip(f"no sources here of {', '.join(lacking)}: the set-up found none to download")
+    targets = "fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11"
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.24)\nproject(trial LANGUAGES CXX)\n"
+        f'set(TINY_LLAMA_BUILD_TESTS ON)\nset(PROJECT_SOURCE_DIR "{PROJECT_ROOT}")\n'
+        f'include("{PROJECT_ROOT}/cmake/find_dependencies.cmake")\n'
+        "add_library(trial INTERFACE)\n"
+        f"target_link_libraries(trial INTERFACE {targets} benchmark::benchmark GTest::gtest_main)\n"
     )
-    assert "hip_version.h is of HIP 97, libtorch" in error
-    assert "set ROCM_PATH to a toolkit of version 98" in error
+    fetch = ("TRY_FIND_PACKAGE_MODE=NEVER", "FULLY_DISCONNECTED=ON")
+    status, said = configure(tmp_path, *(f"FETCHCONTENT_{setting}" for setting in fetch))
+    assert status == 0, said[-3000:]
+    assert [name for name in names if f"{name}: not installed" not in said] == []
 
 
 NVCC = "nvcc -x cu -arch=sm_90 -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra,-Werror"
@@ -180,8 +193,7 @@ def test_compilers_for_gpus_take_the_kernels(tmp_path: Path, compiler: str) -> N
     if program is None:
         pytest.skip(f"{name} is not installed")
     source = [f"-I{PROJECT_ROOT}", "-shared", str(PROJECT_ROOT / "model/kernels/gpu/kernels.cpp")]
-    output = ["-o", str(tmp_path / "kernels.so")]
-    command = [program, *options, "-std=c++20", *source, *output]
+    command = [program, *options, "-std=c++20", *source, "-o", str(tmp_path / "kernels.so")]
     # hipcc would take a CUDA toolkit that it meets for its platform
     environment = os.environ | {"HIP_PLATFORM": "amd"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
