@@ -1,11 +1,10 @@
 """Runs that several tests of the command line look at: measuring peaks takes seconds."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_program import JOURNAL, OUT, QUICK, SMOKE, Program, read_journal, write_journal
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 
 from built_programs import PROJECT_ROOT, FinishedRun, read_json
 
@@ -16,8 +15,8 @@ def program(bench_program: Path) -> Program:
 
 
 @pytest.fixture(scope="session")
-def validator() -> Draft202012Validator:
-    return Draft202012Validator(read_json(PROJECT_ROOT / "results/schema.json"))
+def validator() -> Validator:
+    return Validator(read_json(PROJECT_ROOT / "results/schema.json"))
 
 
 @pytest.fixture(scope="session")
@@ -32,12 +31,8 @@ def smoke_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Fin
 
 
 @pytest.fixture
-def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> Callable[..., list[str]]:
+def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> list[str]:
     """Options of a run that takes its peaks from a journal with nothing else in it, such as a run
     leaves that was killed right after measuring them."""
-
-    def options(name: str = JOURNAL) -> list[str]:
-        journal = write_journal(tmp_path / name, read_journal(smoke_run.folder / JOURNAL)[0])
-        return [f"--journal={journal}", "--resume"]
-
-    return options
+    journal = write_journal(tmp_path / JOURNAL, read_journal(smoke_run.folder / JOURNAL)[0])
+    return [f"--journal={journal}", "--resume"]

@@ -1,13 +1,15 @@
-"""A run that is killed or interrupted, and what --resume makes of its journal."""
+"""A run that is killed or interrupted, and what --resume makes of its journal; and --serve, which
+opens, times and closes cases as it is asked."""
 
 import copy
+import json
 import os
 import pty
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,18 @@ from cli_program import (
     read_journal,
     write_journal,
 )
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 
-from built_programs import TIMEOUT_S, Completed, FinishedRun, Json, read_json, wait_until
+from built_programs import (
+    TIMEOUT_S,
+    Completed,
+    FinishedRun,
+    Json,
+    finish,
+    read_json,
+    strict_json,
+    wait_until,
+)
 from tinyllama_tools.data.machine import SHARES
 
 PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]
@@ -48,7 +59,7 @@ def measured_now(completed: Completed) -> list[str]:
 
 
 def test_what_a_journal_holds_is_kept_and_the_rest_measured(
-    smoke_run: FinishedRun, program: Program, tmp_path: Path, validator: Draft202012Validator
+    smoke_run: FinishedRun, program: Program, tmp_path: Path, validator: Validator
 ) -> None:
     """A failure counts still; of a last line that was cut short the case is measured again.
     tests/campaign kills such runs at any moment."""
@@ -82,33 +93,29 @@ def test_what_a_journal_holds_is_kept_and_the_rest_measured(
 def test_a_complete_run_measures_nothing_again(
     smoke_run: FinishedRun, program: Program, tmp_path: Path
 ) -> None:
-    """And a peak that the first run raised on its way stays raised; cases that are not asked for
-    again stay in the journal alone."""
+    """And its tables are the same, but for sums of parts, which are measured. Cases that are not
+    asked for again stay in the journal alone."""
     journal = Path(shutil.copy(smoke_run.folder / JOURNAL, tmp_path))
-    before = journal.read_bytes()
     completed, result = resume(program, tmp_path, SMOKE)
     assert measured_now(completed) == []
     assert result["benchmarks"] == smoke_run.result["benchmarks"]
-    first = smoke_run.result["context"]["peaks"]["measured"]
-    assert result["context"]["peaks"]["measured"] == first
-    # the tables are the same, as they come from the same entries; sums of parts are measured again
-    shown = [run.stdout.partition("sum of parts")[0] for run in (completed, smoke_run.completed)]
-    assert shown[0] == shown[1]
+    tables = [run.stdout.partition("sum of parts")[0] for run in (completed, smoke_run.completed)]
+    assert tables[0] == tables[1]
     _, result = resume(program, tmp_path, [*SMOKE, "--components=ffn"])
     assert {name.partition("/")[0] for name in entries_by_case(result)} == {"ffn"}
-    assert journal.read_bytes() == before
+    assert journal.read_bytes() == (smoke_run.folder / JOURNAL).read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE])
 def test_an_interrupted_run_writes_what_it_has(
     program: Program,
     tmp_path: Path,
-    with_peaks: Callable[..., list[str]],
-    validator: Draft202012Validator,
+    with_peaks: list[str],
+    validator: Validator,
     number: signal.Signals,
 ) -> None:
     journal, out = tmp_path / JOURNAL, tmp_path / OUT
-    process = program.start(*PARTS, *SLOW, *with_peaks(), f"--benchmark_out={out}")
+    process = program.start(*PARTS, *SLOW, *with_peaks, f"--benchmark_out={out}")
     wait_until(lambda: len(read_journal(journal)) > 2 or process.poll() is not None)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
@@ -127,13 +134,11 @@ def test_an_interrupted_run_writes_what_it_has(
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]
 
 
-def test_a_second_interrupt_ends_at_once(
-    program: Program, with_peaks: Callable[..., list[str]]
-) -> None:
+def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]) -> None:
     """On a terminal. The first lets the case that is running finish, which here takes minutes."""
     endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
     ours, theirs = pty.openpty()
-    options = [*SMALL, "--components=ffn", *with_peaks(), *endless]
+    options = [*SMALL, "--components=ffn", *with_peaks, *endless]
     process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
     try:
@@ -149,3 +154,71 @@ def test_a_second_interrupt_ends_at_once(
         process.kill()
         process.wait()
         os.close(ours)
+
+
+# ---- --serve: requests and answers, a line each
+
+SERVED = "ffn/forward/baseline/custom/f32/batch:2/seq:8"
+FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
+Process = subprocess.Popen[str]
+
+
+def send(process: Process, action: str, case: str, **more: object) -> None:
+    assert process.stdin
+    print(json.dumps({"do": action, "case": case, **more}), file=process.stdin, flush=True)
+
+
+def answer(process: Process) -> Json:
+    assert process.stdout
+    return strict_json(process.stdout.readline())
+
+
+def resident(program: Program, *arguments: str) -> tuple[Process, Json]:
+    """And what it says first. It ends with its input."""
+    process = program.start("--serve", *SMALL, *arguments, stdin=subprocess.PIPE)
+    return process, answer(process)
+
+
+def test_cases_are_served_with_the_counters_of_an_ordinary_run(
+    program: Program, smoke_run: FinishedRun
+) -> None:
+    """Those that do not depend on time, to the byte."""
+    usual, (process, greeting) = entries_by_case(smoke_run.result), resident(program)
+    context = greeting["context"]
+    assert {"schema_version", "git_commit", "device", "torch_version", "settings"} <= set(context)
+    assert [context[key] for key in ("threads", "seed", "verify")] == [1, 42, "on request"]
+    assert len(greeting["cases"]) == 27
+    for name in greeting["cases"]:
+        send(process, "open", name, verify=True, meter=True)
+        opened, (entry, *_) = answer(process), usual[name]
+        assert opened["max_rel_error"] == pytest.approx(entry["max_rel_error"])
+        counters = {key: entry[key] for key in FIXED_COUNTERS}
+        assert {key: opened["counters"][key] for key in FIXED_COUNTERS} == counters, name
+        send(process, "time", name, seconds=0.001)
+        assert all(0 < seconds < 1 for seconds in answer(process)["seconds"] or [0])
+        send(process, "close", name)
+        assert answer(process) == {"closed": name}
+    assert finish(process).returncode == 0
+
+
+def test_a_signal_waits_for_the_answer_and_a_client_that_goes_away_ends_it(
+    program: Program,
+) -> None:
+    process, _ = resident(program, "--components=ffn")
+    send(process, "open", SERVED)
+    answer(process)
+    began = time.monotonic()
+    send(process, "time", SERVED, seconds=1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert answer(process)["seconds"]
+    # all of it, and not what was left when the signal came
+    assert time.monotonic() - began >= 1
+    assert process.wait(TIMEOUT_S) == 130
+    waiting, _ = resident(program, "--components=ffn")
+    waiting.send_signal(signal.SIGTERM)
+    assert waiting.wait(TIMEOUT_S) == 130
+    left, _ = resident(program, "--components=ffn")
+    left.stdout.close()
+    send(left, "close", SERVED)
+    assert left.wait(TIMEOUT_S) == 0

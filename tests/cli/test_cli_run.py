@@ -1,16 +1,11 @@
-"""Runs: one of every component, pass and dtype, and the ways to run: JSON on stdout, limits of
-memory, failures, weights, and --serve, which opens, times and closes cases as it is asked."""
+"""Runs: one of every component, pass and dtype, JSON on stdout, limits of memory, failures and
+weights; and their schema, which refuses what is missing or impossible."""
 
-from __future__ import annotations
-
-import json
+import copy
 import re
 import resource
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,18 +19,12 @@ from cli_program import (
     Program,
     assert_complete,
     entries_by_case,
+    not_measured,
 )
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 
-from built_programs import (
-    ON_CPU,
-    PROJECT_ROOT,
-    TIMEOUT_S,
-    FinishedRun,
-    Json,
-    strict_json,
-    wait_until,
-)
+from built_programs import ON_CPU, PROJECT_ROOT, FinishedRun, Json
+from tinyllama_tools.data.machine import SHARES
 
 # the contract's, in the order in which they are listed
 COMPONENTS = [
@@ -51,7 +40,7 @@ FFN = ["--components=ffn", "--passes=forward"]
 
 
 def test_result_is_whole_and_of_its_schema(
-    smoke_run: FinishedRun, program: Program, validator: Draft202012Validator
+    smoke_run: FinishedRun, program: Program, validator: Validator
 ) -> None:
     completed, _, result = smoke_run
     errors = validator.iter_errors(result)
@@ -82,7 +71,7 @@ def test_result_is_whole_and_of_its_schema(
 
 
 def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
-    bench_program: Path, tmp_path: Path, validator: Draft202012Validator
+    bench_program: Path, tmp_path: Path, validator: Validator
 ) -> None:
     """With what its context has to say: --verify=off, cold caches, a seed, and the commit."""
     program, out = Program(bench_program, with_commit=True), tmp_path / OUT
@@ -95,15 +84,14 @@ def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
     assert [context[key] for key in ("verify", "cold_cache", "seed")] == ["off", True, 7]
     # of the build, which may be older than the checkout
     assert re.fullmatch("[0-9a-f]{40}|unknown", context["git_commit"])
-    assert not any("max_rel_error" in entry for entry in result["benchmarks"])
     assert list(tmp_path.iterdir()) == [out]
 
 
 def test_a_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
     program: Program,
     tmp_path: Path,
-    with_peaks: Callable[..., list[str]],
-    validator: Draft202012Validator,
+    with_peaks: list[str],
+    validator: Validator,
 ) -> None:
     """Where the system refuses what the prediction took to be free, that is caught and reported,
     the run goes on, and its exit status is 1. Google Benchmark's compare.py reads the result."""
@@ -112,7 +100,7 @@ def test_a_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
     space = (900 << 20, 900 << 20)
     out = tmp_path / OUT
     completed, result = program.measure(
-        *(out, *choice, *with_peaks()),
+        *(out, *choice, *with_peaks),
         status=1,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, space),
     )
@@ -139,103 +127,112 @@ def test_a_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
     assert re.search(r"ffn/forward/baseline/custom/f32/\S+/manual_time", done.stdout)
 
 
-def test_every_component_is_proved_with_weights_in_every_type(program: Program) -> None:
-    weights = [f"--weights={PROJECT_ROOT / 'fixtures/golden/gqa_groups_2'}", *ON_CPU]
-    axes = ["--batch=2", "--seq=8", "--variants=baseline,fused"]
-    choice = [*weights, *axes, f"--dtypes={','.join(DTYPES)}", "--verify=only"]
+def test_every_component_is_proved_with_the_weights_of_a_folder(program: Program) -> None:
+    weights = f"--weights={PROJECT_ROOT / 'fixtures/golden/gqa_groups_2'}"
+    choice = [weights, "--batch=2", "--seq=8", BASELINE, *ON_CPU]
     names = [name for name in program.names(*choice) if not name.startswith("peak/")]
     assert {name.split("/")[0] for name in names} == set(COMPONENTS)
-    completed = program.run(*choice)
+    completed = program.run(*choice, "--verify=only")
     assert completed.returncode == 0, completed.stderr
     verdicts = [line.split()[-1] for line in completed.stdout.splitlines()]
     assert verdicts == ["proved"] * len(names)
-    table = program.run(*weights, BASELINE, "--components=full_step", "--dry-run")
-    parameters = 2 * 37 * 64 + 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 19 * 64)
-    assert f" {parameters} " in table.stdout
 
 
-# ---- --serve: requests and answers, a line each
+# ---- results/schema.json
 
-SERVED = "ffn/forward/baseline/custom/f32/batch:2/seq:8"
-FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
-Process = subprocess.Popen[str]
-
-
-def send(process: Process, action: str, case: str, **more: object) -> None:
-    assert process.stdin
-    print(json.dumps({"do": action, "case": case, **more}), file=process.stdin, flush=True)
-
-
-def answer(process: Process) -> Json:
-    assert process.stdout
-    return strict_json(process.stdout.readline())
+STEP = "full_step/train/baseline/custom/bf16/batch:2/seq:8/manual_time"
+NORM = "rms_norm/forward/baseline/custom/f32/batch:2/seq:8/manual_time"
+PEAK = "peak/gemm/f32/manual_time"
+# of a row, and of the context
+OPTIONAL = {
+    *("label", "median_ns", "median_interval_ns", "samples_ns", "speedup", "library_scratch_MiB"),
+    *("load_avg", "sizes", "weights"),
+}
 
 
 @pytest.fixture
-def serve(program: Program) -> Iterator[Callable[..., Process]]:
-    """Starts resident programs; what still runs at the end is killed."""
-    started: list[Process] = []
-
-    def start(*arguments: str) -> Process:
-        started.append(program.start("--serve", *SMALL, *arguments, stdin=subprocess.PIPE))
-        return started[-1]
-
-    yield start
-    for process in started:
-        with process:
-            process.kill()
+def result(smoke_run: FinishedRun) -> Json:
+    """One case of each kind, so that hundreds of checks stay quick."""
+    runs = {STEP, NORM, PEAK}
+    entries = [e for e in smoke_run.result["benchmarks"] if e["run_name"] in runs]
+    return copy.deepcopy({"context": smoke_run.result["context"], "benchmarks": entries})
 
 
-def test_every_component_is_served_with_the_counters_of_an_ordinary_run(
-    serve: Callable[..., Process], smoke_run: FinishedRun
+def entry_of(result: Json, name: str) -> Json:
+    return next(entry for entry in result["benchmarks"] if entry["name"] == name)
+
+
+def test_missing_keys_are_refused(result: Json, validator: Validator) -> None:
+    """Whatever the program writes is demanded, but what a case, a machine or an option may lack."""
+    Validator.check_schema(validator.schema)
+    rows = [entry_of(result, f"{STEP}{kind}") for kind in ("", "_median", "_stddev", "_cv")]
+    for place in (*rows, entry_of(result, NORM), result["context"]):
+        for key in set(place) - OPTIONAL:
+            value = place.pop(key)
+            assert not validator.is_valid(result), key
+            place[key] = value
+    assert validator.is_valid(result)
+
+
+SKIPPED = {"skipped": True, "skip_message": "predicted peak memory exceeds the limit"}
+FAILED = {"error_occurred": True, "error_message": "wrong result"}
+ABOVE = "107 % of the measured f32 peak: the time, the count or the peak is wrong"
+# What is put into a row of that name, or into that place of the context.
+IMPOSSIBLE: list[tuple[str, Json]] = [
+    (STEP, {"real_time": -1.0}),
+    (STEP + "_cv", {"bytes": None}),
+    (STEP, {"peak_percent": 106.0}),
+    (STEP, {"GFLOPS": 1.0}),
+    (PEAK, {"speedup": 1.0}),
+    (STEP + "_cv", {"aggregate_name": "best"}),
+    (NORM, {"MFU_percent": 50.0}),
+    (NORM, {"run_name": "Nose/" + NORM[9:]}),
+    (PEAK, {"run_name": "peak/gemm/f8"}),
+    ("context", {"schema_version": 2}),
+    ("context device", {"backend": "tpu"}),
+    # which has to say what its kernels were built for
+    ("context device", {"backend": "hip"}),
+    ("context peaks measured f32", {"flops_per_second": 0}),
+    # in place of its shares
+    (STEP, {"above_peak": ABOVE}),
+    (STEP, FAILED | {"error_message": ""}),
+    (STEP, SKIPPED | FAILED),
+    (STEP, SKIPPED | {"TFLOPS": 1.0}),
+]
+
+
+def put(result: Json, place: str, values: Json) -> None:
+    found = result if place.startswith("context") else {place: entry_of(result, place)}
+    for key in place.split():
+        found = found[key]
+    if {"error_occurred", "skipped"} & set(values):
+        values = not_measured(found, **values)
+        found.clear()
+    found.update(values)
+
+
+@pytest.mark.parametrize(("place", "values"), IMPOSSIBLE)
+def test_impossible_result_is_refused(
+    result: Json, validator: Validator, place: str, values: Json
 ) -> None:
-    """Those that do not depend on time, to the byte."""
-    usual, process = entries_by_case(smoke_run.result), serve()
-    greeting = answer(process)
-    context = greeting["context"]
-    assert {"schema_version", "git_commit", "device", "torch_version", "settings"} <= set(context)
-    assert [context[key] for key in ("threads", "seed", "verify")] == [1, 42, "on request"]
-    assert {name.split("/")[0] for name in greeting["cases"]} == set(COMPONENTS)
-    for name in greeting["cases"]:
-        send(process, "open", name, verify=True, meter=True)
-        opened, (entry, *_) = answer(process), usual[name]
-        assert opened["opened"] == name and opened["seconds"] > 0
-        assert opened["max_rel_error"] == pytest.approx(entry["max_rel_error"])
-        counters = {key: entry[key] for key in FIXED_COUNTERS}
-        assert {key: opened["counters"][key] for key in FIXED_COUNTERS} == counters, name
-        send(process, "time", name, seconds=0.001)
-        seconds = answer(process)["seconds"]
-        assert seconds and all(0 < value < 1 for value in seconds)
-        send(process, "close", name)
-        assert answer(process) == {"closed": name}
-    process.stdin.close()
-    assert process.wait(TIMEOUT_S) == 0
+    put(result, place, values)
+    assert not validator.is_valid(result)
 
 
-def test_a_signal_waits_for_the_answer_and_a_client_that_goes_away_ends_the_program(
-    serve: Callable[..., Process],
+def test_what_was_not_measured_not_verified_or_above_its_peak_is_accepted(
+    result: Json, validator: Validator
 ) -> None:
-    process = serve(*FFN)
-    answer(process)
-    send(process, "open", SERVED)
-    answer(process)
-
-    def bytes_read() -> int:
-        return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
-
-    before, began = bytes_read(), time.monotonic()
-    send(process, "time", SERVED, seconds=0.5)
-    wait_until(lambda: bytes_read() > before + 50)
-    process.send_signal(signal.SIGINT)
-    assert answer(process)["seconds"]
-    # all of it, and not what was left when the signal came
-    assert time.monotonic() - began >= 0.5
-    assert process.wait(TIMEOUT_S) == 130
-    waiting, left = serve(*FFN), serve(*FFN)
-    answer(waiting)
-    waiting.send_signal(signal.SIGTERM)
-    assert waiting.wait(TIMEOUT_S) == 130
-    answer(left)
-    left.stdout.close()
-    send(left, "close", SERVED)
-    assert left.wait(TIMEOUT_S) == 0
+    for reason in (SKIPPED, FAILED):
+        stopped = copy.deepcopy(result)
+        put(stopped, STEP, reason)
+        assert validator.is_valid(stopped)
+    for key in SHARES:
+        entry_of(result, STEP).pop(key, None)
+    assert not validator.is_valid(result)
+    put(result, STEP, {"above_peak": ABOVE})
+    assert validator.is_valid(result)
+    for entry in result["benchmarks"]:
+        entry.pop("max_rel_error", None)
+    assert not validator.is_valid(result)
+    result["context"]["verify"] = "off"
+    assert validator.is_valid(result)

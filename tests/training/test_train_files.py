@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -82,28 +81,6 @@ def test_what_a_profiled_run_records(profiled_run: FinishedRun, flops_run: Finis
         assert argument.endswith(word.rpartition("=")[2])
         assert not word.startswith("/") and "=/" not in word
     assert re.fullmatch(r"20\d\d(-\d\d){2}T\d\d(:\d\d){2}Z", summary["started"])
-    trace = read_json(profiled_run.folder / "trace_step_5_10.json")
-    names = [event["name"] for event in trace["traceEvents"]]
-    steps = [name for name in names if name.startswith("ProfilerStep#")]
-    assert steps == [f"ProfilerStep#{step}" for step in range(5, 11)]
-    assert {"aten::mm", "attention/core", "forward", "backward"} <= set(names)
-    rows = [row for row in summary["operators"]["table"] if row["name"] == "aten::mm"]
-    # logits: 16 tokens of 32 features times 300 words
-    assert any("[16, 32], [32, 300]" in row["input_shapes"] for row in rows)
-    assert any("attention/qkv_proj" in row["stack"] for row in rows)
-
-
-def test_both_folders_get_the_summary_of_the_last_run(program: Program, tmp_path: Path) -> None:
-    profile, output = tmp_path / "deep/profile", tmp_path / "output"
-    options = small(num_steps=3, profile_dir=profile)
-    first = program.trained(output, *options, "--profile-memory")
-    assert files_below(output) == {SUMMARY} == set(first["files"])
-    profiled = whole_summary(profile)
-    assert files_below(profile) == set(profiled["files"])
-    assert profiled["steps"] == first["steps"]
-    # the next run's replaces it
-    assert len(program.trained(output, *small(num_steps=2))["steps"]) == 2
-    assert files_below(output) == {SUMMARY}
 
 
 def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_path: Path) -> None:
@@ -118,13 +95,12 @@ def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_pat
     assert peaks[1] < 1.15 * peaks[0] + (60 << 20)
 
 
-# ---- what is written for TensorBoard, read by its own readers
-
-
-def test_the_curves_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
-    events = EventAccumulator(str(profiled_run.folder))
+def test_tensorboard_shows_the_curves_and_the_trace(
+    profiled_run: FinishedRun, tmp_path: Path
+) -> None:
+    folder, steps = profiled_run.folder, profiled_run.result["steps"]
+    events = EventAccumulator(str(folder))
     events.Reload()
-    steps = profiled_run.result["steps"]
     for tag, values in {
         "loss": [step["loss"] for step in steps],
         "step_time_seconds": [step["time_seconds"] for step in steps],
@@ -135,10 +111,6 @@ def test_the_curves_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
         assert [event.step for event in curve] == list(range(1, 13))
         # the file holds float32
         assert [event.value for event in curve] == pytest.approx(values, rel=1e-6), tag
-
-
-def test_the_profilers_plugin_shows_the_trace(profiled_run: FinishedRun, tmp_path: Path) -> None:
-    folder = profiled_run.folder
     (trace,) = folder.glob("*.pt.trace.json")
     assert trace.read_bytes() == (folder / "trace_step_5_10.json").read_bytes()
     # by the loader that TensorBoard runs
@@ -147,9 +119,6 @@ def test_the_profilers_plugin_shows_the_trace(profiled_run: FinishedRun, tmp_pat
     assert {"Overview", "Operator", "Trace", "Memory"} <= views
     assert [row[0] for row in shown.overview["steps"]["rows"]] == [str(n) for n in range(5, 11)]
     theirs = {row["name"]: row["calls"] for row in shown.operation_table_by_name["data"]}
-    ours: Counter[str] = Counter()
-    for row in profiled_run.result["operators"]["table"]:  # a row for each shape of the inputs
-        ours[row["name"]] += row["calls"]
-    # Not those that call themselves (aten::add_ converting a scalar): the plugin counts them once.
-    for name in ("aten::mm", "aten::bmm", "aten::embedding"):
-        assert theirs[name] == ours[name] > 0, name
+    # a row for each shape of the inputs
+    rows = [row for row in profiled_run.result["operators"]["table"] if row["name"] == "aten::mm"]
+    assert theirs["aten::mm"] == sum(row["calls"] for row in rows) > 0

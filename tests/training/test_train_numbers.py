@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import statistics
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,48 +52,24 @@ def test_steps_averages_and_rates(evaluated: Json, profiled_run: FinishedRun) ->
         assert means["tokens_per_second"] == close(rate * asked["seq_len"])
         assert means["peak_memory_bytes"] == max(step["peak_memory_bytes"] for step in steps)
         assert means["final_loss"] == steps[-1]["loss"]
-
-
-def test_model_and_evaluation(evaluated: Json, profiled_run: FinishedRun) -> None:
-    model = evaluated["model"]
-    # embedding and head, two blocks of attention, FFN and two norms, the last norm
-    block = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 48 + 2 * 32
-    assert model["total_parameters"] == 2 * 300 * 32 + 2 * block + 32
-    assert model["model_size_bytes"] == 4 * model["total_parameters"]
-    # three micro-batches against one
-    assert model["flops_per_step"] == 3 * profiled_run.result["model"]["flops_per_step"]
+    flops = [summary["model"]["flops_per_step"] for summary in (evaluated, profiled_run.result)]
+    assert flops[0] == 3 * flops[1]
     for step in evaluated["steps"]:
         assert (step["evaluation_seconds"] > 0) == (step["step"] % 2 == 0)
         assert (step["evaluation_loss"] is not None) == (step["step"] % 2 == 0)
-
-
-def test_memory_at_the_peak_and_its_timeline(profiled_run: FinishedRun) -> None:
-    """memory_analysis_test.cpp has it to the byte."""
-    memory = profiled_run.result["memory"]
-    parts, peak = memory["breakdown_at_peak"], memory["peak_bytes"]
-    assert sum(parts.values()) == peak
-    assert parts["parameters"] == profiled_run.result["model"]["model_size_bytes"]
-    assert parts["optimizer_states"] >= 2 * parts["parameters"]
-    assert peak == max(step["peak_memory_bytes"] for step in profiled_run.result["steps"][1:4])
-    # nothing is left over from step to step
-    assert len(memory["live_bytes_after_steps"]) == 3
-    assert len(set(memory["live_bytes_after_steps"])) == 1
-    events = read_json(profiled_run.folder / "memory_timeline.json")["events"]
-    assert [row[0] for row in events] == sorted(row[0] for row in events)
-    live = [memory["baseline_bytes"], *[row[1] for row in events]]
-    assert (max(live), live[-1]) == (peak, memory["live_bytes_after_steps"][-1])
-    grown = sum(after > before for before, after in pairwise(live))
-    assert memory["allocations_per_step"] == close(grown / 3)
+    # memory_analysis_test.cpp has it to the byte
+    memory, steps = profiled_run.result["memory"], profiled_run.result["steps"][1:4]
+    assert memory["peak_bytes"] == max(step["peak_memory_bytes"] for step in steps)
+    assert sum(memory["breakdown_at_peak"].values()) == memory["peak_bytes"]
 
 
 def test_flops_utilization_and_bandwidth(flops_run: FinishedRun) -> None:
-    """flops_analysis_test.cpp has the parts of a step, and what bounds them."""
+    """flops_analysis_test.cpp has the parts of a step, what bounds them and their roofline."""
     summary = flops_run.result
     flops, model = summary["flops"], summary["model"]
     profile, intensity = flops["flops_profile"], flops["computational_intensity"]
     counts, found = profile["flops_analysis"], profile["efficiency_metrics"]
     assert counts["avg_flops_per_step"] == counts["model_flops"] == model["flops_per_step"]
-    assert counts["causal_flops"] == model["causal_flops_per_step"] < counts["model_flops"]
     per_parameter = model["flops_per_step"] / model["total_parameters"]
     assert counts["flops_per_parameter"] == close(per_parameter)
     assert profile["step"] == 10
@@ -111,16 +86,6 @@ def test_flops_utilization_and_bandwidth(flops_run: FinishedRun) -> None:
     assert intensity["memory_bandwidth_utilization_percent"] == close(100 * used / device)
     per_byte = model["flops_per_step"] / model["bytes_per_step"]
     assert intensity["arithmetic_intensity_flops_per_byte"] == close(per_byte)
-    # so small a model never keeps a processor busy
-    assert found["classification"] == "severely underutilized (kernel overhead dominant)"
-    assert intensity["memory_bound_vs_compute_bound"] == "memory-bound"
-    points, peak = flops["roofline_data"]["points"], flops["roofline_data"]["peak_flops"]
-    assert {"step", "attention", "ffn", "loss"} <= {point["name"] for point in points}
-    for point in points:
-        by_memory = point["arithmetic_intensity_flops_per_byte"] * point["attainable_bandwidth"]
-        assert point["attainable_flops_per_sec"] == close(min(by_memory, peak))
-        share = 100 * point["achieved_flops_per_sec"] / min(by_memory, peak)
-        assert point["percent_of_attainable"] == close(share)
 
 
 def test_text_is_learned_and_evaluated(program: Program, tmp_path: Path) -> None:
@@ -158,23 +123,11 @@ def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> N
     weights = tmp_path / "weights"
     # one step of seven sees the loss of the weights that six steps made
     whole = losses(program.trained(tmp_path, *small(num_steps=7, **FAST)))
-    assert whole == sorted(whole, reverse=True)
     part = program.trained(tmp_path, *small(num_steps=6, save_weights=weights, **FAST))
     assert losses(part) == whole[:6]
-    assert {path.name for path in weights.iterdir()} == {"config.json", "model.safetensors"}
     batch = [f"{name}={value}" for name, value in SMALL_BATCH.items()]
-    continued = program.trained(tmp_path, *ON_CPU, *batch, "--num-steps=2", f"--weights={weights}")
+    options = [*ON_CPU, *batch, "--num-steps=1", f"--weights={weights}"]
+    continued = program.trained(tmp_path, *options)
     assert continued["model"] == part["model"]
-    assert losses(continued)[0] == pytest.approx(whole[6], rel=1e-6)
-    assert losses(continued)[1] < whole[6]
-
-
-def test_variants_and_mixed_precision_learn_the_same(program: Program, tmp_path: Path) -> None:
-    options = small(num_steps=5, **FAST)
-    baseline = program.trained(tmp_path, *options)
-    for more, tolerance in ((["--variant=optimized"], 1e-3), (["--use-amp"], 0.02)):
-        found = program.trained(tmp_path, *options, *more)
-        assert losses(found) == pytest.approx(losses(baseline), rel=tolerance)
-        assert losses(found) != losses(baseline)
-        # weights stay in float32
-        assert found["model"]["model_size_bytes"] == baseline["model"]["model_size_bytes"]
+    assert losses(continued) == pytest.approx(whole[6:], rel=1e-6)
+    assert whole == sorted(whole, reverse=True)

@@ -12,29 +12,12 @@ from train_program import Program, files_below, small, whole_summary
 
 from built_programs import ON_CPU, Completed, message_of
 
-FLAGS = (
-    "batch-size seq-len num-steps learning-rate hidden-dim n-layers num-layers n-heads num-heads "
-    "n-kv-heads intermediate-dim vocab-size size device dtype variant use-amp seed deterministic "
-    "gradient-accumulation-steps output-dir log-interval eval-interval eval-iters validate-setup "
-    "weights save-weights enable-pytorch-profiler profile-dir profile-steps profile-memory threads "
-    "profile-operators profile-stacks enable-deepspeed-flops enable-flops-profiler data "
-    "flops-profile-step"
-)
 # What a run's configuration says of an option that differs from every default.
 RECORDED: dict[str, str | int] = {
     **{"batch_size": 3, "seq_len": 10, "num_steps": 4, "gradient_accumulation_steps": 2},
     **{"dtype": "bf16", "variant": "qkv+sdpa", "seed": 7, "hidden_dim": 48, "n_layers": 3},
     **{"n_heads": 6, "n_kv_heads": 3, "intermediate_dim": 20, "vocab_size": 77},
 }
-
-
-def test_help_explains_every_flag(program: Program) -> None:
-    completed = program.run("--help")
-    assert (completed.returncode, completed.stderr) == (0, "")
-    explained = re.findall(r"^ +(?:-\w,)?(--[\w,-]+).*(?:\n +[a-z].*)?", completed.stdout, re.M)
-    names = {name for names in explained for name in names.split(",")}
-    assert {f"--{flag}" for flag in FLAGS.split()} - names == set()
-    assert "Exit status: 0 done; 1 " in completed.stdout
 
 
 def test_the_configuration_records_what_was_asked_for(program: Program, tmp_path: Path) -> None:
@@ -52,11 +35,6 @@ def test_where_files_go(program: Program, tmp_path: Path) -> None:
         assert completed.returncode == 0, completed.stderr
         assert [path.name for path in tmp_path.iterdir()] == left
     assert (tmp_path / "profiles/memory_timeline.json").is_file()
-    # a profiler that is on needs its folder; this one has two names
-    for flag in ("--enable-deepspeed-flops", "--enable-flops-profiler"):
-        options = (flag, "--flops-profile-step=3", f"--profile-dir={tmp_path}")
-        completed = program.run(*small(), *options, "--validate-setup")
-        assert f"output: {tmp_path}: can be written to" in completed.stdout
 
 
 # Options, with the folder of these files in place of {}, and how the message begins; more in
@@ -92,22 +70,11 @@ def test_what_is_refused_leaves_nothing(program: Program, tmp_path: Path, line: 
     assert {name: (tmp_path / name).stat().st_size for name in files_below(tmp_path)} == FILES
 
 
-# A model that is too big by its own size, and by more than 64 bits can count.
-TOO_BIG = (
-    "--hidden-dim=65536 --num-steps=1",
-    "--batch-size=1 --seq-len=1048576 --n-layers=1048576 --n-heads=2 --n-kv-heads=1 "
-    "--hidden-dim=4 --intermediate-dim=4 --vocab-size=10",
-)
-
-
-@pytest.mark.parametrize("options", TOO_BIG, ids=["model", "beyond 64 bits"])
-def test_too_much_memory_is_refused_before_it_is_taken(
-    program: Program, tmp_path: Path, options: str
-) -> None:
+def test_too_much_memory_is_refused_before_it_is_taken(program: Program, tmp_path: Path) -> None:
     idle, _ = program.peak_memory("--help")
     profilers = ["--enable-pytorch-profiler", f"--profile-dir={tmp_path}"]
-    peak, completed = program.peak_memory(*ON_CPU, *options.split(), *profilers)
-    pattern = r"--batch-size \d+ --seq-len \d+: .* needs [\d.]+ \wiB of memory, and [\d.]+ \wiB is"
+    peak, completed = program.peak_memory(*small(hidden_dim=65536), *profilers)
+    pattern = r"--batch-size 2 --seq-len 8: .* needs [\d.]+ \wiB of memory, and [\d.]+ \wiB is"
     assert re.match(pattern, message_of(completed))
     assert completed.stdout == ""
     assert peak < idle + (100 << 20)
@@ -137,33 +104,27 @@ def test_a_good_setup(program: Program, tmp_path: Path) -> None:
     assert found["output"] == ("ok", f"{tmp_path}/new: can be written to")
     # what it made to try, it removed
     assert list(tmp_path.iterdir()) == []
-    # memory is that of what runs
-    needs = []
-    for variant in ("baseline", "optimized"):
-        found = checks(program.run(*small(seq_len=2048, variant=variant), "--validate-setup"))
-        needs += map(float, re.findall(r"needs about ([\d.]+) GiB", found["memory"][1]))
-        assert found["output"] == ("ok", "no files will be written")
-    assert needs[1] < 0.5 * needs[0]
 
 
-FAILING = [
-    ("--device=cuda:99", "device", 'device "cuda:99": no such device (allowed: auto, cpu'),
-    ("--device=cpu --hidden-dim=65536", "memory", "needs about 791."),
-    ("--device=cpu --variant=graph", "variant", "only a GPU"),
-    ("--device=cpu --output-dir=file", "output", "name another folder with --output-dir"),
-]
-
-
-def test_what_cannot_run_fails_its_line_of_the_setup(program: Program, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine")
-    for options, line, detail in FAILING:
-        completed = program.run("--validate-setup", *options.split(), cwd=tmp_path)
-        assert completed.returncode == 1
-        found = checks(completed)
-        assert [name for name, (status, _) in found.items() if status == "failed"] == [line]
-        assert detail in found[line][1]
-    assert file.read_text() == "mine"
+@pytest.mark.parametrize(
+    ("options", "line", "detail"),
+    [
+        ("--device=cuda:99", "device", 'device "cuda:99": no such device (allowed: auto, cpu'),
+        ("--device=cpu --hidden-dim=65536", "memory", "needs about 791."),
+        ("--device=cpu --variant=graph", "variant", "only a GPU"),
+        ("--device=cpu --output-dir=file", "output", "name another folder with --output-dir"),
+    ],
+)
+def test_what_cannot_run_fails_its_line_of_the_setup(
+    program: Program, tmp_path: Path, options: str, line: str, detail: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    completed = program.run("--validate-setup", *options.split(), cwd=tmp_path)
+    assert completed.returncode == 1
+    found = checks(completed)
+    assert [name for name, (status, _) in found.items() if status == "failed"] == [line]
+    assert detail in found[line][1]
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 EARLIER = {"trace_step_5_10.json": '{"traceEvents": []}\n', "notes.txt": "of an earlier run\n"}

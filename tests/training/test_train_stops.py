@@ -66,23 +66,18 @@ def test_an_interrupted_run_keeps_its_steps_and_what_its_profilers_recorded(
 def test_the_default_size_and_an_only_step_are_shown(program: Program) -> None:
     completed = program.run(*ON_CPU, "--size=tiny", "--num-steps=1")
     assert (completed.returncode, completed.stderr) == (0, "")
-    said = completed.stdout
-    assert said.startswith(
+    device, training = completed.stdout.split("\nStarting training...\n")
+    assert device.startswith(
         f"{RULE}\nTiny LLaMA - libtorch C++, variant baseline\n{RULE}\nConfiguration:\n"
         "  Batch Size: 8\n  Sequence Length: 128\n  Number of Steps: 1\n"
     )
-    for line in ("Hidden Dim: 256", "Num Layers: 4", "Num Heads: 8", "Intermediate Dim: 512"):
-        assert f"\n  {line}\n" in said
-    assert "Model Configuration:\n  Total Parameters: 2,873,600\n  Model Size: 11.0 MB\n" in said
-    device, training = said.split("\nStarting training...\n")
-    assert "\nUsing device: cpu\nCPU: " in device
+    for line in ("  Total Parameters: 2,873,600", "  Model Size: 11.0 MB", "Using device: cpu"):
+        assert line in device.splitlines()
     assert training.startswith("Step 1/1: Loss = 6.9")
-    (step,) = step_lines(said)
-    assert f"\nAverage time per step: {step['time']} seconds" in said
+    (step,) = step_lines(training)
+    assert f"\nAverage time per step: {step['time']} seconds" in training
     # without a profiler nothing is marked
-    assert "profiling" not in said.lower()
-    thin = program.run(*small(num_steps=10), "--log-interval=4").stdout
-    assert [int(line["step"]) for line in step_lines(thin)] == [1, 4, 8, 10]
+    assert "profiling" not in completed.stdout.lower()
 
 
 def test_lines_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
