@@ -172,7 +172,8 @@ def test_a_program_whose_output_cannot_be_kept_may_keep_its_own(tmp_path: Path) 
 def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int) -> None:
     """By Ctrl-C at a terminal, which every process of its group gets: a second one would kill."""
     trap = f"trap 'trap - INT; sleep 0.3; touch $last/step; exit {status}' INT; "
-    used = training(tmp_path, MAKE + trap + "echo ready; while :; do sleep 0.05; done")
+    ready = "echo ready $(cut -d' ' -f6 /proc/$$/stat); while :; do sleep 0.05; done"
+    used = training(tmp_path, MAKE + trap + ready)
     log = tmp_path / "log"
     code = (
         "from pathlib import Path; from tinyllama_tools.data.programs import TrainingProgram\n"
@@ -189,6 +190,8 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int)
     os.killpg(process.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in finish(process).stderr
     assert (tmp_path / "out/step").exists()
+    # in a session of its own, which a terminal's Ctrl-C does not reach
+    assert log.read_text().split()[1] != str(process.pid)
 
 
 def test_progress_counts_and_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:

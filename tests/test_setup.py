@@ -175,7 +175,7 @@ def test_requirements_are_installed_once_and_again_after_a_change_or_an_interrup
     assert ["--ignore-installed" in call for call in checkout.calls()] == [False, True, False]
 
 
-# Each part of the set-up says that it was called, and does nothing.
+# Each part of the set-up says that it was called, and does nothing; programs are `true`.
 PARTS = """
 find_own_torch() { return OWN_TORCH; }
 set_up_packages() { :; }
@@ -183,54 +183,43 @@ set_up_library_sources() { :; }
 set_up_torch() { echo torch; }
 set_up_tools() { echo "$1"; }
 set_up_build() { echo build "${@:3}"; }
+find_oracle_python() { echo true; }
+tool() { echo checked; }
+virtual_python=true
 """
 TOOLS = "requirements-tools.txt"
 TESTS = f"requirements-test.txt {TOOLS} requirements-pictures.txt"
+ORACLE = "requirements-oracle.txt"
+# options are looked at before a build that can take minutes
+MEASURES = f"{TOOLS} checked build programs"
 
 
 @pytest.mark.parametrize(
-    ("purpose", "has_own_torch", "parts"),
+    ("command", "has_own_torch", "parts"),
     [
-        ("bench", False, "torch build programs"),
-        ("test", False, f"torch {TESTS} requirements-oracle.txt build"),
+        ("bench --setup-only", False, "torch build programs"),
+        ("test", False, f"torch {TESTS} {ORACLE} build"),
         ("test", True, f"{TESTS} build"),
-        ("peers", False, "torch requirements-oracle.txt build programs"),
-        ("peers", True, "build programs"),
-        ("golden", False, "torch requirements-oracle.txt"),
-        ("tools", False, TOOLS),
+        ("golden", False, f"torch {ORACLE}"),
+        ("prove", True, "build"),
+        ("peers", False, f"{TOOLS} checked torch {ORACLE} build programs"),
+        ("study tiny", True, MEASURES),
+        ("study --help", True, f"{TOOLS} checked"),
+        ("scaling --processes 2 -- --from", True, MEASURES),
+        ("scaling --from results/a", True, TOOLS),
+        ("profile --compare a b", True, TOOLS),
+        ("compare a.json b.json", True, TOOLS),
+        ("compare calibrate --record=a.jsonl", True, MEASURES),
     ],
 )
 def test_what_each_command_sets_up(
-    checkout: ScriptCheckout, purpose: str, has_own_torch: bool, parts: str
+    checkout: ScriptCheckout, command: str, has_own_torch: bool, parts: str
 ) -> None:
-    functions = PARTS.replace("OWN_TORCH", "0" if has_own_torch else "1")
-    result = checkout.run(f"{functions}set_up {purpose}")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == parts.split()
-
-
-@pytest.mark.parametrize(
-    ("command", "needs"),
-    [
-        ("study tiny", "tools bench"),
-        ("peers", "tools peers"),
-        ("scaling --from results/a", "tools"),
-        ("scaling --processes 2 -- --from", "tools bench"),
-        ("profile --compare a b", "tools"),
-        ("compare a.json b.json", "tools"),
-        ("compare calibrate --record=a.jsonl", "tools bench"),
-        # options are looked at before a build that can take minutes
-        ("study --help", "tools"),
-    ],
-)
-def test_only_what_measures_is_built(checkout: ScriptCheckout, command: str, needs: str) -> None:
     with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
-        file.write('set_up() { echo "$1"; }; tool() { echo checked >&2; }; virtual_python=true\n')
-        file.write("find_oracle_python() { echo python3; }\n")
+        file.write(PARTS.replace("OWN_TORCH", "0" if has_own_torch else "1"))
     result = checkout.run(f"scripts/{command}")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == needs.split()
-    assert ("checked" in result.stderr) == (needs != "tools" or "--help" in command)
+    assert result.stdout.split() == parts.split()
 
 
 PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
