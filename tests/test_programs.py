@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from built_programs import PROJECT_ROOT, Json, finish, wait_until
 from fake_training import made_up_summary
-from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.process import ProgramError, Progress
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import (
     NUMBERS,
@@ -77,29 +78,6 @@ def test_what_is_read_of_cases(tmp_path: Path) -> None:
     assert result.context["threads"] == 2
 
 
-REFUSAL = "tiny_llama_bench: --variants: variant 'x': must be y"
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        (WRITE, f"tiny_llama_bench wrote nothing about {OTHER}"),
-        (f'echo noise >&2; echo "{REFUSAL}" >&2; exit 2', REFUSAL),
-        (
-            r"printf 'line %s\n' {0..8} >&2; echo >&2; exit 3",
-            "tiny_llama_bench ended with 3: line 4\nline 5\nline 6\nline 7\nline 8",
-        ),
-        ("true", "tiny_llama_bench ended with 0"),
-    ],
-)
-def test_a_suite_that_fails_is_named_with_its_last_words(
-    tmp_path: Path, script: str, message: str
-) -> None:
-    with pytest.raises(SuiteError) as caught:
-        suite(tmp_path, script, entry(TINY)).run([TINY, OTHER], 1)
-    assert str(caught.value).startswith(message)
-
-
 def test_peaks_of_the_first_process_serve_the_next_unless_refused(tmp_path: Path) -> None:
     refuse = 'for a in "$@"; do if [[ -f strict && $a = --journal=* ]]; then'
     refuse += ' echo "journal ${a#*=}: other circumstances" >&2; exit 2; fi; done; '
@@ -137,27 +115,48 @@ def test_what_a_training_wrote_and_said(tmp_path: Path) -> None:
     assert log.read_text().endswith(f" --profile-dir={out}\n") and run.summary is None
 
 
-@pytest.mark.parametrize(
-    ("script", "log", "status", "words"),
-    [
-        ("echo banner; echo '--size x: must be one of tiny' >&2; exit 2", "log", 2, "one of tiny"),
-        ("exit 7", "log", 1, "ended with 7: it said nothing"),
-        ("kill -SEGV $$", "log", 1, "was ended by signal SIGSEGV"),
-        (MAKE + "echo '{' > $last/performance_summary.json", "log", 1, "bad summary"),
-        ("true", "absent/log", 2, "absent/log"),
-        ("", "log", 2, r"cannot be started.*scripts/bench --setup-only"),
-    ],
-)
-def test_a_training_that_fails(
-    tmp_path: Path, script: str, log: str, status: int, words: str
-) -> None:
-    program = training(tmp_path, script)
+def run_suite(folder: Path, script: str) -> None:
+    suite(folder, script, entry(TINY)).run([TINY, OTHER], 1)
+
+
+def run_training(folder: Path, script: str) -> None:
+    program = training(folder, script)
     if not script:
         program.program.unlink()
-    with pytest.raises(TrainingError, match=words) as error:
-        program.run([], tmp_path / "out", tmp_path / log)
-    assert error.value.exit_status == status
-    assert "banner" not in str(error.value)
+    program.run([], folder / "out", folder / "log")
+
+
+REFUSAL = "--variants: variant 'x': must be y"
+REFUSE = f'echo noise >&2; echo "{REFUSAL}" >&2; exit 2'
+
+
+@pytest.mark.parametrize(
+    ("run", "script", "status", "message"),
+    [
+        (run_suite, WRITE, 2, f"tiny_llama_bench wrote nothing about {OTHER}"),
+        (run_suite, REFUSE, 2, f"tiny_llama_bench: {REFUSAL}"),
+        (run_suite, "true", 2, "tiny_llama_bench ended with 0: "),
+        (run_training, REFUSE, 2, f"tiny_llama_train: {REFUSAL}"),
+        (
+            *(run_training, r"printf 'line %s\n' {0..8} >&2; echo >&2; exit 3", 1),
+            "tiny_llama_train ended with 3: line 4\nline 5\nline 6\nline 7\nline 8",
+        ),
+        (run_training, "exit 7", 1, "tiny_llama_train ended with 7: it said nothing"),
+        (run_training, "kill -SEGV $$", 1, "tiny_llama_train was ended by signal SIGSEGV"),
+        (
+            *(run_training, MAKE + "echo '{' > $last/performance_summary.json", 1),
+            "tiny_llama_train wrote a bad summary: ",
+        ),
+        (run_training, "", 2, "tiny_llama_train cannot be started: "),
+    ],
+)
+def test_a_program_that_fails_is_named_with_its_last_words(
+    tmp_path: Path, run: Callable[[Path, str], None], script: str, status: int, message: str
+) -> None:
+    with pytest.raises(ProgramError) as caught:
+        run(tmp_path, script)
+    assert str(caught.value).startswith(message)
+    assert caught.value.exit_status == status
 
 
 def test_a_program_whose_output_cannot_be_kept_may_keep_its_own(tmp_path: Path) -> None:
@@ -166,6 +165,8 @@ def test_a_program_whose_output_cannot_be_kept_may_keep_its_own(tmp_path: Path) 
         training(tmp_path, MAKE + script).run([], tmp_path / "out", Path("/dev/full"))
     assert error.value.filename == "/dev/full"
     assert (tmp_path / "out/kept").exists()
+    with pytest.raises(TrainingError, match="absent/log: the program's output cannot be kept"):
+        training(tmp_path, "").run([], tmp_path / "out", tmp_path / "absent/log")
 
 
 @pytest.mark.parametrize("status", [0, 130])

@@ -23,7 +23,7 @@ from cli_program import (
 )
 from jsonschema import Draft202012Validator as Validator
 
-from built_programs import ON_CPU, PROJECT_ROOT, FinishedRun, Json
+from built_programs import ON_CPU, PROJECT_ROOT, FinishedRun, Json, read_json
 from tinyllama_tools.data.machine import SHARES
 
 # the contract's, in the order in which they are listed
@@ -88,22 +88,15 @@ def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
 
 
 def test_a_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
-    program: Program,
-    tmp_path: Path,
-    with_peaks: list[str],
-    validator: Validator,
+    program: Program, tmp_path: Path, with_peaks: list[str], validator: Validator
 ) -> None:
     """Where the system refuses what the prediction took to be free, that is caught and reported,
     the run goes on, and its exit status is 1. Google Benchmark's compare.py reads the result."""
     # cases that need 82 KiB, 625 MiB and 6 GiB
-    choice = [*SMALL_MODEL, *FFN, "--batch=20000,200000,2", "--seq=32", "--memory-limit=2GiB"]
-    space = (900 << 20, 900 << 20)
-    out = tmp_path / OUT
-    completed, result = program.measure(
-        *(out, *choice, *with_peaks),
-        status=1,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, space),
-    )
+    choice = [*SMALL_MODEL, *FFN, "--batch=20000,200000,2", "--seq=32", "--memory-limit=800MiB"]
+    space, out = (900 << 20, 900 << 20), tmp_path / OUT
+    refusing = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, space)}
+    completed, result = program.measure(out, *choice, *with_peaks, status=1, **refusing)
     assert validator.is_valid(result)
     cases = entries_by_case(result)
     (failed, (refused,)), (skipped, (large,)), (_, measured) = cases.items()
@@ -111,7 +104,7 @@ def test_a_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
     assert f"{failed}  FAILED: out of memory" in completed.stderr
     assert f"\nFAILED\n  {failed}: out of memory" in completed.stdout
     assert "frame #" not in completed.stderr + completed.stdout
-    pattern = r"predicted peak memory \d+\.\d+ GiB exceeds 2\.00 GiB \(--memory-limit\)"
+    pattern = r"predicted peak memory \d+\.\d+ GiB exceeds 800\.00 MiB \(--memory-limit\)"
     assert large["skipped"] and re.fullmatch(pattern, large["skip_message"])
     assert f"skipped: {large['skip_message']}" in completed.stderr
     assert f"\nskipped\n  {skipped}: {large['skip_message']}" in completed.stdout
@@ -160,6 +153,12 @@ def result(smoke_run: FinishedRun) -> Json:
 
 def entry_of(result: Json, name: str) -> Json:
     return next(entry for entry in result["benchmarks"] if entry["name"] == name)
+
+
+def test_published_results_are_of_this_schema(validator: Validator) -> None:
+    files = (PROJECT_ROOT / "results/reference").glob("*.json")
+    published = [result for result in map(read_json, files) if "benchmarks" in result]
+    assert published and all(map(validator.is_valid, published))
 
 
 def test_missing_keys_are_refused(result: Json, validator: Validator) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 from train_program import Program, small, whole_summary
 
 from built_programs import PROJECT_ROOT, FinishedRun, read_json
@@ -17,9 +17,9 @@ def program(train_program: Path) -> Program:
 
 
 @pytest.fixture(scope="session")
-def validator() -> Draft202012Validator:
+def validator() -> Validator:
     """Of performance_summary.json."""
-    return Draft202012Validator(read_json(PROJECT_ROOT / "results/training_schema.json"))
+    return Validator(read_json(PROJECT_ROOT / "results/training_schema.json"))
 
 
 def finished(program: Program, folder: Path, *options: str) -> FinishedRun:

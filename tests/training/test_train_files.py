@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch_tb_profiler import io
 from torch_tb_profiler.profiler import RunLoader
@@ -23,7 +23,7 @@ FLOPS_FILES = ["flops_profile", "computational_intensity", "roofline_data"]
 
 def test_profilers_leave_their_files_and_all_are_like_the_schema(
     program: Program,
-    validator: Draft202012Validator,
+    validator: Validator,
     profiled_run: FinishedRun,
     flops_run: FinishedRun,
     tmp_path: Path,
@@ -44,7 +44,7 @@ def test_profilers_leave_their_files_and_all_are_like_the_schema(
         document = read_json(file)
         assert flops_run.result["flops"].get(name, document) == document
         part = {"$ref": f"#/$defs/{name}", "$defs": validator.schema["$defs"]}
-        assert list(Draft202012Validator(part).iter_errors(document)) == [], name
+        assert list(Validator(part).iter_errors(document)) == [], name
     shortest = program.trained(tmp_path, *small(num_steps=1))
     for summary in (profiled_run.result, flops_run.result, shortest):
         assert list(validator.iter_errors(summary)) == []

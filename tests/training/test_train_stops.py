@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 from train_program import Program, files_below, small, step_lines, whole_summary
 
 from built_programs import ON_CPU, FinishedRun, finish, read_json, wait_until
@@ -17,7 +17,7 @@ RULE = "=" * 42
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(
-    program: Program, validator: Draft202012Validator, tmp_path: Path
+    program: Program, validator: Validator, tmp_path: Path
 ) -> None:
     options = small(num_steps=5000, learning_rate="1e30", output_dir=tmp_path)
     # between shown steps too
@@ -39,7 +39,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(
 
 
 def test_an_interrupted_run_keeps_its_steps_and_what_its_profilers_recorded(
-    program: Program, validator: Draft202012Validator, tmp_path: Path
+    program: Program, validator: Validator, tmp_path: Path
 ) -> None:
     folder, log = tmp_path / "profiles", tmp_path / "log"
     profilers = ["--enable-pytorch-profiler", f"--profile-steps={ENDLESS}", "--profile-memory"]
