@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from train_program import SMALL_BATCH, SUMMARY, Program, losses, small
+from train_program import SMALL_BATCH, SUMMARY, Program, losses, small, step_lines
 
 from built_programs import ON_CPU, FinishedRun, Json, read_json
 
@@ -92,7 +92,7 @@ def test_text_is_learned_and_evaluated(program: Program, tmp_path: Path) -> None
     text = tmp_path / "fox.txt"
     text.write_text("the quick brown fox jumps over the lazy dog; " * 500, encoding="utf-8")
     options = small(num_steps=90, data=text, eval_interval=30, eval_iters=2, **FAST)
-    completed = program.run(*options, f"--output-dir={tmp_path}")
+    completed = program.run(*options, "--log-interval=30", f"--output-dir={tmp_path}")
     assert completed.returncode == 0, completed.stderr
     summary = read_json(tmp_path / SUMMARY)
     assert summary["configuration"]["data"] == "fox.txt"
@@ -102,6 +102,7 @@ def test_text_is_learned_and_evaluated(program: Program, tmp_path: Path) -> None
     assert evaluated[90] < evaluated[30]
     said = re.findall(r"^Evaluation after step (\d+): Loss = ([\d.]+)$", completed.stdout, re.M)
     assert said == [(str(step), f"{loss:.4f}") for step, loss in evaluated.items()]
+    assert [line["step"] for line in step_lines(completed.stdout)] == ["1", "30", "60", "90"]
     # with next to no learning the loss varies with what was read alone
     still = program.trained(tmp_path, *small(num_steps=6, data=text, learning_rate="1e-30"))
     assert len(set(losses(still))) == 6

@@ -39,7 +39,7 @@ def test_where_files_go(program: Program, tmp_path: Path) -> None:
 
 # Options, with the folder of these files in place of {}, and how the message begins; more in
 # train_options_test.cpp and token_data_test.cpp.
-FILES = {"empty": 0, "short": 79, "enough": 80}
+FILES = {"empty": 0, "short": 79}
 REFUSED = """\
 --nonsense                       '--nonsense': is no option; known options: --help, --batch-size
 --batch-size=                    --batch-size: 1 required INT missing
