@@ -79,11 +79,9 @@ def environment(**more: str) -> dict[str, str]:
 class Program:
     """A built program, run as a user would."""
 
-    def __init__(self, path: Path, *, with_commit: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.environment = environment()
-        if with_commit:
-            del self.environment["GIT_DIR"]
 
     def start(self, *arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
         """Its output can be read, unless `keywords`, which are Popen's, say otherwise."""
