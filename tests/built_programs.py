@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -79,11 +79,9 @@ def environment(**more: str) -> dict[str, str]:
 class Program:
     """A built program, run as a user would."""
 
-    def __init__(self, path: Path, *, with_commit: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.environment = environment()
-        if with_commit:
-            del self.environment["GIT_DIR"]
 
     def start(self, *arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
         """Its output can be read, unless `keywords`, which are Popen's, say otherwise."""
@@ -108,6 +106,14 @@ class Program:
         completed.stderr = "".join(f"{line}\n" for line in said)
         completed.args = completed.args[4:]
         return int(kibibytes) * 1024, completed
+
+
+class FinishedRun(NamedTuple):
+    """A run whose files several tests look at: `result` is the one with its figures."""
+
+    completed: Completed
+    folder: Path
+    result: Json
 
 
 def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT_S) -> Completed:

@@ -70,9 +70,12 @@ class ScriptCheckout:
         path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
         path.chmod(0o755)
 
-    def run(
-        self, code: str, environment: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def calls(self) -> list[str]:
+        """What stubs noted."""
+        path = self.root / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs shell code after sourcing the set-up's functions, as the scripts do."""
         script = f"set -euo pipefail\nsource scripts/lib/set_up.sh\n{code}\n"
         path = f"{self.stubs}:{os.environ['PATH']}"
@@ -81,7 +84,7 @@ class ScriptCheckout:
         return subprocess.run(
             ["bash", "-c", script],
             cwd=self.root,
-            env=inherited | {"PATH": path} | (environment or {}),
+            env=inherited | {"PATH": path} | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

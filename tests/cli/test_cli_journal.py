@@ -1,28 +1,43 @@
-"""A run that is killed or interrupted, and what --resume makes of its journal."""
+"""A run that is killed or interrupted, and what --resume makes of its journal; and --serve, which
+opens, times and closes cases as it is asked."""
 
+import copy
 import json
+import os
+import pty
 import re
+import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from cli_program import (
-    RUN,
+    JOURNAL,
+    OUT,
+    SMALL,
     SMALL_MODEL,
-    FinishedRun,
+    SMOKE,
     Program,
-    WithPeaks,
     assert_complete,
     entries_by_case,
     not_measured,
     read_journal,
     write_journal,
 )
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator as Validator
 
-from built_programs import TIMEOUT_S, Completed, Json, read_json, wait_until
+from built_programs import (
+    TIMEOUT_S,
+    Completed,
+    FinishedRun,
+    Json,
+    finish,
+    read_json,
+    strict_json,
+    wait_until,
+)
 from tinyllama_tools.data.machine import SHARES
 
 PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]
@@ -31,135 +46,77 @@ PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm
 SLOW = ["--benchmark_min_time=0.25s", "--benchmark_repetitions=2"]
 
 
-def start(program: Program, journal: Path, *options: str, lines: int) -> subprocess.Popen[str]:
-    """A slow run of whose journal so many lines are written."""
-    process = program.start(*PARTS, *SLOW, *options, f"--journal={journal}")
-    wait_until(lambda: len(read_journal(journal)) >= lines or process.poll() is not None)
-    return process
-
-
 def resume(
-    program: Program, journal: Path, status: int = 0, choice: list[str] | None = None
+    program: Program, folder: Path, choice: list[str], status: int = 0
 ) -> tuple[Completed, Json]:
     """The same run once more from its journal."""
-    options = [*(choice or [*PARTS, *RUN]), f"--journal={journal}", "--resume"]
-    return program.measure(journal.parent / "resumed.json", *options, status=status)
-
-
-def assert_kept(result: Json, journaled: list[Json]) -> None:
-    """All but what follows from the peaks, or from other rows, in the end."""
-    cases = entries_by_case(result)
-    late = {*SHARES, "above_peak", "speedup"}
-    for line in journaled:
-        found = [{k: v for k, v in e.items() if k not in late} for e in cases[line["case"]]]
-        assert found == line["entries"]
+    journal = [f"--journal={folder / JOURNAL}", "--resume"]
+    return program.measure(folder / "resumed.json", *choice, *journal, status=status)
 
 
 def measured_now(completed: Completed) -> list[str]:
     return re.findall(r"^\[\d+/\d+\] (\S+)", completed.stderr, re.MULTILINE)
 
 
-class KilledRun(NamedTuple):
-    text: str
-    lines: list[Json]
-
-
-@pytest.fixture(scope="module")
-def killed_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> KilledRun:
-    """A run that got kill -9 when a few cases were in its journal."""
-    folder = tmp_path_factory.mktemp("killed")
-    journal, out = folder / "journal.jsonl", folder / "out.json"
-    process = start(program, journal, *RUN, f"--benchmark_out={out}", lines=4)
-    process.kill()
-    process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == -signal.SIGKILL, "ended before it was killed"
-    assert not out.exists()
-    lines = read_journal(journal)
-    assert 4 <= len(lines) <= len(program.names(*PARTS))
-    return KilledRun(journal.read_text(encoding="utf-8"), lines)
-
-
-@pytest.mark.parametrize("left", [None, 40], ids=["whole", "cut short"])
-def test_killed_run_is_continued(
-    killed_run: KilledRun,
-    program: Program,
-    tmp_path: Path,
-    validator: Draft202012Validator,
-    left: int | None,
+def test_what_a_journal_holds_is_kept_and_the_rest_measured(
+    smoke_run: FinishedRun, program: Program, tmp_path: Path, validator: Validator
 ) -> None:
-    """A last line that was cut short is measured again."""
-    *whole, last = killed_run.text.splitlines(keepends=True)
-    journal = tmp_path / "journal.jsonl"
-    journal.write_text("".join(whole) + last[:left], encoding="utf-8")
-    header, *journaled = killed_run.lines[: None if left is None else -1]
-    completed, result = resume(program, journal)
+    """A failure counts still; of a last line that was cut short the case is measured again.
+    tests/campaign kills such runs at any moment."""
+    choice = [*SMALL, "--components=ffn,loss"]
+    names, (header, *lines) = program.names(*choice), read_journal(smoke_run.folder / JOURNAL)
+    journaled = [copy.deepcopy(line) for line in lines if line["case"] in names[:4]]
+    failed = journaled[1]
+    reason = {"error_occurred": True, "error_message": "wrong result"}
+    failed["entries"] = [not_measured(failed["entries"][0], **reason)]
+    journal = write_journal(tmp_path / JOURNAL, header, *journaled)
+    *whole, last = journal.read_text(encoding="utf-8").splitlines(keepends=True)
+    journal.write_text("".join(whole) + last[:40], encoding="utf-8")
+    completed, result = resume(program, tmp_path, choice, status=1)
     assert validator.is_valid(result)
-    names = program.names(*PARTS)
-    assert_complete(result, names)
-    assert_kept(result, journaled)
-    done = {line["case"] for line in journaled}
-    assert measured_now(completed) == [name for name in names if name not in done]
+    assert f"FAILED\n  {failed['case']}: wrong result\n" in completed.stdout
+    assert measured_now(completed) == names[3:]
     assert "measured peak" not in completed.stderr
+    cases = entries_by_case(result)
+    assert list(cases) == [line["case"] for line in read_journal(journal)[1:]] == names
+    # but what follows from the peaks, or from other rows, in the end
+    late = {*SHARES, "above_peak", "speedup"}
+    for line in journaled[:3]:
+        found = [{k: v for k, v in e.items() if k not in late} for e in cases[line["case"]]]
+        assert found == line["entries"]
     before = header["header"]["peaks"]["measured"]
     for name, peak in result["context"]["peaks"]["measured"].items():
         unit = "bytes_per_second" if "bandwidth" in name else "flops_per_second"
         assert peak[unit] >= before[name][unit] > 0, name
-    assert sorted(line["case"] for line in read_journal(journal)[1:]) == sorted(names)
 
 
-def test_complete_run_measures_nothing_again(
-    smoke_run: FinishedRun, copy_of_journal: Path, program: Program
+def test_a_complete_run_measures_nothing_again(
+    smoke_run: FinishedRun, program: Program, tmp_path: Path
 ) -> None:
-    """And a peak that the first run raised on its way stays raised."""
-    before = copy_of_journal.read_bytes()
-    completed, result = resume(program, copy_of_journal, choice=smoke_run.arguments)
+    """And its tables are the same, but for sums of parts, which are measured. Cases that are not
+    asked for again stay in the journal alone."""
+    journal = Path(shutil.copy(smoke_run.folder / JOURNAL, tmp_path))
+    completed, result = resume(program, tmp_path, SMOKE)
     assert measured_now(completed) == []
     assert result["benchmarks"] == smoke_run.result["benchmarks"]
-    first = smoke_run.result["context"]["peaks"]["measured"]
-    assert result["context"]["peaks"]["measured"] == first
-    assert copy_of_journal.read_bytes() == before
-    # the tables are the same, as they come from the same entries; sums of parts are measured again
-    shown = [run.stdout.partition("sum of parts")[0] for run in (completed, smoke_run.completed)]
-    assert shown[0] == shown[1]
-
-
-def test_cases_that_are_not_asked_for_again_stay_in_the_journal_alone(
-    smoke_run: FinishedRun,
-    copy_of_journal: Path,
-    program: Program,
-    validator: Draft202012Validator,
-) -> None:
-    before = copy_of_journal.read_bytes()
-    fewer = [option for option in smoke_run.arguments if not option.startswith("--components")]
-    _, result = resume(program, copy_of_journal, choice=[*fewer, "--components=ffn"])
-    assert validator.is_valid(result)
+    tables = [run.stdout.partition("sum of parts")[0] for run in (completed, smoke_run.completed)]
+    assert tables[0] == tables[1]
+    _, result = resume(program, tmp_path, [*SMOKE, "--components=ffn"])
     assert {name.partition("/")[0] for name in entries_by_case(result)} == {"ffn"}
-    assert copy_of_journal.read_bytes() == before
-
-
-def test_failure_in_the_journal_still_counts(
-    killed_run: KilledRun, program: Program, tmp_path: Path
-) -> None:
-    header, failed = json.loads(json.dumps(killed_run.lines[:2]))
-    reason = {"error_occurred": True, "error_message": "wrong result"}
-    failed["entries"] = [not_measured(failed["entries"][0], **reason)]
-    journal = write_journal(tmp_path / "journal.jsonl", header, failed)
-    completed, result = resume(program, journal, status=1)
-    assert_kept(result, [failed])
-    assert f"FAILED\n  {failed['case']}: wrong result\n" in completed.stdout
+    assert journal.read_bytes() == (smoke_run.folder / JOURNAL).read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE])
-def test_interrupted_run_writes_what_it_has(
+def test_an_interrupted_run_writes_what_it_has(
     program: Program,
     tmp_path: Path,
-    with_peaks: WithPeaks,
-    validator: Draft202012Validator,
+    with_peaks: list[str],
+    validator: Validator,
     number: signal.Signals,
 ) -> None:
-    out, journal = tmp_path / "out.json", tmp_path / "journal.jsonl"
-    *options, _, resuming = with_peaks(journal.name)
-    process = start(program, journal, *options, resuming, f"--benchmark_out={out}", lines=3)
+    journal, out = tmp_path / JOURNAL, tmp_path / OUT
+    process = program.start(*PARTS, *SLOW, *with_peaks, f"--benchmark_out={out}")
+    wait_until(lambda: len(read_journal(journal)) > 2 or process.poll() is not None)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, stderr
@@ -172,6 +129,100 @@ def test_interrupted_run_writes_what_it_has(
     assert f"{len(done)} of {len(names)} cases done" in stderr.splitlines()[-1]
     assert f"--resume --journal {journal}" in stderr.splitlines()[-1]
     assert "samples/s" in stdout
-    _, whole = resume(program, journal)
+    _, whole = resume(program, tmp_path, PARTS)
     assert_complete(whole, names)
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]
+
+
+def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]) -> None:
+    """On a terminal. The first lets the case that is running finish, which here takes minutes."""
+    endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
+    ours, theirs = pty.openpty()
+    options = [*SMALL, "--components=ffn", *with_peaks, *endless]
+    process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    try:
+        written = b""
+        while b"[1/3]" not in written:
+            written += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=TIMEOUT_S) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+# ---- --serve: requests and answers, a line each
+
+SERVED = "ffn/forward/baseline/custom/f32/batch:2/seq:8"
+FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
+Process = subprocess.Popen[str]
+
+
+def send(process: Process, action: str, case: str, **more: object) -> None:
+    assert process.stdin
+    print(json.dumps({"do": action, "case": case, **more}), file=process.stdin, flush=True)
+
+
+def answer(process: Process) -> Json:
+    assert process.stdout
+    return strict_json(process.stdout.readline())
+
+
+def resident(program: Program, *arguments: str) -> tuple[Process, Json]:
+    """And what it says first. It ends with its input."""
+    process = program.start("--serve", *SMALL, *arguments, stdin=subprocess.PIPE)
+    return process, answer(process)
+
+
+def test_cases_are_served_with_the_counters_of_an_ordinary_run(
+    program: Program, smoke_run: FinishedRun
+) -> None:
+    """Those that do not depend on time, to the byte."""
+    usual, (process, greeting) = entries_by_case(smoke_run.result), resident(program)
+    context = greeting["context"]
+    assert {"schema_version", "git_commit", "device", "torch_version", "settings"} <= set(context)
+    assert [context[key] for key in ("threads", "seed", "verify")] == [1, 42, "on request"]
+    assert len(greeting["cases"]) == 27
+    for name in greeting["cases"]:
+        send(process, "open", name, verify=True, meter=True)
+        opened, (entry, *_) = answer(process), usual[name]
+        assert opened["max_rel_error"] == pytest.approx(entry["max_rel_error"])
+        counters = {key: entry[key] for key in FIXED_COUNTERS}
+        assert {key: opened["counters"][key] for key in FIXED_COUNTERS} == counters, name
+        send(process, "time", name, seconds=0.001)
+        assert all(0 < seconds < 1 for seconds in answer(process)["seconds"] or [0])
+        send(process, "close", name)
+        assert answer(process) == {"closed": name}
+    assert finish(process).returncode == 0
+
+
+def test_a_signal_waits_for_the_answer_and_a_client_that_goes_away_ends_it(
+    program: Program,
+) -> None:
+    process, _ = resident(program, "--components=ffn")
+    send(process, "open", SERVED)
+    answer(process)
+
+    def bytes_read() -> int:
+        return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
+
+    before, began = bytes_read(), time.monotonic()
+    send(process, "time", SERVED, seconds=0.5)
+    wait_until(lambda: bytes_read() > before + 50)
+    process.send_signal(signal.SIGINT)
+    assert answer(process)["seconds"]
+    # all of it, and not what was left when the signal came
+    assert time.monotonic() - began >= 0.5
+    assert process.wait(TIMEOUT_S) == 130
+    waiting, _ = resident(program, "--components=ffn")
+    waiting.send_signal(signal.SIGTERM)
+    assert waiting.wait(TIMEOUT_S) == 130
+    left, _ = resident(program, "--components=ffn")
+    left.stdout.close()
+    send(left, "close", SERVED)
+    assert left.wait(TIMEOUT_S) == 0

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
-from train_program import FinishedRun, Program, read_summary, small
+from jsonschema import Draft202012Validator as Validator
+from train_program import Program, small, whole_summary
 
-from built_programs import PROJECT_ROOT, Json, read_json
-
-STEPS = 12
+from built_programs import PROJECT_ROOT, FinishedRun, read_json
 
 
 @pytest.fixture(scope="session")
@@ -19,28 +17,22 @@ def program(train_program: Path) -> Program:
 
 
 @pytest.fixture(scope="session")
-def schema() -> Json:
-    return read_json(PROJECT_ROOT / "results" / "training_schema.json")
-
-
-@pytest.fixture(scope="session")
-def validator(schema: Json) -> Draft202012Validator:
+def validator() -> Validator:
     """Of performance_summary.json."""
-    return Draft202012Validator(schema)
+    return Validator(read_json(PROJECT_ROOT / "results/training_schema.json"))
 
 
 def finished(program: Program, folder: Path, *options: str) -> FinishedRun:
-    completed = program.run(*small(num_steps=STEPS), *options, f"--profile-dir={folder}")
+    completed = program.run(*small(num_steps=12), *options, f"--profile-dir={folder}")
     assert completed.returncode == 0, completed.stderr
-    return FinishedRun(completed, folder, read_summary(folder))
+    return FinishedRun(completed, folder, whole_summary(folder))
 
 
 @pytest.fixture(scope="session")
 def profiled_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """With the operator profiler and the memory profiler."""
-    folder = tmp_path_factory.mktemp("profiled")
     options = ["--enable-pytorch-profiler", "--profile-memory", "--profile-operators"]
-    return finished(program, folder, *options, "--profile-stacks")
+    return finished(program, tmp_path_factory.mktemp("profiled"), *options, "--profile-stacks")
 
 
 @pytest.fixture(scope="session")

@@ -8,58 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from train_program import Program, assert_whole, files_below, read_summary, small
+from train_program import Program, files_below, small, whole_summary
 
 from built_programs import ON_CPU, Completed, message_of
 
-FLAGS = (
-    "batch-size seq-len num-steps learning-rate hidden-dim n-layers num-layers n-heads num-heads "
-    "n-kv-heads intermediate-dim vocab-size size device dtype variant use-amp seed deterministic "
-    "gradient-accumulation-steps output-dir log-interval eval-interval eval-iters validate-setup "
-    "weights save-weights enable-pytorch-profiler profile-dir profile-steps profile-memory threads "
-    "profile-operators profile-stacks enable-deepspeed-flops enable-flops-profiler data "
-    "flops-profile-step"
-)
 # What a run's configuration says of an option that differs from every default.
-RECORDED: dict[str, object] = {
-    "batch_size": 3,
-    "seq_len": 10,
-    "num_steps": 4,
-    "gradient_accumulation_steps": 2,
-    "learning_rate": 0.002,
-    "dtype": "bf16",
-    "variant": "qkv+sdpa",
-    "seed": 7,
-    "hidden_dim": 48,
-    "n_layers": 3,
-    "n_heads": 6,
-    "n_kv_heads": 3,
-    "intermediate_dim": 20,
-    "vocab_size": 77,
+RECORDED: dict[str, str | int] = {
+    **{"batch_size": 3, "seq_len": 10, "num_steps": 4, "gradient_accumulation_steps": 2},
+    **{"dtype": "bf16", "variant": "qkv+sdpa", "seed": 7, "hidden_dim": 48, "n_layers": 3},
+    **{"n_heads": 6, "n_kv_heads": 3, "intermediate_dim": 20, "vocab_size": 77},
 }
-ALIASES = {"n_layers": "num_layers", "n_heads": "num_heads"}
-
-
-def test_help_explains_every_flag(program: Program) -> None:
-    completed = program.run("--help")
-    assert completed.returncode == 0
-    assert completed.stderr == ""
-    explained = re.findall(r"^ +(?:-\w,)?(--[\w,-]+).*(?:\n +[a-z].*)?", completed.stdout, re.M)
-    names = {name for names in explained for name in names.split(",")}
-    assert {f"--{flag}" for flag in FLAGS.split()} - names == set()
-    assert "Exit status: 0 done; 1 " in completed.stdout
 
 
 def test_the_configuration_records_what_was_asked_for(program: Program, tmp_path: Path) -> None:
-    options = [f"--{ALIASES.get(k, k).replace('_', '-')}={v}" for k, v in RECORDED.items()]
-    extra = ["--log-interval=2", "--eval-interval=2", "--eval-iters=3", "--deterministic"]
-    summary = program.trained(tmp_path, *ON_CPU, *options, *extra)
-    found = summary["configuration"]
-    expected = RECORDED | {"size": "custom", "deterministic": True, "data": "synthetic"}
-    assert {name: found[name] for name in expected} == expected
-    assert found["switches"] == "qkv+sdpa"
-    evaluated = [s["step"] for s in summary["steps"] if s["evaluation_loss"] is not None]
-    assert evaluated == [2, 4]
+    options = small(**RECORDED, learning_rate="0.002", eval_interval=2, eval_iters=3)
+    summary = program.trained(tmp_path, *options)
+    expected = RECORDED | {"size": "custom", "deterministic": False, "data": "synthetic"}
+    expected |= {"learning_rate": 0.002, "switches": "qkv+sdpa"}
+    assert {name: summary["configuration"][name] for name in expected} == expected
     assert summary["context"]["threads"] == 1
 
 
@@ -68,79 +34,47 @@ def test_where_files_go(program: Program, tmp_path: Path) -> None:
         completed = program.run(*small(num_steps=3), option, cwd=tmp_path)
         assert completed.returncode == 0, completed.stderr
         assert [path.name for path in tmp_path.iterdir()] == left
-    assert (tmp_path / "profiles" / "memory_timeline.json").is_file()
-    # a profiler that is on needs its folder; this one has two names
-    for flag in ("--enable-deepspeed-flops", "--enable-flops-profiler"):
-        options = (flag, "--flops-profile-step=3", f"--profile-dir={tmp_path}")
-        completed = program.run(*small(), *options, "--validate-setup")
-        assert f"output: {tmp_path}: can be written to" in completed.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["profiles"]
+    assert (tmp_path / "profiles/memory_timeline.json").is_file()
 
 
-# option -> words of the message; more in train_options_test.cpp
-BAD_OPTIONS = {
-    ("--nonsense",): ["--nonsense", "known options: --help, --batch-size"],
-    ("--batch-size",): ["--batch-size: 1 required INT missing"],
-    ("--learning-rate=fast",): ["--learning-rate", "'fast' must be a number"],
-    ("--variant=fast",): ["--variant", "'fast': must be baseline, fused, optimized, or", "sdpa"],
-    ("--variant=graph", "--device=cpu"): ["--variant 'graph'", "only a GPU"],
-    ("--device=tpu",): ['device "tpu"', "allowed: auto, cpu, cuda, cuda:N, hip, hip:N"],
-    ("--batch-size=9223372036854775807",): ["batch = 9223372036854775807: must be between"],
-}
+# Options, with the folder of these files in place of {}, and how the message begins; more in
+# train_options_test.cpp and token_data_test.cpp.
+FILES = {"empty": 0, "short": 79}
+REFUSED = """\
+--nonsense                       '--nonsense': is no option; known options: --help, --batch-size
+--batch-size=                    --batch-size: 1 required INT missing
+--variant=graph                  --variant 'graph'
+--device=tpu                     device "tpu": unknown kind of device
+--batch-size=9223372036854775807 batch = 9223372036854775807: must be between
+--data={}/empty                  --data: {}/empty: is empty (0 bytes); name a file with text in it
+--data={}/short                  --data: {}/short: has 79 bytes; must have at least 10 x seq_len (8)
+--data={}                        --data: {}: cannot be read: it is a folder
+--weights={}/w                   --weights: {}/w/config.json: cannot be read: No such file
+--output-dir={}/empty/below      --output-dir '{}/empty/below': must be a folder that can be written
+--save-weights={}/empty/below    --save-weights '{}/empty/below': must be a folder that can be
+"""
 
 
-@pytest.mark.parametrize("options", BAD_OPTIONS, ids=" ".join)
-def test_bad_options_are_refused(
-    program: Program, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    completed = program.run(*options, cwd=tmp_path)
-    message = message_of(completed)
-    assert [words for words in BAD_OPTIONS[options] if words not in message] == []
-    assert completed.stdout == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-# options, with the folder of these files in place of {}, and how the message begins
-BAD_PATHS = [
-    ("--data={}/empty", "--data: {}/empty: is empty (0 bytes); name a file with text in it"),
-    ("--data={}/short", "--data: {}/short: has 79 bytes; must have at least 10 x seq_len (8)"),
-    ("--data={}", "--data: {}: cannot be read: it is a folder"),
-    ("--data={}/enough --vocab-size=255", "--vocab-size 255: must be 256 or more with --data"),
-    ("--weights={}/w", "--weights: {}/w/config.json: cannot be read: No such file"),
-    ("--weights={} --hidden-dim=32", "--hidden-dim: must be left out with --weights {}"),
-]
-
-
-def test_bad_data_and_weights_are_refused(program: Program, tmp_path: Path) -> None:
-    for name, count in (("empty", 0), ("short", 79), ("enough", 80)):
+@pytest.mark.parametrize("line", REFUSED.splitlines())
+def test_what_is_refused_leaves_nothing(program: Program, tmp_path: Path, line: str) -> None:
+    for name, count in FILES.items():
         (tmp_path / name).write_bytes(b"a" * count)
-    for options, message in BAD_PATHS:
-        given = [option.format(tmp_path) for option in options.split()]
-        named = {option.split("=")[0] for option in given}
-        model = [] if "--weights" in named else small(num_steps=1)
-        kept = [option for option in model if option.split("=")[0] not in named]
-        said = message_of(program.run(*kept, *given))
-        assert said.startswith(message.format(tmp_path)), options
-    assert program.run(*small(num_steps=1), f"--data={tmp_path / 'enough'}").returncode == 0
+    option, message = line.replace("{}", str(tmp_path)).split(maxsplit=1)
+    name = option.partition("=")[0]
+    model = ON_CPU if name == "--weights" else small(num_steps=1)
+    kept = [text for text in model if text.partition("=")[0] != name]
+    given = [name] if option.endswith("=") else [option]
+    completed = program.run(*kept, *given, cwd=tmp_path)
+    assert message_of(completed).startswith(message)
+    assert "Step 1/" not in completed.stdout
+    assert {name: (tmp_path / name).stat().st_size for name in files_below(tmp_path)} == FILES
 
 
-# A model that is too big by its own size, by its batch, and by more than 64 bits can count.
-TOO_BIG = (
-    "--hidden-dim=65536 --num-steps=1",
-    "--batch-size=1048576 --seq-len=1048576",
-    "--batch-size=1 --seq-len=1048576 --n-layers=1048576 --n-heads=2 --n-kv-heads=1 "
-    "--hidden-dim=4 --intermediate-dim=4 --vocab-size=10",
-)
-
-
-@pytest.mark.parametrize("options", TOO_BIG, ids=["model", "batch", "beyond 64 bits"])
-def test_too_much_memory_is_refused_before_it_is_taken(
-    program: Program, tmp_path: Path, options: str
-) -> None:
+def test_too_much_memory_is_refused_before_it_is_taken(program: Program, tmp_path: Path) -> None:
     idle, _ = program.peak_memory("--help")
     profilers = ["--enable-pytorch-profiler", f"--profile-dir={tmp_path}"]
-    peak, completed = program.peak_memory(*ON_CPU, *options.split(), *profilers)
-    pattern = r"--batch-size \d+ --seq-len \d+: .* needs [\d.]+ \wiB of memory, and [\d.]+ \wiB is"
+    peak, completed = program.peak_memory(*small(hidden_dim=65536), *profilers)
+    pattern = r"--batch-size 2 --seq-len 8: .* needs [\d.]+ \wiB of memory, and [\d.]+ \wiB is"
     assert re.match(pattern, message_of(completed))
     assert completed.stdout == ""
     assert peak < idle + (100 << 20)
@@ -153,18 +87,15 @@ LINE = re.compile(r"(?P<status>ok|warning|failed) +(?P<what>[A-Za-z ]+): (?P<det
 
 def checks(completed: Completed) -> dict[str, tuple[str, str]]:
     """Status and detail of each line; fails on one that has another form."""
-    found = [LINE.fullmatch(line) for line in completed.stdout.splitlines()]
-    assert all(found), completed.stdout
-    lines = {m["what"]: (m["status"], m["detail"]) for m in found if m}
-    return {
-        re.sub("^(HIP|CUDA) runtime", "GPU runtime", name): line for name, line in lines.items()
-    }
+    lines = [LINE.fullmatch(line) for line in completed.stdout.splitlines()]
+    assert all(lines), completed.stdout
+    found = {m["what"]: (m["status"], m["detail"]) for m in lines if m}
+    return {re.sub("^(HIP|CUDA) runtime", "GPU runtime", name): of for name, of in found.items()}
 
 
 def test_a_good_setup(program: Program, tmp_path: Path) -> None:
     completed = program.run("--validate-setup", "--device=cpu", f"--output-dir={tmp_path / 'new'}")
-    assert completed.returncode == 0
-    assert completed.stderr == ""
+    assert (completed.returncode, completed.stderr) == (0, "")
     found = checks(completed)
     assert list(found) == CHECKS
     assert {status for status, _ in found.values()} <= {"ok", "warning"}
@@ -173,39 +104,27 @@ def test_a_good_setup(program: Program, tmp_path: Path) -> None:
     assert found["output"] == ("ok", f"{tmp_path}/new: can be written to")
     # what it made to try, it removed
     assert list(tmp_path.iterdir()) == []
-    # memory is that of what runs
-    needs = {}
-    for variant in ("baseline", "optimized"):
-        options = (*small(seq_len=2048), f"--variant={variant}", "--validate-setup")
-        found = checks(program.run(*options))
-        (needs[variant],) = map(float, re.findall(r"needs about ([\d.]+) GiB", found["memory"][1]))
-        assert found["output"] == ("ok", "no files will be written")
-    assert needs["optimized"] < 0.5 * needs["baseline"]
 
 
-FAILING = [
-    ("--device=cuda:99", "device", 'device "cuda:99": no such device (allowed: auto, cpu'),
-    ("--device=cpu --hidden-dim=65536", "memory", "needs about 791."),
-    ("--device=cpu --variant=graph", "variant", "only a GPU"),
-    ("--device=cpu --output-dir=file/b", "output", "file/b"),
-    ("--device=cpu --output-dir=file", "output", "name another folder with --output-dir"),
-]
-
-
-def test_what_cannot_run_fails_its_line_of_the_setup(program: Program, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine")
-    for options, line, detail in FAILING:
-        completed = program.run("--validate-setup", *options.split(), cwd=tmp_path)
-        assert completed.returncode == 1
-        found = checks(completed)
-        assert [name for name, (status, _) in found.items() if status == "failed"] == [line]
-        assert detail in found[line][1]
-    assert file.read_text() == "mine"
-    assert program.run("--validate-setup", "--num-steps=none").returncode == 2
-    # a size brings its batch and sequence
-    completed = program.run("--size=small", "--validate-setup", "--device=cpu")
-    assert "batch 8 x seq 256 needs about" in completed.stdout
+@pytest.mark.parametrize(
+    ("options", "line", "detail"),
+    [
+        ("--device=cuda:99", "device", 'device "cuda:99": no such device (allowed: auto, cpu'),
+        ("--device=cpu --hidden-dim=65536", "memory", "needs about 791."),
+        ("--device=cpu --variant=graph", "variant", "only a GPU"),
+        ("--device=cpu --output-dir=file", "output", "name another folder with --output-dir"),
+    ],
+)
+def test_what_cannot_run_fails_its_line_of_the_setup(
+    program: Program, tmp_path: Path, options: str, line: str, detail: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    completed = program.run("--validate-setup", *options.split(), cwd=tmp_path)
+    assert completed.returncode == 1
+    found = checks(completed)
+    assert [name for name, (status, _) in found.items() if status == "failed"] == [line]
+    assert detail in found[line][1]
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 EARLIER = {"trace_step_5_10.json": '{"traceEvents": []}\n', "notes.txt": "of an earlier run\n"}
@@ -224,21 +143,6 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_folder_that_takes_no_file_is_refused_before_training(
-    program: Program, tmp_path: Path
-) -> None:
-    kept = tmp_path / "file"
-    kept.write_text("mine")
-    for option in ("--output-dir", "--profile-dir", "--save-weights"):
-        profiler = ["--profile-memory"] if option == "--profile-dir" else []
-        completed = program.run(*small(num_steps=2), *profiler, f"{option}={kept}/below")
-        wanted = f"{option} '{kept}/below': must be a folder that can be written to"
-        message = message_of(completed)
-        assert message.startswith(wanted) and "Not a directory" in message
-        assert "Step 1/" not in completed.stdout
-        assert files_below(tmp_path) == {"file"} and kept.read_text() == "mine"
-
-
 # a disk that holds the start of what the profiler writes, but not all
 @pytest.mark.parametrize(
     ("profiler", "disk"),
@@ -248,22 +152,19 @@ def test_a_folder_that_takes_no_file_is_refused_before_training(
 def test_a_disk_that_runs_full_leaves_whole_files(
     program: Program, disk: Path, tmp_path: Path, profiler: str
 ) -> None:
-    folder, output = disk, tmp_path / "output"
     for name, text in EARLIER.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    options = small(num_steps=12)
-    folders = [f"--profile-dir={folder}", f"--output-dir={output}"]
-    completed = program.run(*options, profiler, "--profile-steps=6", *folders)
+        (disk / name).write_text(text, encoding="utf-8")
+    output = tmp_path / "output"
+    options = small(num_steps=12, profile_steps=6, profile_dir=disk, output_dir=output)
+    completed = program.run(*options, profiler)
     message = message_of(completed)
-    assert str(folder) in message
+    assert str(disk) in message
     assert "No space left on device" in message or "is the disk full?" in message
     assert "Performance Summary:" in completed.stdout
-    for name, text in EARLIER.items():
-        assert (folder / name).read_text(encoding="utf-8") == text
-    summary = read_summary(folder)
-    assert_whole(folder, summary)
+    summary = whole_summary(disk)
     # what could not be written is neither there nor listed
-    assert files_below(folder) == set(summary["files"]) | set(EARLIER)
+    assert files_below(disk) == set(summary["files"]) | set(EARLIER)
+    assert {name: (disk / name).read_text(encoding="utf-8") for name in EARLIER} == EARLIER
     assert not Path(message.split(": ")[0]).exists()
     # one full disk keeps no other folder empty
-    assert read_summary(output)["steps"] == summary["steps"]
+    assert whole_summary(output)["steps"] == summary["steps"]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import built_programs
-from built_programs import ON_CPU, SMALL_MODEL, Completed, Json, read_json
+from built_programs import ON_CPU, SMALL_MODEL, Json, read_json
 
 SUMMARY = "performance_summary.json"
 SMALL_BATCH = {"--batch-size": "2", "--seq-len": "8"}
-PHASES = ["data_loading", "forward", "backward", "optimizer", "evaluation", "other"]
 STEP_LINE = re.compile(
     r"Step (?P<step>\d+)/(?P<steps>\d+): Loss = (?P<loss>\S+), Time = (?P<time>[\d.]+) seconds, "
     r"Memory = (?P<memory>\d+) MB(?P<profiling> \[PROFILING\])?"
 )
 
 
-def small(**changes: str | int) -> list[str]:
+def small(**changes: str | int | Path) -> list[str]:
     """Options of the small model; the program refuses an option that is given twice."""
     named = {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
     return [*ON_CPU, *[f"{k}={v}" for k, v in (SMALL_MODEL | SMALL_BATCH | named).items()]]
@@ -31,20 +29,7 @@ class Program(built_programs.Program):
         """The summary of a run that must go well."""
         completed = self.run(*arguments, f"--output-dir={folder}")
         assert completed.returncode == 0, completed.stderr
-        return read_summary(folder)
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run that went well, and its folder."""
-
-    completed: Completed
-    folder: Path
-    summary: Json
-
-
-def read_summary(folder: Path) -> Json:
-    return read_json(folder / SUMMARY)
+        return read_json(folder / SUMMARY)
 
 
 def step_lines(stdout: str) -> list[re.Match[str]]:
@@ -64,11 +49,12 @@ def files_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def assert_whole(folder: Path, summary: Json) -> None:
-    """What the summary lists is there, nothing is half written, and all JSON can be parsed."""
-    there = files_below(folder)
+def whole_summary(folder: Path) -> Json:
+    """Fails unless what it lists is there, nothing is half written, and all JSON can be parsed."""
+    summary, there = read_json(folder / SUMMARY), files_below(folder)
     assert set(summary["files"]) <= there
     assert not [name for name in there if ".tmp" in name or Path(name).name.startswith(".")]
     for name in there:
         if name.endswith(".json"):
             read_json(folder / name)
+    return summary
