@@ -142,6 +142,16 @@ def test_intervals_hold_coefficients_new_rounds_and_what_is_held_out(
         assert np.median([abs(cell.error_percent) for cell in held]) < a_cell / 2
 
 
+def test_few_cells_know_little_of_their_own_scatter() -> None:
+    few, inside = ((2, 64), (4, 128), (8, 256), (16, 512), (4, 512)), []
+    for seed in range(60):
+        law = fit_time_law(time_grid(TRUTH, 0.05, seed, few, rounds=1))
+        for point in time_grid(TRUTH, 0.05, 10_000 + seed, few, rounds=1):
+            low, high = law.interval(point.batch, point.seq)
+            inside.append(low <= point.value <= high)
+    assert np.mean(inside) >= 0.9
+
+
 def test_beyond_the_sizes_the_drift_of_smaller_laws_counts_by_the_octave() -> None:
     # kept: up to 1024 tokens, (2, 512); held out: 2048 and 4096, 1.2 and 1.2^2 times what is exact
     exact = time_grid((1e-3, 64e-6, 0.0), sizes=tuple(product((1, 2, 4, 8), LENGTHS)))

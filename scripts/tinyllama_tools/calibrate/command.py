@@ -364,18 +364,6 @@ def calibration_page(document: Json) -> str:
 EXPANDED = ("false_alarms", "runs", "detection", "noise")
 
 
-def _recorded_part(recorded: Recorded, options: argparse.Namespace) -> Json:
-    """What the recording and the folder's runs show, but for the false alarms."""
-    say(f"{options.tries} tries a case and slowdown")
-    blocks = recorded.blocks
-    return {
-        "recorded": recorded.row,
-        "detection": rates.detection_rows(blocks, options),
-        "runs": run_rows(finished_runs(options.folder)),
-        "noise": list(map(rates.noise_row, blocks.cases, blocks.values)),
-    }
-
-
 def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     """The document, written with its page."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -388,7 +376,15 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     if recorded:
         say(f"{options.families} families of the recorded blocks")
         alarms.append(rates.false_alarm_row(recorded.blocks, options))
-        more = {"context": context, **_recorded_part(recorded, options)}
+        say(f"{options.tries} tries a case and slowdown")
+        blocks = recorded.blocks
+        more = {
+            "context": context,
+            "recorded": recorded.row,
+            "detection": rates.detection_rows(blocks, options),
+            "runs": run_rows(finished_runs(options.folder)),
+            "noise": list(map(rates.noise_row, blocks.cases, blocks.values)),
+        }
     document: Json = {
         "kind": "tiny_llama calibration",
         "schema_version": 4,
