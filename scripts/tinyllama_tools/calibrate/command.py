@@ -20,29 +20,47 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
-from tinyllama_tools.calibrate import rates, record
-from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, Settings
-from tinyllama_tools.calibrate.record import Recorded, read_blocks, say
-from tinyllama_tools.compare.options import duration_of, fraction
+import numpy as np
+
+from tinyllama_tools.calibrate import rates
+from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlocks
+from tinyllama_tools.compare.blocks import (
+    SIDES,
+    Measuring,
+    Recording,
+    RecordingWriter,
+    costs_of,
+    prepare,
+    read_recording,
+)
+from tinyllama_tools.compare.options import duration_of, fraction, run_settings
+from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import (
+    INTERRUPTED,
     PROJECT,
     RESULTS,
     BadInputError,
     Json,
     changed_files,
     head_commit,
+    read_json,
     without_folders,
     write_whole,
 )
 from tinyllama_tools.core.options import positive
-from tinyllama_tools.core.text import compact_json, duration, markdown_table, template
+from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.text import compact_json, duration, last_words, markdown_table, template
 from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.stats.rank_tests import summarise
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     LOOKS,
@@ -89,10 +107,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--folder", type=Path, default=RESULTS / "calibration", help=folder)
 
 
-def _measures(options: argparse.Namespace) -> bool:
-    return bool(options.record or options.runs)
-
-
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(
@@ -103,16 +117,93 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_options(parser)
     options = parser.parse_args(arguments)
-    if options.simulate and (_measures(options) or options.recording):
+    measures = options.record or options.runs
+    if options.simulate and (measures or options.recording):
         parser.error("--simulate: reads and measures nothing, so no --record, --runs, --recording")
     if options.slow and not options.runs:
         parser.error("--slow: slows the runs of --runs N, which is missing")
-    if options.run_options and not _measures(options):
+    if options.run_options and not measures:
         parser.error(f"-- {' '.join(options.run_options)}: only with --record or --runs")
     return options
 
 
-WHOLE_STEP = "full_step"
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- what is measured: every block and run is on disk when it is done, so nothing is lost
+
+
+def next_path(folder: Path, kind: str) -> Path:
+    """KIND_NNNN, with the number after the last."""
+    paths = folder.glob(f"{kind}_[0-9][0-9][0-9][0-9]*")
+    taken = [int(path.name.removeprefix(f"{kind}_")[:4]) for path in paths]
+    return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
+
+
+def record_file(options: argparse.Namespace) -> None:
+    """Block after block into one file, blocks_NNNN.jsonl, until the time is used up; an interrupt
+    leaves all that was measured in it. A block that was begun is finished; the proofs before the
+    first one do not count. A case that `compare run` would give up is left out.
+
+    Raises BadInputError where the program cannot be served or has no such case, and where no case
+    is left.
+    """
+    path = next_path(options.folder, "blocks").with_suffix(".jsonl")
+    settings = run_settings(options.run_options)
+    settings.base = settings.new = str(options.build)
+    sides = prepare(settings, options.seed, Progress())
+    # whoever reads it need not know where the program lies
+    names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
+    with RecordingWriter(path, {**sides.header, **names}) as writer:
+        say(f"proving {len(sides.shared)} cases on both sides")
+        measuring = Measuring(sides.measurer, sides.shared, writer.add, Progress())
+        measuring.open_all(verify=True)
+        started = time.monotonic()
+        while measuring.open_cases and (passed := time.monotonic() - started) < options.record:
+            say(f"block {measuring.blocks + 1}, {duration(passed)} of {duration(options.record)}")
+            measuring.measure_block()
+    if not measuring.open_cases:
+        raise BadInputError("every case was skipped or failed: nothing to record")
+    say(f"{measuring.blocks} blocks of {len(sides.shared)} cases in {path}")
+
+
+COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
+
+
+def run_once(options: argparse.Namespace) -> None:
+    """One whole run of the command into a folder of its own, run_NNNN.
+
+    Raises BadInputError where nothing was measured: bad options, or a program that cannot start.
+    """
+    folder = next_path(options.folder, "run")
+    rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
+    sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
+    slow = [f"--slow-new={text}" for text in options.slow]
+    command = [*COMMAND, *sides, *slow, *rule, *options.run_options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
+    if not (folder / "comparison.json").is_file():
+        words = last_words(ended.stderr)
+        raise BadInputError(f"compare run ended with {ended.returncode}: {words}")
+    run = read_json(folder / "comparison.json")[0]
+    found = ", ".join(f"{case['name']} {case['outcome']}" for case in run["cases"])
+    what = found if is_judged(run) else f"no verdict: {run['design']['ended']}"
+    say(f"{folder.name}, {run['seconds'] / 60:.1f} minutes: {what}")
+
+
+# ---- what is read back
+
+
+class Recorded(NamedTuple):
+    """A recording: its blocks, how they were made, as a row of the document, and the context of its
+    base."""
+
+    blocks: PairedBlocks
+    row: Json
+    context: Json
 
 
 def newest_recording(folder: Path) -> Path:
@@ -125,15 +216,62 @@ def newest_recording(folder: Path) -> Path:
     return paths[-1]
 
 
-def measure(options: argparse.Namespace) -> None:
-    """All that the options ask for. Raises BadInputError; what was measured stays."""
-    if options.record:
-        record.record_file(options)
-    for number in range(1, (options.runs or 0) + 1):
-        run = record.run_once(options)
-        found = ", ".join(f"{case['name']} {case['outcome']}" for case in run["cases"])
-        what = found if record.is_judged(run) else f"no verdict: {run['design']['ended']}"
-        say(f"run {number} of {options.runs}, {run['seconds'] / 60:.1f} minutes: {what}")
+def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
+    """By case, only blocks in which all cases were measured, in order; and how many were not.
+
+    A case that was measured in less than half of the blocks (skipped, or closed after failures) is
+    left out instead of the blocks.
+    """
+    found = {(item["block"], item["case"]): item for item in recording.blocks}
+    indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
+    cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
+    whole = [i for i in indices if all((i, name) in found for name in cases)]
+    by_case = {name: [found[(i, name)] for i in whole] for name in cases}
+    return by_case, len(indices) - len(whole)
+
+
+# one has no scatter
+FEWEST_BLOCKS = 2
+
+
+def read_blocks(path: Path) -> Recorded:
+    """BadInputError where it cannot be read, or has too few blocks in which every case was
+    measured, as one that was cut off early."""
+    recording = read_recording(path)
+    by_case, left_out = _whole_blocks(recording)
+    count = max(map(len, by_case.values()), default=0)
+    if count < FEWEST_BLOCKS:
+        raise BadInputError(
+            f"{path}: recorded blocks in which every case was measured: {count}, and at least "
+            f"{FEWEST_BLOCKS} are needed; record more: `scripts/compare calibrate --record 30m`"
+        )
+    values = [[summarise(i["base"], i["new"]) for i in items] for items in by_case.values()]
+    timed, header = recording.blocks, recording.header
+    costs = costs_of(timed)
+    # what came before the first block
+    costs = costs._replace(opening=max(0.0, timed[0]["at"] - costs.of([timed[0]["case"]])))
+    row = {
+        "blocks": count,
+        # some case of them failed or was cut short
+        "left_out": left_out,
+        "cases": list(by_case),
+        "hours": max(item["at"] for item in timed) / 3600,
+        **{key: header[key] for key in ("started", "pairs", "slice_seconds")},
+        "block_seconds": costs.of(by_case),
+    }
+    blocks = PairedBlocks(tuple(by_case), np.array(values), costs)
+    return Recorded(blocks, row, header["base_context"])
+
+
+def is_judged(run: Json) -> bool:
+    """Whether it reached a look; else its budget was too short."""
+    return any(case["p_value"] is not None for case in run["cases"])
+
+
+def finished_runs(folder: Path) -> list[Json]:
+    """All runs of the folder but those that were interrupted, in order."""
+    runs = [read_json(path)[0] for path in sorted(folder.glob("run_????/comparison.json"))]
+    return [run for run in runs if run["design"]["ended"] != "interrupted"]
 
 
 # A/A runs with a verdict, and without an alarm, that a claim takes
@@ -150,7 +288,7 @@ def group_row(runs: Sequence[Json]) -> Json:
     slower = rates.share(sum(Outcome.SLOWER.value in words for words in found), len(runs))
     false = {Outcome.SLOWER.value, Outcome.FASTER.value}
     either = rates.share(sum(bool(false & words) for words in found), len(runs))
-    without = [run["design"]["ended"] for run in runs if not record.is_judged(run)]
+    without = [run["design"]["ended"] for run in runs if not is_judged(run)]
     by_case, blamed = defaultdict(Counter), defaultdict(Counter)
     for case in (case for run in runs for case in run["cases"]):
         by_case[case["name"]][case["outcome"]] += 1
@@ -192,24 +330,6 @@ def run_rows(runs: Sequence[Json]) -> list[Json]:
     return [group_row(group) for group in groups.values()]
 
 
-def recorded_part(recorded: Recorded, folder: Path, settings: Settings) -> Json:
-    """What the recordings and the folder's runs show."""
-    blocks = recorded.blocks
-    say(f"{settings.families} families of the recorded blocks")
-    alarms = rates.false_alarm_row(blocks, settings)
-    say(f"{settings.tries} tries a case and slowdown")
-    # the parts and the model are a family of its own, since a step takes longer than all of them
-    parts = [name for name in blocks.cases if not name.startswith(f"{WHOLE_STEP}/")]
-    detected = rates.detection_rows(blocks.only(parts or blocks.cases), settings)
-    return {
-        "recorded": recorded.row,
-        "false_alarms": [alarms],
-        "detection": detected,
-        "runs": run_rows(record.finished_runs(folder)),
-        "noise": list(map(rates.noise_row, blocks.cases, blocks.values)),
-    }
-
-
 def document_standing(document: Json) -> str:
     """`broken` where any row of false alarms is, or the real A/A runs of any group; else `not
     shown` where any row or all real A/A runs are, else `held`."""
@@ -221,36 +341,10 @@ def document_standing(document: Json) -> str:
     return HELD if are_runs_shown and NOT_SHOWN not in rows else NOT_SHOWN
 
 
-def small_percent(value: float) -> str:
-    """`0.092 %`: two digits, however small."""
-    return f"{float(f'{100 * value:.2g}'):g} %"
-
-
-def bounded(found: Json) -> str:
-    """`3 of 10,000, bound 0.078 %`: one-sided, 95 %."""
-    bound = small_percent(found["upper_bound_95"])
-    return f"{found['count']:,} of {found['trials']:,}, bound {bound}"
-
-
-def share_words(found: Json) -> str:
-    """`97.0 % (95.1 to 98.3)`; two-sided, 95 %."""
-    low, high = found["interval_95"]
-    return f"{100 * found['share']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-
-
-def seconds_words(seconds: float | None) -> str:
-    """`140 s`; `never` where it was not reached."""
-    return "never" if seconds is None else f"{seconds:.0f} s"
-
-
 def case_words(name: str) -> str:
     """`ffn forward_backward`; the name itself where it is of no known form."""
     axes = parse_case_name(name)
     return f"{axes.component} {axes.pass_name}" if axes else name
-
-
-WORDS = (bounded, case_words, duration, seconds_words, share_words, small_percent)
-CONSTANTS = {"ENOUGH_RUNS": ENOUGH_RUNS, "TEN_MINUTES": rates.TEN_MINUTES}
 
 
 def _aligned(table: re.Match[str]) -> str:
@@ -262,49 +356,57 @@ def _aligned(table: re.Match[str]) -> str:
 def calibration_page(document: Json) -> str:
     """The whole page, from the document alone."""
     page = template(Path(__file__).with_name("page.md.j2"))
-    text = page.render(d=document, **CONSTANTS, **{word.__name__: word for word in WORDS})
+    more = {"case_words": case_words, "duration": duration, "enough_runs": ENOUGH_RUNS}
+    text = page.render(d=document, **more)
     return re.sub(r"^(?:\|.*\n)+", _aligned, text, flags=re.MULTILINE)
 
 
-DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
-KIND, SCHEMA_VERSION = "tiny_llama calibration", 3
 EXPANDED = ("false_alarms", "runs", "detection", "noise")
 
 
 def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     """The document, written with its page."""
-    settings = Settings(**{one.name: getattr(options, one.name) for one in fields(Settings)})
-    asked, now = asdict(settings), datetime.now(timezone.utc).isoformat(timespec="seconds")
-    date, context = now, {}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    recorded = None
     if not options.simulate:
         recorded = read_blocks(options.recording or newest_recording(options.folder))
-        date, context = recorded.row["started"], recorded.context
-    # what the figures belong to: the commit that was recorded, else the one that computes
-    meta = {
-        "date": date,
-        "computed": now,
-        "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
-        "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
-        "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),
-    }
-    say(f"{settings.families} simulated families of {settings.cases} cases")
+    context = recorded.context if recorded else {}
+    say(f"{options.families} simulated families of {options.cases} cases")
+    alarms, more = rates.simulated_rows(options), {}
+    if recorded:
+        say(f"{options.families} families of the recorded blocks")
+        alarms.append(rates.false_alarm_row(recorded.blocks, options))
+        say(f"{options.tries} tries a case and slowdown")
+        blocks = recorded.blocks
+        more = {
+            "context": context,
+            "recorded": recorded.row,
+            "detection": rates.detection_rows(blocks, options),
+            "runs": run_rows(finished_runs(options.folder)),
+            "noise": list(map(rates.noise_row, blocks.cases, blocks.values)),
+        }
     document: Json = {
-        "meta": meta,
-        **({} if options.simulate else {"context": context}),
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "rule": {key: asked.pop(key) for key in ("alpha", "margin", "looks")},
-        "effort": asked,
-        "false_alarms": rates.simulated_rows(settings),
+        "kind": "tiny_llama calibration",
+        "schema_version": 4,
+        # what the figures belong to: the commit that was recorded, else the one that computes
+        "meta": {
+            "date": recorded.row["started"] if recorded else now,
+            "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
+            "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
+            "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),
+        },
+        "rule": {key: getattr(options, key) for key in ("alpha", "margin", "looks")},
+        "effort": {key: getattr(options, key) for key in ("families", "cases", "tries", "seed")},
+        "false_alarms": alarms,
+        **more,
     }
-    if not options.simulate:
-        found = recorded_part(recorded, options.folder, settings)
-        document |= {**found, "false_alarms": document["false_alarms"] + found["false_alarms"]}
     options.folder.mkdir(parents=True, exist_ok=True)
-    texts = {DOCUMENT: compact_json(document, EXPANDED), PAGE: calibration_page(document)}
+    page = calibration_page(document)
+    texts = {"calibration.json": compact_json(document, EXPANDED), "CALIBRATION.md": page}
     for name, text in texts.items():
         write_whole(options.folder / name, text)
         say(str(options.folder / name))
+    print(page)
     return document
 
 
@@ -312,15 +414,16 @@ def main(arguments: Sequence[str]) -> int:
     """Measures, or analyses and writes; the exit status."""
     options = parse_options(arguments)
     try:
-        if _measures(options):
-            measure(options)
+        if options.record:
+            record_file(options)
+        for _ in range(options.runs or 0):
+            run_once(options)
+        if options.record or options.runs:
             return NO_REGRESSION
-        document = _analyse(options, arguments)
+        found = document_standing(_analyse(options, arguments))
     except ValueError as error:
         # too few blocks, a rule that cannot be, a part that there is none of
         raise BadInputError(str(error)) from error
-    print(calibration_page(document))
-    found = document_standing(document)
     if found == BROKEN:
         return REGRESSION
     return STILL_UNCLEAR if found == NOT_SHOWN and options.strict else NO_REGRESSION

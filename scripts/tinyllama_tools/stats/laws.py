@@ -28,11 +28,13 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tinyllama_tools.core.text import seconds_text
 
 Array = NDArray[np.float64]
 
@@ -42,22 +44,19 @@ class LawRefusedError(ValueError):
 
 
 class Term(NamedTuple):
-    """coefficient x B^batch_power x S^seq_power."""
+    """`symbol`: what the coefficient is multiplied by."""
 
     name: str
     symbol: str
-    batch_power: int
-    seq_power: int
-
-    def at(self, batch: int, seq: int) -> float:
-        """What the coefficient is multiplied by."""
-        return float(batch) ** self.batch_power * float(seq) ** self.seq_power
 
 
-# BASE: what LAUNCH is for the memory of the exercise
-LAUNCH, BASE = Term("launch", "", 0, 0), Term("base", "", 0, 0)
-LINEAR, QUADRATIC = Term("linear", "B S", 1, 1), Term("quadratic", "B S²", 1, 2)
-TIME_TERMS = (LAUNCH, LINEAR, QUADRATIC)
+TERMS = (Term("launch", ""), Term("linear", "B S"), Term("quadratic", "B S²"))
+
+
+def terms_at(batch: int, seq: int) -> Array:
+    """The value of each term's symbol."""
+    tokens = float(batch * seq)
+    return np.array([1.0, tokens, tokens * seq])
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,6 @@ class GridPoint:
     def tokens(self) -> int:
         """B S."""
         return self.batch * self.seq
-
-
-def _row(terms: Sequence[Term], batch: int, seq: int) -> Array:
-    return np.array([term.at(batch, seq) for term in terms])
 
 
 def non_negative_solutions(rows: Array, targets: Array) -> Array:
@@ -116,50 +111,37 @@ LARGEST_MISFIT = 0.5
 
 
 class Fit:
-    """LawRefusedError where the points do not decide the terms; `spare`: how many more sizes than
-    terms there must be. `is_bounded`: no coefficient is below 0.
+    """The coefficients that describe the points best. `scaled` [points, terms] are the rows A / y
+    over their `norms`, since those of S² and of 1 differ by orders of magnitude; `residuals`
+    measured minus fitted, of the measured.
 
-    `scaled` [points, terms] are the rows A / y over their `norms`, since those of S² and of 1
-    differ by orders of magnitude; `residuals` measured minus fitted, of the measured.
+    LawRefusedError where the points do not decide the terms; `spare`: how many more sizes than
+    terms there must be.
     """
 
-    def __init__(
-        self,
-        points: Sequence[GridPoint],
-        terms: Sequence[Term],
-        *,
-        is_bounded: bool,
-        spare: int = 0,
-    ) -> None:
-        self.points, self.terms = tuple(points), tuple(terms)
-        names = [term.name for term in terms]
-        sizes, needed = len({(point.batch, point.seq) for point in points}), len(names) + spare
+    def __init__(self, points: Sequence[GridPoint], *, spare: int = 0) -> None:
+        self.points = tuple(points)
+        names = ", ".join(term.name for term in TERMS)
+        sizes, needed = len({(point.batch, point.seq) for point in points}), len(TERMS) + spare
         if sizes < needed:
             raise LawRefusedError(
-                f"{sizes} size{'' if sizes == 1 else 's'}: {len(names)} coefficients "
-                f"({', '.join(names)}) need at least {needed} different ones"
+                f"{sizes} size{'' if sizes == 1 else 's'}: {len(TERMS)} coefficients ({names}) "
+                f"need at least {needed} different ones"
             )
-        rows = np.array([_row(terms, p.batch, p.seq) / p.value for p in points])
+        rows = np.array([terms_at(point.batch, point.seq) / point.value for point in points])
         self.norms = np.linalg.norm(rows, axis=0)
         self.scaled = rows / self.norms
         singular = np.linalg.svd(self.scaled, compute_uv=False)
         if singular[-1] < RANK_TOLERANCE * singular[0]:
             raise LawRefusedError(
-                f"sizes too alike to tell {', '.join(names)} apart: the batch sizes or sequence "
-                "lengths must differ more"
+                f"sizes too alike to tell {names} apart: the batch sizes or sequence lengths must "
+                "differ more"
             )
         wanted = np.ones(len(points))
-        if is_bounded:
-            (solution,) = non_negative_solutions(self.scaled, wanted[None])
-            solution[self.scaled.max(axis=0) * solution < ROUNDING] = 0.0
-        else:
-            solution = np.linalg.lstsq(self.scaled, wanted, rcond=None)[0]
+        (solution,) = non_negative_solutions(self.scaled, wanted[None])
+        solution[self.scaled.max(axis=0) * solution < ROUNDING] = 0.0
         self.coefficients: Array = solution / self.norms
         self.residuals = wanted - self.scaled @ solution
-
-    def at(self, point: GridPoint) -> float:
-        """Fitted at a size."""
-        return float(self.coefficients @ _row(self.terms, point.batch, point.seq))
 
 
 DRAWS = 2000
@@ -179,8 +161,8 @@ def round_shifts(points: Sequence[GridPoint]) -> Array:
     return between.mean(axis=1)
 
 
-def drawn_shifts(shifts: Array, generator: np.random.Generator) -> tuple[Array, Array]:
-    """[DRAWS] each: what the median of the rounds' normal shifts may be off by, of the measured
+def drawn_shifts(shifts: Array, generator: np.random.Generator) -> Array:
+    """[2, DRAWS]: what the median of the rounds' normal shifts may be off by, of the measured
     rounds and of as many new ones.
 
     The standard deviation of `shifts` is known from these few rounds alone, so both are relative to
@@ -189,25 +171,15 @@ def drawn_shifts(shifts: Array, generator: np.random.Generator) -> tuple[Array, 
     """
     rounds = len(shifts)
     if rounds < 2:
-        return np.zeros(DRAWS), np.zeros(DRAWS)
-    measured, coming = generator.standard_normal((2, DRAWS, rounds))
-    scale = shifts.std(ddof=1) / measured.std(axis=1, ddof=1)
-    was, will_be = (
-        np.clip(scale * np.median(of, axis=1), -LARGEST_SHIFT, LARGEST_SHIFT)
-        for of in (measured, coming)
-    )
-    return was, will_be
+        return np.zeros((2, DRAWS))
+    drawn = generator.standard_normal((2, DRAWS, rounds))
+    scale = shifts.std(ddof=1) / drawn[0].std(axis=1, ddof=1)
+    return np.clip(scale * np.median(drawn, axis=2), -LARGEST_SHIFT, LARGEST_SHIFT)
 
 
-class Draws(NamedTuple):
-    """`coefficients` [draws, terms]; `noise` [draws]: logarithm of measured over law at a cell."""
-
-    coefficients: Array
-    noise: Array
-
-
-def _draw(fit: Fit, seed: int) -> Draws:
-    """Draws of the coefficients, none below 0, around the fit."""
+def _draw(fit: Fit, seed: int) -> tuple[Array, Array]:
+    """[DRAWS, terms]: coefficients around the fit, none below 0; and [DRAWS]: measured over law at
+    a cell."""
     generator = np.random.default_rng(seed)
     used = fit.scaled[:, fit.coefficients > 0]
     basis, _ = np.linalg.qr(used)
@@ -221,13 +193,11 @@ def _draw(fit: Fit, seed: int) -> Draws:
     solutions = non_negative_solutions(fit.scaled, 1 - fit.residuals + drawn[:, :-1])
     was, will_be = drawn_shifts(round_shifts(fit.points), generator)
     noise = np.clip(drawn[:, -1] + will_be, -LARGEST_SHIFT, LARGEST_SHIFT)
-    return Draws(solutions / fit.norms * np.exp(was)[:, None], noise)
+    return solutions / fit.norms * np.exp(was)[:, None], np.exp(noise)
 
 
-CONFIDENCE = 0.95
-ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-
-
+# of 95 %
+ENDS = (0.025, 0.975)
 # what the ranges of laws hold
 RANGES = (
     "A range is a 95 % interval of what as many new rounds would give, and beyond the fitted sizes "
@@ -245,46 +215,33 @@ class Coefficient(NamedTuple):
     high: float
 
 
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"), (1e-12, "ps"))
-
-
-def _text(seconds: float) -> str:
-    """Three digits in the unit that suits the value."""
-    scale, unit = next((pair for pair in UNITS if seconds >= pair[0]), UNITS[-1])
-    scaled = seconds / scale
-    return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
-
-
 @dataclass(frozen=True)
 class Law:
-    """`coefficients`: of the terms that were fitted. `points`: what it was fitted to;
-    `residuals_percent`: measured minus fitted, of the measured, in their order. `drift`: what a law
-    of smaller sizes was off by, as a logarithm an octave of B S beyond its sizes."""
+    """`points`: what it was fitted to; `residuals_percent`: measured minus fitted, of the measured,
+    in their order. `draws`: of coefficients, and of measured over law. `drift`: what a law of
+    smaller sizes was off by, as a logarithm an octave of B S beyond its sizes."""
 
     coefficients: tuple[Coefficient, ...]
     points: tuple[GridPoint, ...]
-    residuals_percent: tuple[float, ...]
-    draws: Draws = field(repr=False, compare=False)
-    drift: float = 0.0
+    residuals_percent: list[float]
+    draws: tuple[Array, Array]
+    drift: float
 
     @property
     def formula(self) -> str:
         """`time = 1.2 ms + 0.9 us x B S`."""
-        parts = [
-            " x ".join(filter(None, (_text(of.value), of.term.symbol)))
-            for of in self.coefficients
-            if of.value > 0
-        ]
+        there = (of for of in self.coefficients if of.value > 0)
+        parts = (" x ".join(filter(None, (seconds_text(of.value), of.term.symbol))) for of in there)
         return f"time = {' + '.join(parts)}"
 
     def at(self, batch: int, seq: int) -> float:
         """Seconds at a size."""
-        return sum(of.value * of.term.at(batch, seq) for of in self.coefficients)
+        return float(np.dot([of.value for of in self.coefficients], terms_at(batch, seq)))
 
     def interval(self, batch: int, seq: int) -> tuple[float, float]:
         """The range at a size, which holds at(batch, seq)."""
-        values = _row([of.term for of in self.coefficients], batch, seq)
-        drawn = self.draws.coefficients @ values * np.exp(self.draws.noise)
+        coefficients, noise = self.draws
+        drawn = coefficients @ terms_at(batch, seq) * noise
         ends = [self.at(batch, seq), *np.quantile(drawn, ENDS).tolist()]
         octaves = math.log2(batch * seq / max(point.tokens for point in self.points))
         wider = math.exp(self.drift * max(0.0, octaves))
@@ -301,25 +258,22 @@ def _split_largest(points: Sequence[GridPoint]) -> tuple[list[GridPoint], list[G
     return [p for p in points if p.tokens < limit], [p for p in points if p.tokens >= limit]
 
 
-DEFAULT_SEED = 1
-
-
 def _drift(points: Sequence[GridPoint]) -> float:
     """Root mean square of the logarithm of predicted over measured, an octave of B S beyond the
     largest size of the law that predicts; 0 where too few sizes are left to tell."""
     kept, held = _split_largest(points)
     try:
-        fit = Fit(kept, TIME_TERMS, is_bounded=True)
+        fit = Fit(kept)
     except LawRefusedError:
         return 0.0
-    largest = max(point.tokens for point in kept)
-    errors = [math.log(fit.at(p) / p.value) / math.log2(p.tokens / largest) for p in held]
-    return math.sqrt(statistics.fmean(error**2 for error in errors))
+    said = [fit.coefficients @ terms_at(p.batch, p.seq) / p.value for p in held]
+    octaves = np.log2([p.tokens for p in held]) - math.log2(max(p.tokens for p in kept))
+    return math.sqrt(np.mean((np.log(said) / octaves) ** 2))
 
 
-def fit_time_law(points: Sequence[GridPoint], seed: int = DEFAULT_SEED) -> Law:
+def fit_time_law(points: Sequence[GridPoint], seed: int = 1) -> Law:
     """LawRefusedError with the reason where the data supports no law."""
-    fit = Fit(points, TIME_TERMS, is_bounded=True, spare=1)
+    fit = Fit(points, spare=1)
     misfit = float(np.abs(fit.residuals).max())
     if misfit > LARGEST_MISFIT:
         raise LawRefusedError(
@@ -327,12 +281,12 @@ def fit_time_law(points: Sequence[GridPoint], seed: int = DEFAULT_SEED) -> Law:
             "measure more rounds on a quieter machine"
         )
     draws = _draw(fit, seed)
-    ends = np.quantile(draws.coefficients, ENDS, axis=0)
+    ends = np.quantile(draws[0], ENDS, axis=0)
     # rounding must not put a value outside its own range
     low, high = np.minimum(ends[0], fit.coefficients), np.maximum(ends[1], fit.coefficients)
-    of = zip(fit.terms, *(each.tolist() for each in (fit.coefficients, low, high)), strict=True)
-    residuals = tuple((100 * fit.residuals).tolist())
-    coefficients = tuple(Coefficient(*each) for each in of)
+    found = np.stack([fit.coefficients, low, high], axis=1).tolist()
+    residuals = (100 * fit.residuals).tolist()
+    coefficients = tuple(Coefficient(of, *values) for of, values in zip(TERMS, found, strict=True))
     return Law(coefficients, fit.points, residuals, draws, _drift(points))
 
 

@@ -22,7 +22,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import special
@@ -31,6 +31,7 @@ from tinyllama_tools.data.names import wholes_among
 from tinyllama_tools.stats.rank_tests import (
     Array,
     BlockSummary,
+    hodges_lehmann,
     holm_adjusted,
     interval_ends,
     middle,
@@ -46,6 +47,7 @@ POWER_QUANTILE = 1.6448536269514722
 # variance of the Hodges-Lehmann estimate over that of the mean, for normal values
 ESTIMATE_VARIANCE = math.pi / 3
 SEED = 20240607
+Name = TypeVar("Name")
 
 
 class Look(NamedTuple):
@@ -123,24 +125,28 @@ def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Des
     return Judgement(outcome, *interval, adjusted_p, blocks, distance)
 
 
-def judge_rows(
-    log_ratios: Sequence[Array], errors: Sequence[Array], design: Design
-) -> list[Judgement | None]:
-    """As judge_family(), from arrays: a case's log(new / base) of its blocks, and their standard
-    errors."""
-    if len(log_ratios) > design.cases:
-        raise ValueError(f"{len(log_ratios)} cases, but the design is for {design.cases}")
-    blocks = np.array([len(case) for case in log_ratios])
+def judge_family(
+    cases: Mapping[Name, Sequence[BlockSummary] | Array], design: Design
+) -> dict[Name, Judgement | None]:
+    """Judges each case at the last planned look that it has reached; None: none reached yet. Its
+    blocks may be the rows of an array.
+
+    Cases of the design without a verdict count in Holm's correction as if they showed nothing.
+    Raises ValueError for more cases than the design is for.
+    """
+    if len(cases) > design.cases:
+        raise ValueError(f"{len(cases)} cases, but the design is for {design.cases}")
+    names = list(cases)
+    counts = np.array([len(blocks) for blocks in cases.values()])
     # a difference is shown one way only, so each direction has p-values of its own
-    least = {1: np.ones(len(log_ratios)), -1: np.ones(len(log_ratios))}
+    least = {1: np.ones(len(names)), -1: np.ones(len(names))}
     last: dict[int, tuple[Look, int, int]] = {}
     for count in design.looks:
-        reached = np.flatnonzero(blocks >= count)
+        reached = np.flatnonzero(counts >= count)
         if reached.size == 0:
             break
-        rows = np.stack([log_ratios[case][:count] for case in reached])
-        spread = np.stack([errors[case][:count] for case in reached])
-        look = look_at(rows, spread, design.look_confidence)
+        blocks = np.array([cases[names[case]][:count] for case in reached])
+        look = look_at(blocks[..., 0], blocks[..., 1], design.look_confidence)
         corrected = np.minimum(1.0, design.correction * look.p_value)
         # an estimate of exactly 0 points nowhere
         so_far = np.ones(reached.size)
@@ -150,26 +156,12 @@ def judge_rows(
             so_far[there] = found[reached[there]]
         look = look._replace(p_value=so_far)
         last |= {case: (look, row, count) for row, case in enumerate(reached.tolist())}
-    judgements: list[Judgement | None] = [None] * len(log_ratios)
-    if last:
-        p_values_so_far = np.array([look.p_value[row] for look, row, _ in last.values()])
-        adjusted = holm_adjusted(p_values_so_far, design.cases).tolist()
-        for (case, reached_last), p_value in zip(last.items(), adjusted, strict=True):
-            judgements[case] = _judgement(*reached_last, p_value, design)
+    judgements: dict[Name, Judgement | None] = dict.fromkeys(names)
+    p_values_so_far = np.array([look.p_value[row] for look, row, _ in last.values()])
+    adjusted = holm_adjusted(p_values_so_far, design.cases).tolist()
+    for (case, reached_last), p_value in zip(last.items(), adjusted, strict=True):
+        judgements[names[case]] = _judgement(*reached_last, p_value, design)
     return judgements
-
-
-def judge_family(
-    cases: Mapping[str, Sequence[BlockSummary]], design: Design
-) -> dict[str, Judgement | None]:
-    """Judges each case at the last planned look that it has reached; None: none reached yet.
-
-    Cases of the design without a verdict count in Holm's correction as if they showed nothing.
-    Raises ValueError for more cases than the design is for.
-    """
-    log_ratios = [np.array([block.log_ratio for block in blocks]) for blocks in cases.values()]
-    errors = [np.array([block.standard_error for block in blocks]) for blocks in cases.values()]
-    return dict(zip(cases, judge_rows(log_ratios, errors, design), strict=True))
 
 
 class Costs(NamedTuple):
@@ -244,8 +236,7 @@ def attribute(
         level = np.sqrt([block.base_seconds * block.new_seconds for block in blocks])
         values = 2 * level * np.sinh(ratio / 2)
         drawn = values[generator.integers(0, values.size, (BOOTSTRAPS, values.size))]
-        estimate = float(middle(walsh_averages(values[np.newaxis, :]))[0])
-        return estimate, middle(walsh_averages(drawn))
+        return hodges_lehmann(values), middle(walsh_averages(drawn))
 
     total, of_whole = change(whole)
     if total == 0:

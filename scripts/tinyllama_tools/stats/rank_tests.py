@@ -138,13 +138,6 @@ def rank_sum_tail(base: int, new: int) -> Array:
     return np.cumsum(mass[new * (new + 1) :: 2])
 
 
-def differences(base: Array, new: Array) -> Array:
-    """Ordered new - base of all pairs, row by row (samples x values)."""
-    found = (new[:, :, np.newaxis] - base[:, np.newaxis, :]).reshape(len(base), -1)
-    found.sort(axis=1)
-    return found
-
-
 def critical_value(tail: Array, level: float) -> int:
     """Largest k with P(statistic <= k) <= `level` (one-sided), -1 where there is none."""
     return int(np.searchsorted(tail, level, side="right")) - 1
@@ -213,10 +206,8 @@ class Ratio:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any] | None) -> Ratio | None:
-        """What as_json() made, or a mapping that has more beside it; None of None."""
-        if found is None:
-            return None
+    def from_json(cls, found: Mapping[str, Any]) -> Ratio:
+        """What as_json() made, or a mapping that has more beside it."""
         interval = Interval(**found["interval"]) if found["interval"] else None
         return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
 
@@ -245,18 +236,23 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     return Interval(ordered[left_out], ordered[-1 - left_out], confidences[left_out])
 
 
+def _check_sides(base: Sequence[float], new: Sequence[float], what: str) -> None:
+    if len(base) != len(new) or not base:
+        raise ValueError(
+            f"{len(base)} {what} against {len(new)}: as many on both sides, at least 1"
+        )
+    for seconds in (*base, *new):
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"{seconds} seconds in {what}: must be positive and finite")
+
+
 def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """Median of a_i / b_i with its interval; a_i and b_i are medians of neighbouring processes.
 
     A machine drifts by tens of percent within minutes, so only neighbours in time are divided by
-    each other. Raises ValueError where there are no turns, different numbers of them, or a value
-    that is no positive time.
+    each other. ValueError as of summarise().
     """
-    if len(a) != len(b) or not a:
-        raise ValueError(f"{len(a)} turns against {len(b)}: as many on both sides, at least 1")
-    for value in (*a, *b):
-        if not math.isfinite(value) or value <= 0:
-            raise ValueError(f"{value}: must be a positive time")
+    _check_sides(a, b, "turns")
     ratios = tuple(x / y for x, y in zip(a, b, strict=True))
     return Ratio(statistics.median(ratios), median_interval(ratios), len(ratios), ratios)
 
@@ -296,13 +292,7 @@ def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
 def summarise(base: Sequence[float], new: Sequence[float]) -> BlockSummary:
     """Of a block's slices, in seconds of an iteration: base[i] and new[i] were neighbours in time.
     ValueError where they are not as many, or one is no positive, finite time."""
-    if len(base) != len(new) or not base:
-        raise ValueError(
-            f"{len(base)} slices against {len(new)}: as many on both sides, at least 1"
-        )
-    for seconds in (*base, *new):
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"{seconds} seconds in a slice: must be positive and finite")
+    _check_sides(base, new, "slices")
     # a whole number of 64 bits and more would stay Python's
     old, changed = (np.array(seconds, dtype=float) for seconds in (base, new))
     (log_ratio,), (error,) = summarise_pairs(old[None], changed[None])

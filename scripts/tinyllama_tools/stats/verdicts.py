@@ -28,7 +28,6 @@ import numpy as np
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.stats.rank_tests import (
     MOST_BLOCKS,
-    differences,
     holm_adjusted,
     interval_ends,
     rank_sum_p_value,
@@ -83,18 +82,15 @@ GROWTH = 1.27
 SPENT = 0.25
 
 
-def fewest_at(level: float) -> int:
-    """Blocks whose smallest p-value, 2^(1 - n) where all point the same way, passes `level`."""
-    return next(blocks for blocks in counted(1) if 2.0 ** (1 - blocks) <= level)
-
-
 def fewest_blocks(cases: int, alpha: float, looks: int) -> int:
     """At which `slower` and `same` are possible at all.
 
-    The smallest p-value has to pass the strictest step, alpha / 4 / (cases x looks), as a quarter
-    of alpha is spent. An interval over n blocks reaches a confidence of 1 - 2^(1 - n) at most.
+    The smallest p-value, 2^(1 - n) where all n blocks point the same way, has to pass the strictest
+    step, alpha / 4 / (cases x looks), as a quarter of alpha is spent; and an interval over n blocks
+    reaches a confidence of 1 - 2^(1 - n) at most.
     """
-    return fewest_at(min(SPENT * alpha / cases, 1 - CONFIDENCE) / looks)
+    level = min(SPENT * alpha / cases, 1 - CONFIDENCE) / looks
+    return next(blocks for blocks in counted(1) if 2.0 ** (1 - blocks) <= level)
 
 
 def fewest_files(cases: int, alpha: float) -> int:
@@ -199,7 +195,7 @@ def judge_unpaired(
     p_values = np.array([rank_sum_p_value(base, new) for base, new in logs])
     judgements = {}
     for name, (base, new), p in zip(cases, logs, holm_adjusted(p_values).tolist(), strict=True):
-        ordered = differences(base[np.newaxis], new[np.newaxis])
+        ordered = np.sort(np.subtract.outer(new, base), axis=None)[np.newaxis]
         ends = interval_ends(ordered, rank_sum_tail(base.size, new.size), CONFIDENCE)
         estimate = float(np.median(ordered))
         low, high = (float(end[0]) for end in ends) if ends else (-math.inf, math.inf)
