@@ -48,12 +48,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[PageOpener]:  # noqa: ANN401
-    """`open_page(address, width=1280, scheme="light")`: a fresh profile each, loaded, and ready
-    where the page says when it is."""
+    """`open_page(address, width=1280)`: a fresh profile each, loaded, and ready where the page says
+    when it is."""
     contexts = []
 
-    def opened(address: str | Path, width: int = 1280, scheme: str = "light") -> OpenPage:
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    def opened(address: str | Path, width: int = 1280) -> OpenPage:
+        context = browser.new_context(viewport={"width": width, "height": 800})
         contexts.append(context)
         found = OpenPage(page := context.new_page())
         page.set_default_timeout(60_000)

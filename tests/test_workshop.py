@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, built_program
-from tinyllama_tools.core.app import Json
-from workshop_place import WorkshopPlaces, commands, needs
+from built_programs import PROJECT_ROOT, SMALL_MODEL, SMALL_OPTIONS, built_program
+from tinyllama_tools.core.app import Json, problem_sizes
 
 PROGRAM = "build/benchmarks/tiny_llama_train"
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
@@ -37,18 +39,100 @@ LINES = {
     "--enable-deepspeed-flops": "Model FLOPS Utilization:|Achieved FLOPS/sec:|"
     "Arithmetic Intensity:|Memory Bandwidth Used:",
 }
-# These would install packages, take minutes, or serve what tests/training reads.
-NOT_RUN = ("scripts/bench --setup-only", "scripts/ablation", "tensorboard")
-# Each measures the device's peaks, which takes seconds, and more: with --long only.
-LONG = ("scripts/bench", "scripts/exercise 2", "scripts/exercise 3")
-LONG_PROFILES = ("./bottleneck_retry", "./top_operations", "./version2_analysis")
-RUN = [
-    pytest.param(c, marks=pytest.mark.long, id=c)
-    if c.startswith(LONG) or c.endswith(LONG_PROFILES)
-    else pytest.param(c, id=c)
-    for c in commands()
-    if not c.startswith(NOT_RUN)
-]
+OTHER_NAMES = {"--num-layers": "--n-layers", "--num-heads": "--n-heads"}
+# Smaller by this factor, so that scaling studies still have different points.
+DIVISORS = {"--batch-size": 4, "--seq-len": 8}
+DEFAULTS = {"--batch-size": "8", "--seq-len": "128", "--num-steps": "50"}
+MOST = {"--num-steps": 20, "--eval-interval": 10}
+BENCH_SMALL = (
+    *("--variants=baseline", "--batch=2", "--seq=8", "--dtypes=f32", "--threads=1"),
+    *("--benchmark_min_time=1x", "--benchmark_repetitions=1"),
+)
+TIMEOUT_S = 300.0
+# On a busy machine a step of the small model may take any time.
+NO_LIMIT = "--max-minutes 1e6"
+SIZES = "build/benchmarks/small_sizes.json"
+
+
+def sessions() -> list[list[str]]:
+    """Everything that a reader of the workshop types, as it is typed here, by the folder that it is
+    typed in, whose first line may be a comment. Further lines of a command are indented."""
+    text = (PROJECT_ROOT / "tests/workshop_typed.txt").read_text(encoding="utf-8")
+    every = (re.split(r"\n(?! )", session) for session in text.rstrip("\n").split("\n\n"))
+    return [[line.replace("\n    ", "\n") for line in lines] for lines in every]
+
+
+def small_options(arguments: Sequence[str]) -> list[str]:
+    """Options of tiny_llama_train with every size made small; all others as they are."""
+    if "--validate-setup" in arguments:
+        return list(arguments)
+    split = [part for text in arguments for part in text.split("=", 1)]
+    given = {OTHER_NAMES.get(name, name) for name in split}
+    left_out = [*SMALL_MODEL.items(), *DEFAULTS.items()]
+    split += [part for name, value in left_out if name not in given for part in (name, value)]
+    small: list[str] = []
+    for text in split:
+        name = OTHER_NAMES.get(small[-1], small[-1]) if small else ""
+        value = int(text) if name in {**DIVISORS, **MOST} else 0
+        if name in DIVISORS:
+            text = str(max(1, value // DIVISORS[name]))
+        elif name in MOST:
+            text = str(min(value, MOST[name]))
+        small.append(SMALL_MODEL.get(name, text))
+    return small
+
+
+def small_bench_options(arguments: Sequence[str]) -> list[str]:
+    """Options of tiny_llama_bench for predictions of small sizes, or cases of a millisecond."""
+    if "--describe-device" in arguments:
+        return list(arguments)
+    if "--find-limit=seq" in arguments:
+        return [*arguments, f"--problem-sizes={SIZES}", "--memory-limit=64MiB"]
+    if "--dry-run" in arguments:
+        return [*arguments, f"--problem-sizes={SIZES}"]
+    return [*arguments, *SMALL_OPTIONS, *BENCH_SMALL]
+
+
+def _script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Programs and scripts where a checkout has them; the scripts leave out their set-up."""
+    for name, small in (("train", "small_options"), ("bench", "small_bench_options")):
+        path = f"build/benchmarks/tiny_llama_{name}"
+        real = str(built_program(f"benchmarks/tiny_llama_{name}"))
+        lines = (
+            f"#!{sys.executable}",
+            "import os, sys",
+            f"sys.path.insert(0, {str(PROJECT_ROOT / 'tests')!r})",
+            f"from test_workshop import {small} as small",
+            f"os.execv({real!r}, [{real!r}, *small(sys.argv[1:])])",
+        )
+        _script(tmp_path / path, "\n".join(lines) + "\n")
+    # every name, the small model's shape
+    shape = {name[2:].replace("-", "_"): int(value) for name, value in SMALL_MODEL.items()}
+    sizes = {
+        size: {**shape, "batch": values["batch"], "seq": values["seq"] // DIVISORS["--seq-len"]}
+        for size, values in problem_sizes().items()
+    }
+    (tmp_path / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
+    more = {
+        "profile": "",
+        "study": f"--results results {NO_LIMIT}",
+        "exercise": f'-o "results/exercise_$1.md" {NO_LIMIT}',
+    }
+    for name, given in more.items():
+        module = f'{sys.executable} -m tinyllama_tools {name} "$@"'
+        line = f'exec {module} --build-folder "{tmp_path}/build" {given}'
+        _script(tmp_path / f"scripts/{name}", f"#!/bin/bash\n{line}\n")
+    _script(tmp_path / "scripts/bench", f'#!/bin/bash\nexec {PROGRAM[:-5]}bench "$@"\n')
+    for name in ("python", "python3"):
+        _script(tmp_path / f"bin/{name}", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    return tmp_path
 
 
 @cache
@@ -74,12 +158,6 @@ def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def snippets() -> list[str]:
-    """The workshop's shell texts that work as they are."""
-    text = (PROJECT_ROOT / "tests/workshop_snippets.md").read_text(encoding="utf-8")
-    return re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
-
-
 def value_at(data: Json, path: str) -> Json:
     """`a.b[name].c`: a key may be followed by the name of a list's entry. KeyError where absent."""
     for key, name in re.findall(r"([\w]+)(?:\[((?:[^\[\]]|\[[^\]]*\])+)\])?\.?", path):
@@ -89,108 +167,103 @@ def value_at(data: Json, path: str) -> Json:
     return data
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> WorkshopPlaces:
-    built_program("benchmarks/tiny_llama_train")
-    built_program("benchmarks/tiny_llama_bench")
-    return WorkshopPlaces(tmp_path_factory.mktemp("workshop"))
+def option(command: str, name: str, default: str = "") -> str:
+    words = shlex.split(command)
+    return words[words.index(name) + 1] if name in words else default
 
 
 def check_training(command: str, folder: Path, output: str) -> None:
     """Files, their keys, and lines of the output."""
-    words = shlex.split(command)
-    option = "--profile-dir" if any(flag in words for flag in PROFILERS) else "--output-dir"
-    target = words[words.index(option) + 1] if option in words else "profiles"
-    last = 5 + (int(words[words.index("--profile-steps") + 1]) if "--profile-steps" in words else 5)
-    for text, here, flags, keys in rows(FILES):
-        names = code(text)[:1] if here == "the same" else code(here)
-        switches = [*PROFILERS, "--output-dir"] if "every profiler" in flags else code(flags)
-        if not any(switch in command for switch in switches):
+    if "--validate-setup" in command:
+        for name in ("device", "libtorch", "memory", "HIP runtime", "output"):
+            assert re.search(rf"^(ok|warning) +{name}: ", output, re.MULTILINE), name
+        return
+    flags = [flag for flag in PROFILERS if flag in command]
+    target = option(command, "--profile-dir" if flags else "--output-dir", "profiles")
+    last = 5 + int(option(command, "--profile-steps", "5"))
+    for text, here, written_with, keys in rows(FILES):
+        every = [*PROFILERS, "--output-dir"] if "every profiler" in written_with else []
+        if not any(switch in command for switch in every or code(written_with)):
             continue
-        pattern = names[0].replace("trace_step_5_10", f"trace_step_5_{last}")
-        (found,) = (folder / target).glob(pattern)
+        name = (code(text) if here == "the same" else code(here))[0]
+        (found,) = (folder / target).glob(name.replace("trace_step_5_10", f"trace_step_5_{last}"))
         assert found.stat().st_size > 0
         for key in [] if keys.startswith("curves") else code(keys):
             value = value_at(json.loads(found.read_text(encoding="utf-8")), key)
             assert value is not None, f"{found}: {key}"
-    for flag, lines in LINES.items():
-        for line in lines.split("|") if not flag or flag in words else []:
-            wanted = re.escape(line.replace("5-10", f"5-{last}")).replace("1/20", r"1/\d+")
-            assert re.search(wanted, output), line
+    for line in "|".join(LINES[flag] for flag in ("", *flags)).split("|"):
+        wanted = re.escape(line.replace("5-10", f"5-{last}")).replace("1/20", r"1/\d+")
+        assert re.search(wanted, output), line
 
 
 def check_folder(script: str, folder: Path) -> None:
-    for _, here, writer in rows(FOLDERS):
-        if code(writer) == [script]:
-            for pattern in code(here.split(" in ")[0]):
-                assert list(folder.glob(pattern)), f"{folder}/{pattern}"
+    """That it has what the page says."""
+    (wanted,) = (here for _, here, writer in rows(FOLDERS)[:4] if code(writer) == [script])
+    for pattern in code(wanted):
+        assert list(folder.glob(pattern)), f"{folder}/{pattern}"
 
 
-def check_script(command: str, folder: Path, output: str) -> None:
-    """What a script of ours leaves."""
-    words = shlex.split(command)
-    if words[0] == "scripts/study" and "--dry-run" not in words:
-        (made,) = (folder / "results").glob(f"performance_results_{words[1]}_*")
+def check_command(command: str, folder: Path, output: str) -> None:
+    """What one of our scripts leaves, or a program of the text prints."""
+    if command.startswith("scripts/study") and "--dry-run" not in command:
+        (made,) = folder.glob(f"results/performance_results_{command.split()[1]}_*")
         check_folder("scripts/study", made)
-        if "--enable-profilers" in words:
+        if "--enable-profilers" in command:
             check_folder("scripts/study --enable-profilers", made / "pytorch_profiles")
-    elif words[0] == "scripts/profile" and "--profile-dir" in words:
-        check_folder("scripts/profile", folder / words[words.index("--profile-dir") + 1])
-    elif words[0] == "scripts/profile" and "--analyze-existing" in words:
-        where = folder / words[words.index("--output-dir") + 1]
-        check_folder("scripts/profile --analyze-existing", where)
-    elif words[0] == "scripts/profile":
-        assert "aten::mm" in output
-    elif words[0] == "scripts/exercise":
-        page = (folder / f"results/exercise_{words[1]}.md").read_text(encoding="utf-8")
+    elif "--analyze-existing" in command:
+        made = folder / option(command, "--output-dir")
+        check_folder("scripts/profile --analyze-existing", made)
+    elif command.startswith("scripts/profile") and "--profile-dir" in command:
+        check_folder("scripts/profile", folder / option(command, "--profile-dir"))
+    elif command.startswith("scripts/exercise"):
+        page = (folder / f"results/exercise_{command.split()[1]}.md").read_text(encoding="utf-8")
         assert "## Success criteria" in page
-    elif words[0] not in ("mkdir", "chmod"):
-        assert output.strip()
-
-
-@pytest.mark.parametrize("command", RUN)
-def test_the_command_does_what_the_page_says(command: str, places: WorkshopPlaces) -> None:
-    done = places.run(command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    if "--validate-setup" in command:
-        for name in ("device", "libtorch", "memory", "HIP runtime", "output"):
-            assert re.search(rf"^(ok|warning) +{name}: ", done.stdout, re.MULTILINE), name
-    elif PROGRAM in command:
-        check_training(command, places.home(command), done.stdout)
+    elif "print(f" in command:
+        figures = re.findall(r"^[\w /]+: (\S+)", output, re.MULTILINE)
+        assert len(figures) == command.count("print(f") and "not available" not in output
+    elif "for dir in" in command:
+        found = re.findall(r"^(tiny|small): [\d.]+ (samples/sec|MB)$", output, re.MULTILINE)
+        assert len(set(found)) == 4
     else:
-        check_script(command, places.home(command), done.stdout)
+        assert output.strip() or command.startswith(("mkdir", "chmod"))
 
 
-@pytest.mark.parametrize("text", snippets(), ids=["flops", "intensity", "sizes"])
-def test_the_snippet_runs_as_it_is(text: str, places: WorkshopPlaces) -> None:
-    for command in needs(text):
-        assert places.run(command).returncode == 0
-    loops = "performance_results_" in text
-    folder = places.home(needs(text)[0])
-    done = places.shell(text, folder / "results" if loops else folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    if loops:
-        for size in ("tiny", "small"):
-            assert re.search(rf"^{size}: [\d.]+ samples/sec", done.stdout, re.MULTILINE)
-            assert re.search(rf"^{size}: \d+ MB", done.stdout, re.MULTILINE)
-    else:
-        figures = re.findall(r"^[\w /]+: (\S+)", done.stdout, re.MULTILINE)
-        assert len(figures) == text.count("print(f")
-        assert "not available" not in done.stdout
+@pytest.mark.parametrize(
+    "session",
+    [
+        pytest.param(lines, marks=pytest.mark.long if lines[0] == "# with --long" else ())
+        for lines in sessions()
+        if not lines[0].startswith("# not run")
+    ],
+    ids=lambda lines: lines[-1].split("\n")[0],
+)
+def test_the_commands_do_what_the_page_says(session: list[str], folder: Path) -> None:
+    environment = os.environ | {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(PROJECT_ROOT / "scripts"),
+        "OMP_NUM_THREADS": "1",
+    }
+    how = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "text": True}
+    for command in session[session[0].startswith("#") :]:
+        words = ["bash", "-c", command]
+        done = subprocess.run(words, **how, capture_output=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        check = check_training if PROGRAM in command else check_command
+        check(command, folder, done.stdout)
 
 
 # The page's exact figures, and the form of its rows.
 
 
 def test_what_the_page_names_is_what_the_tests_type() -> None:
-    typed = "\n".join(commands())
+    typed = "\n".join(command for session in sessions() for command in session)
     named = [text for _, here in rows(COMMANDS) for text in code(here)]
     scripts = {text.split()[0] for text in named if text.startswith(("scripts/", "build/"))}
     assert len(scripts) > 6
     assert [text for text in scripts - {"scripts/peers"} if text not in typed] == []
     options = {word for text in named for word in text.split() if word.startswith("--")}
     assert [word for word in options - {"--num-heads"} if word not in typed] == []
-    assert len(commands()) > 80 and len(snippets()) == 3
+    assert len(re.findall(r"^\S", typed, re.MULTILINE)) > 80
 
 
 def test_the_exact_figures(tmp_path: Path) -> None:

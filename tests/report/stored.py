@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 import json
@@ -32,13 +33,13 @@ OWN_SHAPE = r"/tiny/f32/batch:8/seq:128/"
 
 
 @functools.cache
-def _text(name: str) -> str:
-    return (STUDY / name).read_text(encoding="utf-8")
+def _parsed(name: str) -> Json:
+    return json.loads((STUDY / name).read_text(encoding="utf-8"))
 
 
 def document(name: str, keep: str = "") -> Json:
     """A file of the study; of a round the rows whose name has `keep`."""
-    found = json.loads(_text(name))
+    found = copy.deepcopy(_parsed(name))
     if keep:
         rows = found["benchmarks"]
         found["benchmarks"] = [row for row in rows if re.search(keep, row["run_name"])]
@@ -49,11 +50,6 @@ def rows_of(name: str, files: tuple[str, ...] = ROUNDS) -> list[Json]:
     """Of a case, as the program wrote them."""
     every = (row for file in files for row in _parsed(file)["benchmarks"])
     return [row for row in every if row["run_name"].startswith(f"{name}/")]
-
-
-@functools.cache
-def _parsed(name: str) -> Json:
-    return document(name)
 
 
 def median_ms(name: str, files: tuple[str, ...] = ROUNDS) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import OpenPage, PageOpener
+from chromium import PageOpener
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
@@ -27,33 +27,17 @@ from tinyllama_tools.report.output import markdown_of, page_of, write_pngs
 HOSTILE = "</script><script>alert(1)</script>"
 CASES = "#table-all_cases"
 PACKED = re.compile(r'<script type="application/gzip" id="(packed-\w+)">([^<]*)</script>')
-# goes to every plot and waits there until it is drawn
-DRAW_ALL = """async () => {
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
-  for (const place of document.querySelectorAll(".plot")) {
-    place.scrollIntoView({block: "center"});
-    for (let wait = 0; wait < 1000 && !place.dataset.drawn; wait += 1) {
-      await new Promise((ready) => setTimeout(ready, 10));
-    }
-  }
-}"""
 # of each plot the points that plotly has given a place
 POINTS = """() => Object.fromEntries([...document.querySelectorAll("[data-figure]")]
-  .filter((card) => card.querySelector(".plot").calcdata)
   .map((card) => [card.dataset.figure, card.querySelector(".plot").calcdata
     .reduce((sum, points) => sum + points.filter((p) => p.x !== undefined).length, 0)]))"""
-
-
-def points_of(opened: OpenPage) -> dict[str, int]:
-    """Of every plot, once each has been near the window."""
-    opened.page.evaluate(DRAW_ALL)
-    return opened.page.evaluate(POINTS)
 
 
 def hostile_document() -> Document:
     """Every text that may come from a file has markup."""
     axes = ({"title": {"text": HOSTILE}}, {"title": {"text": "y"}})
-    figure = Figure("f", HOSTILE, [{"name": HOSTILE, "x": [HOSTILE], "y": [1]}], *axes, HOSTILE)
+    traces = [{"name": HOSTILE, "x": [HOSTILE, "not finite"], "y": [1, float("nan")]}]
+    figure = Figure("f", HOSTILE, traces, *axes, HOSTILE)
     table = Table("t", HOSTILE, [{f"{HOSTILE} [ms]": float("nan"), "b": HOSTILE}], HOSTILE)
     whole = Section("a", HOSTILE, [HOSTILE], figures=[figure], tables=[table])
     missing = Section("b", "B", missing=f"no {HOSTILE}; `scripts/a` makes one")
@@ -66,16 +50,11 @@ def data_of(text: str) -> str:
     return gzip.decompress(base64.b64decode(dict(PACKED.findall(text))["packed-data"])).decode()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def page(built: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page_of(built), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def opened(open_page: PageOpener, page: Path) -> OpenPage:
-    return open_page(page)
 
 
 def test_the_file_is_whole_and_needs_nothing_else(page: Path, built: Document) -> None:
@@ -100,20 +79,16 @@ def test_a_table_has_its_first_500_rows() -> None:
     assert len(re.findall(r"^\| +\d", text, re.MULTILINE)) == 40
 
 
-def test_texts_of_files_are_no_markup() -> None:
-    text = page_of(hostile_document())
+def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> None:
+    path, text = tmp_path / "page.html", page_of(hostile_document())
     assert HOSTILE not in text
     # three elements of ours: the data, plotly, the page's script
     assert len(re.findall(r"<script\b", text)) == len(re.findall(r"</script>", text)) == 3
     assert "makes one</p>" in text and "<code>scripts/a</code>" in text
-
-
-def test_texts_of_files_are_shown_as_they_are(tmp_path: Path, open_page: PageOpener) -> None:
-    (tmp_path / "page.html").write_text(page_of(hostile_document()), encoding="utf-8")
-    opened = open_page(tmp_path / "page.html")
-    assert points_of(opened) == {"f": 1}
+    path.write_text(text, encoding="utf-8")
+    opened = open_page(path)
     assert opened.texts("#table-t td") == ["\u2013", HOSTILE]
-    assert opened.said == []
+    assert (opened.page.evaluate(POINTS), opened.said) == ({"f": 1}, [])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +102,7 @@ def test_every_plot_has_every_point(
     points = {name: sum(len(t["y"]) for t in of["traces"]) for name, of in figures.items()}
     assert len(points) > 20 and min(points.values()) > 0
     opened = open_page(path, width)
-    assert points_of(opened) == points
+    assert opened.page.evaluate(POINTS) == points
     assert (opened.said, opened.asked) == ([], [path.as_uri()])
     sections = "[...document.querySelectorAll('main section')].map((one) => one.id)"
     assert opened.page.evaluate(sections) == [*(name for name, *_ in SECTIONS), "left_out"]
@@ -153,16 +128,24 @@ def test_the_published_page_is_of_its_study_names_no_owner_and_is_small(place: P
         assert not PRIVATE.findall(of), name
     files = [*data_files(place), place.page, place.picture]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    content = place.picture.read_bytes()
-    assert content.startswith(b"\x89PNG") and len(content) <= MOST_PICTURE_BYTES
+    assert picture_size(place.picture) == (1600, 900)
+    assert place.picture.stat().st_size <= MOST_PICTURE_BYTES
     root = place.folder.parents[1]
     readme = (root / "README.md").read_text(encoding="utf-8")
     for path in (place.page, place.picture):
         assert f"({path.relative_to(root)})" in readme
 
 
-def test_a_heading_sorts_up_and_down_and_words_filter(opened: OpenPage, built: Document) -> None:
-    rows = built.sections[0].tables[0].rows
+def picture_size(path: Path) -> tuple[int, ...]:
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    return tuple(int.from_bytes(content[i : i + 4], "big") for i in (16, 20))
+
+
+def test_headings_sort_words_filter_and_buttons_save(
+    open_page: PageOpener, page: Path, built: Document
+) -> None:
+    opened, rows = open_page(page), built.sections[0].tables[0].rows
     names, mfu = [row[0] for row in rows], {row[0]: row[5] for row in rows}
     cells, missing = f"{CASES} td:first-child", sum(row[5] is None for row in rows)
     assert opened.texts(cells) == names and missing > 0
@@ -182,21 +165,11 @@ def test_a_heading_sorts_up_and_down_and_words_filter(opened: OpenPage, built: D
     heading, *saved = csv.reader(io.StringIO(text))
     assert heading[:2] == ["case", "time ms"]
     assert {row[0]: float(row[1]) for row in saved} == pytest.approx(wanted, rel=1e-5) and wanted
-    assert opened.said == []
-
-
-def test_a_plots_camera_saves_its_picture(opened: OpenPage) -> None:
-    opened.page.evaluate(DRAW_ALL)
     opened.page.hover("[data-figure=roofline_plot] .plot")
     with opened.page.expect_download() as download:
         opened.page.click("[data-figure=roofline_plot] .modebar-btn")
     assert picture_size(Path(download.value.path())) == (1600, 900)
-
-
-def picture_size(path: Path) -> tuple[int, ...]:
-    content = path.read_bytes()
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    return tuple(int.from_bytes(content[i : i + 4], "big") for i in (16, 20))
+    assert opened.said == []
 
 
 def write_beside(document: Document, folder: Path) -> list[Path]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tinyllama_tools.core.app import problem_sizes
-from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.models.prediction import (
     Rates,
@@ -82,11 +81,6 @@ def is_own_shape(name: CaseName) -> bool:
     return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
 
 
-def is_same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two contexts are of one device with as many threads."""
-    return first_difference(one, other, SAME_DEVICE) is None
-
-
 def steps(results: ResultSet) -> list[MeasuredCase]:
     """Every training step, in the order of tables."""
     found = [case for case in results.cases.values() if case.name.component == STEP]
@@ -120,8 +114,7 @@ def headline_steps(results: ResultSet) -> list[MeasuredCase]:
 
 def main_step(results: ResultSet) -> MeasuredCase | None:
     """The step that the report looks into."""
-    every = headline_steps(results)
-    return min(every, key=lambda case: _preference(results, case), default=None)
+    return min(steps(results), key=lambda case: _preference(results, case), default=None)
 
 
 @dataclass(frozen=True)
@@ -147,13 +140,11 @@ LAW, CHECK = "time law", "held-out check of a time law"
 
 def _fitted(cases: Sequence[MeasuredCase]) -> SeriesFit:
     """Of what was measured in the rounds that most of the cases have."""
-    # one value each tells nothing of rounds
-    found = [(case, case.rounds if len(case.seconds) > 1 else ()) for case in cases]
-    counts = Counter(rounds for _, rounds in found)
-    usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)))
-    points = tuple(GridPoint(c.name.batch, c.name.seq, c.seconds) for c, of in found if of == usual)
+    usual, _ = Counter(case.rounds for case in cases).most_common(1)[0]
+    of_usual = [case for case in cases if case.rounds == usual]
+    points = tuple(GridPoint(c.name.batch, c.name.seq, c.seconds) for c in of_usual)
     why = "not measured in the {} rounds of the other sizes, so the law is of those without it"
-    short = [str(case.name) for case, of in found if of != usual]
+    short = [str(case.name) for case in cases if case.rounds != usual]
     refused = [Omission(LAW, name, why.format(len(points[0].rounds))) for name in short]
     fit, law, held_out = SeriesFit(cases[0].name, points, None, (), ()), None, ()
     try:

@@ -64,8 +64,7 @@ def _filled(inputs: ReportInputs) -> Iterator[Section]:
 def build_document(inputs: ReportInputs, title: str = "") -> Document:
     """Every section, in order; `title`: instead of the one made from the data."""
     sections = list(_filled(inputs))
-    omissions = [*inputs.omissions, *measured.case_omissions(inputs)]
-    omissions += [omission for page in sections for omission in page.omissions]
+    omissions = [*inputs.omissions, *(of for page in sections for of in page.omissions)]
     last = Section("left_out", "Left out")
     measured.left_out(last, omissions)
     of = inputs.main.title if inputs.main else next((s.path.name for s in inputs.sources), "")

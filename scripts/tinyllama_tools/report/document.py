@@ -3,18 +3,22 @@ Markdown are made from this and from nothing else."""
 
 from __future__ import annotations
 
+import configparser
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import Json, is_number
+from tinyllama_tools.models.data_parallel import Estimate
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName
 
-KILO, MEGA, GIGA, MIB, GIB = 1e3, 1e6, 1e9, 2**20, 2**30
+TEMPLATES = Path(__file__).with_name("templates")
+KILO, GIGA, MIB, GIB = 1e3, 1e9, 2**20, 2**30
 # peaks that are no rate of FLOPs
 BANDWIDTHS = {
     "memory_bandwidth": "memory bandwidth",
@@ -80,6 +84,52 @@ class Table:
         return [[record[column] for column in self.columns] for record in self.records]
 
 
+# of values in s, bytes, FLOP/s and bytes/s, by the unit of their column
+SCALES = {
+    **{"ms": 1e3, "us": 1e6, "ns": 1e9, "ps": 1e12, "MiB": 1 / MIB, "GiB": 1 / GIB},
+    **{"GFLOP/s": 1e-9, "GB/s": 1e-9, "10⁶": 1e-6},
+}
+
+
+def _cell_of(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
+    value = row
+    for name in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif value is not None:
+            value = value[int(name)] if name.isdigit() else getattr(value, name)
+    if isinstance(value, Estimate):
+        return value.text(1 if unit == "%" else 2)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit in SCALES and is_number(value):
+        return SCALES[unit] * value
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)
+
+
+# of a table its title, columns and note
+TEXTS = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+TEXTS.read(TEMPLATES / "tables.ini", encoding="utf-8")
+
+
+def table_of(identity: str, rows: Iterable[Any], **values: str) -> Table:
+    """The table of this name in tables.ini; `values`: what its title and note have in braces.
+
+    Columns are `heading [unit] = path`, with ` | ` between them. A path is of attributes, keys and
+    places of a row, any of which may be None; it is left out where it is the heading. Values in s,
+    bytes, FLOP/s and bytes/s are scaled to the unit."""
+    texts = {name: text.replace("\n", " ") for name, text in TEXTS[identity].items()}
+    paths = {}
+    for heading, _, path in (of.partition(" = ") for of in texts["columns"].split(" | ")):
+        name, _, unit = heading.removesuffix("]").partition(" [")
+        paths[heading] = (path or name, unit)
+    records = [{heading: _cell_of(row, *of) for heading, of in paths.items()} for row in rows]
+    title, note = (texts.get(name, "").format(**values) for name in ("title", "note"))
+    return Table(identity, title, records, note, "key" in texts)
+
+
 @dataclass(frozen=True)
 class Figure:
     """`traces`, axes `x` and `y`, and `barmode` as plotly takes them."""
@@ -105,7 +155,7 @@ class Figure:
         """For plotly."""
         layout = {"xaxis": self.x, "yaxis": self.y, "barmode": self.barmode, "colorway": COLOURS}
         found = {"title": self.title, "height": self.height}
-        return compact({**found, "traces": self.traces, "layout": layout})
+        return {**found, "traces": self.traces, "layout": layout}
 
 
 @dataclass
@@ -135,43 +185,19 @@ class Document:
         return sum(omission.is_error for omission in self.omissions)
 
 
-# of a value of a figure: a measurement has no more, and the page stays small
-DIGITS = 5
-
-
-def compact(value: Any) -> Any:  # noqa: ANN401
-    """The value with every float rounded to DIGITS; what is not finite becomes None, since JSON has
-    no such number. Plotly would take some names of files for markup."""
-    if isinstance(value, str):
-        return value.replace("<", "&lt;")
-    if isinstance(value, Mapping):
-        return {str(key): compact(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [compact(item) for item in value]
-    if not isinstance(value, float):
-        return value
-    if not math.isfinite(value):
-        return None
-    number = float(f"{value:.{DIGITS}g}")
-    # "12" is shorter than "12.0", and there is no "-0"
-    return int(number) if number.is_integer() and abs(number) < 1e15 else number
-
-
-def number_text(value: float, digits: int = 4) -> str:
-    """So many significant digits, but never fewer than the whole number has: `0.01234`, `12.34`,
+def number_text(value: float) -> str:
+    """Four significant digits, but never fewer than the whole number has: `0.01234`, `12.34`,
     `12,345`; with an exponent below 1e-4 and from 1e15 on."""
     if abs(value) < 1e15 and float(value).is_integer():
         return f"{value:,.0f}"
-    exponent = int(f"{value:.{digits - 1}e}".split("e")[1]) if math.isfinite(value) else 15
-    if not -4 <= exponent < 15:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+    exponent = int(f"{value:.3e}".split("e")[1])
+    return f"{value:,.{max(0, 3 - exponent)}f}" if -4 <= exponent < 15 else f"{value:.3e}"
 
 
 def cell_text(value: Cell) -> str:
-    if value is None or value == "":
-        return "\u2013"
-    return value if isinstance(value, str) else number_text(value)
+    if isinstance(value, str):
+        return value or "\u2013"
+    return "\u2013" if value is None or not math.isfinite(value) else number_text(value)
 
 
 def scaled(value: float | None, factor: float) -> float | None:
@@ -231,8 +257,12 @@ def axis(
     return {"title": {"text": title}, **({"type": "log"} if log else {}), **own, **more}
 
 
-def bars(name: str, x: Iterable[object], y: Iterable[float | None]) -> Json:
-    return {"type": "bar", "name": name, "x": list(x), "y": list(y)}
+def bars(series: Mapping[str, Mapping[str, float]]) -> list[Json]:
+    """Values by label of each series."""
+    return [
+        {"type": "bar", "name": name, "x": list(of), "y": list(of.values())}
+        for name, of in series.items()
+    ]
 
 
 def trace(

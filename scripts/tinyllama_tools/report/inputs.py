@@ -50,7 +50,6 @@ from tinyllama_tools.report.analysis import (
     Predictions,
     SeriesFit,
     headline_steps,
-    is_same_device,
     lacks_parts,
     main_step,
     predictions_of,
@@ -146,8 +145,8 @@ class ScalingRun:
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """`main`: the result of the suite, or of a grid study, that is analysed. `study`: of the same
-    machine, since what fits and what steps cost there is the machine's."""
+    """`main`: the result of the suite, or of a grid study, that is analysed. `study`: the one
+    that it is of."""
 
     sources: tuple[Source, ...] = ()
     main: ResultSet | None = None
@@ -298,10 +297,8 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         for of in sets
         if main is not None and of is not main
     ]
+    cases = main.left_out if main is not None else ()
+    omissions += [Omission("case", of.name, of.reason, of.is_failure) for of in cases]
 
-    def is_of_main(study: GridStudy) -> bool:
-        of = study.results
-        return main is None or (of is not None and is_same_device(of.context, main.context))
-
-    study = next(filter(is_of_main, found[Kind.STUDY]), None)
+    study = next((of for of in found[Kind.STUDY] if of.results is main), None)
     return ReportInputs(tuple(sources), main, study, tuple(found[Kind.SCALING]), tuple(omissions))

@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING
 
 import plotly.offline
 from markupsafe import Markup, escape
+from plotly.utils import PlotlyJSONEncoder
 
-from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import markdown_table, template
 from tinyllama_tools.data.machine import BYTES, FLOPS
 from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
-    Cell,
+    TEMPLATES,
     Document,
     Table,
     cell_text,
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
     from tinyllama_tools.report.inputs import ReportInputs
 
-TEMPLATES = Path(__file__).with_name("templates")
-# of a section; the others are unfolded when asked for
-MOST_FIGURES = 6
 # of a table: the page has to be mailed, Markdown is for a pull request
 MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 40
 
@@ -78,38 +76,20 @@ def _packed_plotly() -> str:
     return _packed(plotly.offline.get_plotlyjs())
 
 
-def _cell(value: Cell) -> tuple[str, str]:
-    """Its text and, where that is rounded, the number that rows are sorted by."""
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        return (cell_text(value if isinstance(value, str) else None), "")
-    text, number = cell_text(value), f"{value:.6g}"
-    return (text, "" if float(text.replace(",", "")) == float(number) else number)
-
-
-def table_view(table: Table) -> Json:
-    """Columns as title, unit and whether it has numbers; rows of cells."""
-    table, columns = _first(table, MOST_ROWS), []
-    for heading, *cells in zip(table.columns, *table.rows, strict=True):
-        title, _, unit = heading.partition(" [")
-        has_numbers = any(isinstance(cell, (int, float)) for cell in cells)
-        columns.append((title, unit[:-1], has_numbers or bool(unit)))
-    rows = [[_cell(value) for value in row] for row in table.rows]
-    about = {"id": table.id, "title": table.title, "note": table.note}
-    return {**about, "columns": columns, "rows": rows}
-
-
 def page_of(document: Document) -> str:
     """The HTML. Texts are escaped; numbers that are not finite are shown as missing."""
-    figures = [figure for section in document.sections for figure in section.figures]
+    figures = (figure for section in document.sections for figure in section.figures)
     drawn = {figure.id: figure.as_json() for figure in figures}
+    # not finite is null; plotly would take some names of files for markup
+    data = json.dumps(drawn, cls=PlotlyJSONEncoder, separators=(",", ":")).replace("<", "&lt;")
     return template(TEMPLATES / "report_page.html.j2").render(
         document=document,
-        most_figures=MOST_FIGURES,
         marked=marked,
-        view=table_view,
+        first_rows=lambda table: _first(table, MOST_ROWS),
+        cell_text=cell_text,
         plotly_version=plotly.offline.get_plotlyjs_version(),
         plotly=_packed_plotly(),
-        data=_packed(json.dumps(drawn, allow_nan=False, separators=(",", ":"))),
+        data=_packed(data),
     )
 
 

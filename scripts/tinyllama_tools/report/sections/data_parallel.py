@@ -3,15 +3,13 @@ scripts/scaling shows the same tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
-from tinyllama_tools.models.data_parallel import Estimate
 from tinyllama_tools.report.document import (
     GREY,
-    Cell,
     Figure,
     Kind,
     Missing,
@@ -20,6 +18,7 @@ from tinyllama_tools.report.document import (
     Table,
     axis,
     bars,
+    table_of,
     trace,
 )
 
@@ -28,108 +27,6 @@ if TYPE_CHECKING:
     from tinyllama_tools.data.ranks import Failure
     from tinyllama_tools.models.data_parallel import Analysis
     from tinyllama_tools.report.inputs import ReportInputs
-
-# of what is in s and bytes/s, by the unit of its column
-SCALES = {"ms": 1e3, "us": 1e6, "GB/s": 1e-9}
-# by a table's identity: its title; its columns, each with its heading, its unit in brackets and,
-# where that is not its heading, what it shows of a row; and what to know before reading it
-TABLES: Mapping[str, tuple[str, str, str]] = {
-    "parallel_efficiency": (
-        "Parallel efficiency",
-        "ranks | mode | batch of a rank = batch | step [ms] = seconds.median | "
-        "samples/s = samples_per_second | efficiency [%] | speed-up = speedup | "
-        "of step without communication [%] = communication_free | "
-        "overlap hides [%] = overlap | processor of all-reduce [%] = busy",
-        "Medians over rounds; in brackets the exact interval of the median, of 95 % confidence "
-        "unless another one is named.",
-    ),
-    "scaling_losses": (
-        "Where the rest of an ideal step went",
-        "ranks | part = name | of the step [%] = percent | from [%] = low | to [%] = high",
-        "Means over rounds with 95 % intervals; those of one number of ranks add up to 100 %.",
-    ),
-    "collective_fits": (
-        "Latency and bandwidth of collectives",
-        "operation | ranks | latency [us] = alpha | latency from [us] = alpha_range.low | "
-        "latency to [us] = alpha_range.high | bandwidth [GB/s] | "
-        "bandwidth from [GB/s] = bandwidth_range.low | "
-        "bandwidth to [GB/s] = bandwidth_range.high | sizes | "
-        "largest misfit [%] = scatter | held out, median [%] = median_held_out | "
-        "held out, worst [%] = worst_held_out",
-        "time = latency + bytes / bandwidth; held out: each size predicted from the others. From "
-        "and to are 95 % intervals that take the misfit for chance: they say little where it is "
-        "large. Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: "
-        "its bandwidth says nothing of the link.",
-    ),
-    "collective_rates": (
-        "Collectives",
-        "operation | ranks | size [bytes] = bytes | time [us] = seconds | algorithm [GB/s] | "
-        "bus [GB/s]",
-        "Medians over rounds; bandwidths as nccl-tests counts them.",
-    ),
-    "projection_checks": (
-        "The model against what was run",
-        "ranks | link measured at [ranks] = fitted_at | what | model from [ms] = low | "
-        "model to [ms] = high | measured [ms] | off by [%] = percent_off",
-        "With latency and bandwidth of the same ranks, and with those of fewer ranks, carried on "
-        "by the formulas of a projection. What the model does not know (slower local work, "
-        "imbalance) is part of what it is off by; 0 between from and to.",
-    ),
-    "local_steps": (
-        "Local steps",
-        "step = name | kind | local step [ms] = seconds | from [ms] = low | to [ms] = high | "
-        "range = range_words | source",
-        "One device's step, without communication; measured ones are taken as they are.",
-    ),
-    "projection_links": (
-        "Links of the projections",
-        "interconnect | link = name | bandwidth [GB/s] = link.bandwidth | "
-        "latency [us] = link.latency | bandwidth from = bandwidth_source | "
-        "latency from = latency_source",
-        "",
-    ),
-    "projected_efficiency": (
-        "Projections of efficiency",
-        "scaling | size | local step = local_kind | interconnect | 8 devices [%] | "
-        "64 devices [%] | 512 devices [%] | 4096 devices [%] | kind",
-        "Projections, not measurements: from nothing hidden behind the backward to as much as can "
-        "be.",
-    ),
-    "projections": (
-        "Projections",
-        "size | local step = local_kind | scaling | interconnect | devices = ranks | "
-        "batch of a device = batch | local [ms] = local_seconds | "
-        "communication [ms] = communication_seconds | all-reduce = algorithm | "
-        "step from [ms] = seconds_low | step to [ms] = seconds_high | "
-        "efficiency from [%] = efficiency_low | efficiency to [%] = efficiency_high | kind",
-        "Projections, not measurements. A step's time is from all communication hidden that can be "
-        "to nothing hidden, its efficiency the other way round. The range of a predicted local "
-        "step is not in them: Local steps has it.",
-    ),
-}
-KEY_TABLES = ("parallel_efficiency", "projected_efficiency")
-
-
-def _cell(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
-    """Of an object or a mapping."""
-    value = row
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
-    if isinstance(value, Estimate):
-        return value.text(1 if unit == "%" else 2)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return SCALES[unit] * value if unit in SCALES and value is not None else value
-
-
-def _table(identity: str, rows: Iterable[Any]) -> Table:
-    title, columns, note = TABLES[identity]
-    paths = {}
-    for heading, _, path in (column.partition(" = ") for column in columns.split(" | ")):
-        name, _, unit = heading.removesuffix("]").partition(" [")
-        paths[heading] = (path or name, unit)
-    records = [{heading: _cell(row, *of) for heading, of in paths.items()} for row in rows]
-    return Table(identity, title, records, note, is_key=identity in KEY_TABLES)
 
 
 def _rates(analysis: Analysis) -> Iterator[Json]:
@@ -167,7 +64,7 @@ def tables_of(analysis: Analysis, projection: Json | None) -> list[Table]:
         ]
         rows |= {"local_steps": projection["local_steps"], "projection_links": links}
         rows |= {"projected_efficiency": _overview(projection), "projections": projection["steps"]}
-    tables = (_table(identity, of) for identity, of in rows.items())
+    tables = (table_of(identity, of) for identity, of in rows.items())
     return [table for table in tables if table.records]
 
 
@@ -226,15 +123,13 @@ def _speedup_figure(identity: str, analysis: Analysis) -> Figure:
 
 def _loss_figure(identity: str, analysis: Analysis) -> Figure:
     """Efficiency and losses as parts of a step, which make up 100 %."""
-    traces = []
-    for name in dict.fromkeys(row.name for row in analysis.losses):
-        of = [row for row in analysis.losses if row.name == name]
-        labels, shares = [f"{row.ranks} ranks" for row in of], [row.percent for row in of]
-        traces.append(bars(name, labels, shares))
+    shares: dict[str, dict[str, float]] = {}
+    for row in analysis.losses:
+        shares.setdefault(row.name, {})[f"{row.ranks} ranks"] = row.percent
     x, y = axis("ranks", type="category"), axis("share of the step [%]")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
     title = "Where the rest of an ideal step went"
-    return Figure(identity, title, traces, x, y, note, barmode="relative")
+    return Figure(identity, title, bars(shares), x, y, note, barmode="relative")
 
 
 METHOD = (

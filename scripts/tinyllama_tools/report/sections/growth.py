@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,18 +23,17 @@ from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
     KILO,
-    MEGA,
     MIB,
     Cell,
     Figure,
     Kind,
     Missing,
     Section,
-    Table,
     axis,
     bars,
     shape_text,
     step_text,
+    table_of,
     trace,
 )
 from tinyllama_tools.stats.laws import RANGES
@@ -44,17 +43,10 @@ if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.report.analysis import PredictedStep
     from tinyllama_tools.report.inputs import ReportInputs
+    from tinyllama_tools.stats.laws import HeldOutCell, Law
 
-# of each term its title and unit, and how many a second is
-TERMS = {
-    "launch": ("launch", "us", 1e6),
-    "linear": ("per token", "ns", 1e9),
-    "quadratic": ("per token and token", "ps", 1e12),
-}
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13
-# of a percentage; what is less is rounding of the computation
-DECIMALS = 6
 
 
 def law_figure(fit: SeriesFit) -> Figure:
@@ -98,52 +90,32 @@ def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
     )
 
 
-def law_table(fits: Sequence[SeriesFit]) -> Table:
-    """Every law with how far off it was at the cells that were held out."""
-    rows = []
-    for fit in fits:
-        if fit.law is None:
-            continue
-        row: dict[str, Cell] = {"series": fit.series, "sizes": len(fit.law.points)}
-        for term, *values in fit.law.coefficients:
-            title, unit, scale = TERMS[term.name]
-            headings = (f"{what} [{unit}]" for what in (title, "from", "to"))
-            row |= zip(headings, (scale * value for value in values), strict=True)
-        residuals, errors = (
-            [round(value, DECIMALS) for value in values]
-            for values in (fit.law.residuals_percent, [of.error_percent for of in fit.held_out])
-        )
-        row["largest residual [%]"] = max(map(abs, residuals), default=0.0)
-        row["held out"] = len(errors)
-        row["covered"] = sum(of.is_covered for of in fit.held_out)
-        row["median error [%]"] = statistics.median(map(abs, errors)) if errors else None
-        row["largest error [%]"] = max(errors, key=abs, default=None)
-        rows.append(row)
-    note = f"{RANGES} A term whose range reaches 0 may not be there."
-    return Table("time_laws", "Laws of time", rows, note)
+def _law_row(fit: SeriesFit, law: Law) -> Mapping[str, Any]:
+    """A law with how far off it was at the cells that were held out."""
+    errors = [of.error_percent for of in fit.held_out]
+    return {
+        "fit": fit,
+        "sizes": len(law.points),
+        "terms": law.coefficients,
+        "largest residual": max(map(abs, law.residuals_percent)),
+        "held out": len(errors),
+        "covered": sum(of.is_covered for of in fit.held_out),
+        "median error": statistics.median(map(abs, errors)) if errors else None,
+        "largest error": max(errors, key=abs, default=None),
+    }
 
 
-def held_out_table(fits: Sequence[SeriesFit]) -> Table:
-    """By problem size over all its series."""
-    rows = []
-    for size, cells in held_out_by_size(fits).items():
-        errors = [round(abs(held.error_percent), DECIMALS) for held in cells]
-        rows.append(
-            {
-                "size": size,
-                "held-out cells": len(cells),
-                "median error [%]": statistics.median(errors),
-                "largest error [%]": max(errors),
-                "covered [%]": 100.0 * sum(held.is_covered for held in cells) / len(cells),
-                "median width [%]": statistics.median(held.width_percent for held in cells),
-            }
-        )
-    note = (
-        "Cells of half the largest batch x sequence and more were left out of the fit and "
-        "predicted from the others: they are of the same rounds. Covered: how many lie in the "
-        f"law's range, whose median width is given in percent. {RANGES}"
-    )
-    return Table("held_out_time", "Held-out cells by size", rows, note, is_key=True)
+def _held_out_row(size: str, cells: Sequence[HeldOutCell]) -> Mapping[str, Cell]:
+    """Of a problem size over all its series."""
+    errors = [abs(held.error_percent) for held in cells]
+    return {
+        "size": size,
+        "held-out cells": len(cells),
+        "median error": statistics.median(errors),
+        "largest error": max(errors),
+        "covered": 100.0 * sum(held.is_covered for held in cells) / len(cells),
+        "median width": statistics.median(held.width_percent for held in cells),
+    }
 
 
 def scaling(page: Section, inputs: ReportInputs) -> None:
@@ -161,7 +133,12 @@ def scaling(page: Section, inputs: ReportInputs) -> None:
         f"{with_law} of {len(fits)} series of cases support a law.",
     ]
     page.figures += [law_figure(fit) for fit in shown_fits(fits)]
-    page.tables += [held_out_table(fits), law_table(fits)]
+    by_size = [_held_out_row(*of) for of in held_out_by_size(fits).items()]
+    laws = [_law_row(fit, fit.law) for fit in fits if fit.law is not None]
+    page.tables += [
+        table_of("held_out_time", by_size, ranges=RANGES),
+        table_of("time_laws", laws, ranges=RANGES),
+    ]
 
 
 # amp_* keeps parameters and moments in float32
@@ -186,21 +163,20 @@ def memory(page: Section, inputs: ReportInputs) -> None:
     and measured against predicted peaks."""
     every = steps(main := inputs.main_result())
     for of in best_of_each(every, lambda c: c.name.size, lambda c: variant_rank(c.name)):
-        what, stacks = ", ".join((of.name.size, of.name.variant, of.name.dtype)), {}
+        what = ", ".join((of.name.size, of.name.variant, of.name.dtype))
+        stacks: dict[str, dict[str, float]] = {}
         for case in every:
             if step_text(case.name).startswith(f"{what}, "):
                 counters = (case.counters.get(k, 0.0) for k in ("parameters", "peak_memory_MiB"))
                 parameters, peak = counters
-                if parts := memory_parts(case.name, parameters, MIB * peak):
-                    stacks[shape_text(case.name)] = parts
-        traces = [
-            bars(part, stacks, [parts[part] / MIB for parts in stacks.values()])
-            for part in next(iter(stacks.values()), ())
-        ]
+                for part, size in memory_parts(case.name, parameters, MIB * peak).items():
+                    stacks.setdefault(part, {})[shape_text(case.name)] = size / MIB
         title = f"Peak of a step by part, batch x sequence: {what}"
         x, y = axis("batch x sequence", type="category"), axis("memory [MiB]")
         identity = f"memory_parts_{of.name.size}"
-        page.figures.append(Figure(identity, title, traces, x, y, PARTS_NOTE, barmode="stack"))
+        page.figures.append(
+            Figure(identity, title, bars(stacks), x, y, PARTS_NOTE, barmode="stack")
+        )
     keys = ("peak_memory_MiB", "predicted_memory_MiB")
     pairs = [(case.name, *map(case.counters.get, keys)) for case in main.cases.values()]
     pairs = [pair for pair in pairs if pair[1] and pair[2]]
@@ -214,37 +190,29 @@ def memory(page: Section, inputs: ReportInputs) -> None:
         {
             "component": name,
             "cases": len(percents),
-            "median [%]": statistics.median(percents),
-            "largest [%]": max(percents, key=abs),
+            "median": statistics.median(percents),
+            "largest": max(percents, key=abs),
         }
         for name, percents in found.items()
     ]
-    note = "Measured over predicted peak, less 100 %; the prediction knows no measurement."
-    title = "Measured against predicted peak"
-    page.tables.append(Table("memory_agreement", title, rows, note, is_key=True))
+    page.tables.append(table_of("memory_agreement", rows))
 
 
 def _frontier(page: Section, file: Json, of: Axis) -> None:
     """Over sequences, or over batches: a figure a dtype, without what does not fit at all, which
     has no place on a logarithmic axis."""
-    identity, given = f"frontier_{of.given}", "sequence" if of is BY_SEQ else "batch"
-    title = f"{of.title.capitalize()} within {file['limit_bytes'] / GIB:.4g} GiB"
+    given = "sequence" if of is BY_SEQ else "batch"
     commit = f"commit {file['git_commit'][:8]}" if file.get("git_commit") else ""
     made = filter(None, (file.get("device"), commit, file.get("date", "")[:10]))
-    note = (
-        "Predicted; `scripts/bench --components full_step --find-limit "
-        f"{of.searched} --confirm` tries it. Limit: {file['limit_source']}. Beyond the predicted "
-        f"memory: {file['overhead']['source']}. Made on {', '.join(made)}. Needs: of the smallest "
-        "step where none fits."
-    )
-    rows = [
-        {key: point[key] for key in ("size", "variant", "dtype")}
-        | {given: point[of.given], of.title: int(point[of.largest_key])}
-        | {"it needs [MiB]": point["predicted_bytes"] / MIB}
-        | {"remark": "" if point[of.largest_key] else "not even 1 fits"}
+    points = [
+        point | {"remark": "" if point[of.largest_key] else "not even 1 fits"}
         for point in file[of.key]
     ]
-    page.tables.append(Table(identity, title, rows, note, is_key=True))
+    limit, overhead = f"{file['limit_bytes'] / GIB:.4g} GiB", file["overhead"]["source"]
+    about = {"limit": limit, "limit_source": file["limit_source"], "overhead": overhead}
+    table = table_of(f"frontier_{of.given}", points, **about, made=", ".join(made))
+    page.tables.append(table)
+    rows = table.records
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         lines: dict[str, list[Mapping[str, Cell]]] = {}
         for row in rows:
@@ -261,8 +229,8 @@ def _frontier(page: Section, file: Json, of: Axis) -> None:
         ]
         x = axis(given, log=True, ticks=[row[given] for row in rows])
         y = axis(of.title, log=True)
-        figure = Figure(f"{identity}_{dtype}", f"{title}, {dtype}", traces, x, y, note)
-        page.figures.append(figure)
+        names = (f"{table.id}_{dtype}", f"{table.title}, {dtype}")
+        page.figures.append(Figure(*names, traces, x, y, table.note))
 
 
 def frontier(page: Section, inputs: ReportInputs) -> None:
@@ -274,42 +242,26 @@ def frontier(page: Section, inputs: ReportInputs) -> None:
             _frontier(page, file, of)
 
 
-METHOD = (
-    "Predictions, not measurements: the sum over a step's parts of FLOPs over the rates attained "
-    "here, bytes over bandwidth and starts of operators. The range of a time is a 95 % interval "
-    "where at least two sizes were measured, each of which is predicted from the others, and an "
-    "assumption where one was. A step that was run and is called a prediction checks it: the rates "
-    "do not know of it."
-)
-
-
-def _off(value: float, measured: float | None) -> float | None:
+def _off(value: float, measured: float) -> float | None:
     """Percent of the measured, above 0 where too much was predicted."""
     # memory that is right to the byte is off by what the counter in MiB rounds
     return round(100 * (value / measured - 1), 3) if measured else None
 
 
-def _prediction_row(step: PredictedStep) -> Mapping[str, Cell]:
+def _prediction_row(step: PredictedStep) -> Mapping[str, Any]:
     of, cost, case = step.prediction, step.cost, step.measured
-    seconds = case.median_seconds if case else None
-    peak = MIB * case.counters.get("peak_memory_MiB", 0.0) if case else None
-    inside = "yes" if seconds and of.low <= seconds <= of.high else "no"
-    return {
-        "size": cost.name.size,
+    row = {
+        **step._asdict(),
         "batch x sequence": shape_text(cost.name),
-        "parameters [10⁶]": cost.parameters / MEGA,
-        "predicted time [s]": of.seconds,
-        "from [s]": of.low,
-        "to [s]": of.high,
-        "from and to": of.range_words,
-        "measured time [s]": seconds,
-        "off by [%]": _off(of.seconds, seconds),
-        "inside the range": inside if seconds else "",
-        "peak memory [GiB]": cost.predicted_memory_bytes / GIB,
-        "memory off by [%]": _off(cost.predicted_memory_bytes, peak),
         "fits": "yes" if cost.fits else cost.reason or "no",
-        "kind": step.kind,
+        "inside the range": "",
     }
+    if case is not None:
+        peak = MIB * case.counters.get("peak_memory_MiB", 0.0)
+        row["off by"] = _off(of.seconds, case.median_seconds)
+        row["inside the range"] = "yes" if of.low <= case.median_seconds <= of.high else "no"
+        row["memory off by"] = _off(cost.predicted_memory_bytes, peak)
+    return row
 
 
 def predictions(page: Section, inputs: ReportInputs) -> None:
@@ -321,10 +273,6 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     held = "; ".join(
         f"{size} from the others {percent:+.1f} %"
         for size, percent in found.rates.held_out_percent().items()
-    )
-    note = (
-        f"{METHOD} Rates: of {found.rates.basis()}. Steps of each size predicted from the others, "
-        f"median: {held or 'one size alone'}."
     )
     # a size may be there at two shapes
     steps = {f"{s.cost.name.size}, {shape_text(s.cost.name)}": s for s in found.steps}
@@ -341,6 +289,7 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     title = "Time of a step at each size's batch x sequence"
     page.figures.append(Figure("predictions_plot", title, traces, x, y))
     of = found.steps[0].cost.name
-    title = f"Training steps, {of.variant}, {of.dtype}"
-    rows = [_prediction_row(step) for step in found.steps]
-    page.tables.append(Table("predicted_steps", title, rows, note, is_key=True))
+    about = {"what": f"{of.variant}, {of.dtype}", "basis": found.rates.basis()}
+    about["held"] = held or "one size alone"
+    rows = map(_prediction_row, found.steps)
+    page.tables.append(table_of("predicted_steps", rows, **about))

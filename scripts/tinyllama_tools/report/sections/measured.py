@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyllama_tools.core.app import is_number, shown_path
+from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.core.text import seconds_text
+from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
 from tinyllama_tools.report.analysis import (
     COMPONENTS,
@@ -22,11 +23,8 @@ from tinyllama_tools.report.analysis import (
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     COLOURS,
-    GIB,
     GIGA,
     GREY,
-    KILO,
-    MIB,
     Cell,
     Fact,
     Figure,
@@ -34,7 +32,6 @@ from tinyllama_tools.report.document import (
     Missing,
     Omission,
     Section,
-    Table,
     axis,
     bars,
     count_of,
@@ -43,6 +40,7 @@ from tinyllama_tools.report.document import (
     number_text,
     scaled,
     step_text,
+    table_of,
     trace,
 )
 
@@ -52,49 +50,23 @@ if TYPE_CHECKING:
     from tinyllama_tools.models.roofline import StepTimes, TimedPart
     from tinyllama_tools.report.inputs import ReportInputs
 
-CASE_NOTE = (
-    "Time: median over repetitions and rounds, of which the shortest and the longest stand beside "
-    "it. Speed-up: over the baseline of the same run. MFU: model FLOPs utilisation, the FLOPs that "
-    "the model asks for, over time, of the peak."
-)
-
 
 def cases(page: Section, inputs: ReportInputs) -> None:
-    rows = []
-    for case in sorted(inputs.main_result().cases.values(), key=lambda case: name_rank(case.name)):
-        shortest, longest = case.extremes or (None, None)
-        rows.append(
-            {
-                "case": str(case.name),
-                "time [ms]": KILO * case.median_seconds,
-                "shortest [ms]": scaled(shortest, KILO),
-                "longest [ms]": scaled(longest, KILO),
-                "speed-up": case.counters.get("speedup"),
-                "MFU [%]": case.counters.get("MFU_percent"),
-                "of the roofline [%]": case.counters.get("roof_percent"),
-            }
-        )
-    page.tables.append(Table("all_cases", "Every case", rows, CASE_NOTE, is_key=True))
+    every = sorted(inputs.main_result().cases.values(), key=lambda case: name_rank(case.name))
+    page.tables.append(table_of("all_cases", every))
 
 
-PEAK_NOTE = (
-    "Measured in the same run: the best of large square GEMMs and the model's own shapes; a triad."
-)
-
-
-def _peak_rows(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
+def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
     peaks = context.get("peaks") or {}
     datasheet = peaks.get("datasheet") or {}
     of_types = datasheet.get("flops_per_second") or {}
     known = {**of_types, "memory_bandwidth": datasheet.get("memory_bytes_per_second")}
     for name, peak in (peaks.get("measured") or {}).items():
-        is_bandwidth = name in BANDWIDTHS
-        key = "bytes_per_second" if is_bandwidth else "flops_per_second"
         yield {
-            "figure": BANDWIDTHS.get(name, f"peak of {name} GEMMs"),
-            "measured": scaled(peak.get(key) or None, 1 / GIGA),
+            "figure": BANDWIDTHS.get(name, f"{name} GEMMs"),
+            "measured": scaled(peak.get(unit_of(name)) or None, 1 / GIGA),
             "datasheet": scaled(known.get(name) or None, 1 / GIGA),
-            "unit": "GB/s" if is_bandwidth else "GFLOP/s",
+            "unit": "GB/s" if name in BANDWIDTHS else "GFLOP/s",
             "measured with": str(peak.get("source") or "unknown"),
         }
 
@@ -113,39 +85,29 @@ def _said(inputs: ReportInputs) -> Iterator[str]:
         )
 
 
-def _size(device: Json, key: str) -> float | None:
-    """None where it is not known."""
-    value = device.get(key)
-    return value if is_number(value) and value else None
+# beside the settings
+ABOUT = ("verify", "cold_cache", "seed", "memory_source")
 
 
 def environment(page: Section, inputs: ReportInputs) -> None:
     page.text += _said(inputs)
     taken = [{"kind": of.kind.words, "path": shown_path(of.path)} for of in inputs.sources]
-    page.tables.append(Table("sources", "Results taken", taken))
+    page.tables.append(table_of("sources", taken))
     results = inputs.main_result()
-    context, device = results.context, results.context.get("device") or {}
+    context = results.context
+    # what is 0 is not known
+    device = {name: value or None for name, value in (context.get("device") or {}).items()}
     failed = sum(case.is_failure for case in results.left_out)
-    row = {
-        "result": results.title,
-        "architecture": device.get("architecture") or "unknown",
-        "memory [GiB]": scaled(_size(device, "memory_bytes"), 1 / GIB),
-        "last-level cache [MiB]": scaled(_size(device, "last_level_cache_bytes"), 1 / MIB),
-        "threads": context.get("threads"),
-        "libtorch": str(context.get("torch_version") or "unknown"),
-        "rounds": len(results.paths),
-        "cases": len(results.cases),
-        "skipped": len(results.left_out) - failed,
-        "failed": failed,
-    }
+    counts = {"rounds": len(results.paths), "cases": len(results.cases), "failed": failed}
+    counts["skipped"] = len(results.left_out) - failed
+    row = {**context, "device": device, "result": results.title, **counts}
     about = dict(sorted((context.get("settings") or {}).items()))
-    more = ("verify", "cold_cache", "seed", "memory_source")
-    about |= {name: context[name] for name in more if name in context}
+    about |= {name: context[name] for name in ABOUT if name in context}
     settings = [{"setting": name, "value": str(of)} for name, of in about.items()]
     page.tables[:0] = [
-        Table("results", "Result", [row], is_key=True),
-        Table("peaks", "Peaks", list(_peak_rows(context)), PEAK_NOTE, is_key=True),
-        Table("settings", "Settings", settings),
+        table_of("results", [row]),
+        table_of("peaks", _peaks(context)),
+        table_of("settings", settings),
     ]
 
 
@@ -193,23 +155,6 @@ def _roofline_figure(every: Sequence[RooflinePoint], machine: Machine) -> Figure
     return Figure("roofline_plot", "Roofline", traces, x, y, MEANINGS)
 
 
-def _points(column: str, points: Sequence[RooflinePoint]) -> list[Mapping[str, Cell]]:
-    return [
-        {
-            column: point.name,
-            "intensity [FLOP/byte]": point.intensity,
-            "rate [GFLOP/s]": point.flops_per_second / GIGA,
-            "attainable [GFLOP/s]": point.attainable / GIGA,
-            "of the attainable [%]": point.percent,
-            "bound": point.bound,
-            "GEMMs at the peak [ms]": KILO * point.light.products,
-            "traffic [ms]": KILO * point.light.traffic,
-            "starts of operators at most [ms]": scaled(point.starts_seconds, KILO),
-        }
-        for point in points
-    ]
-
-
 def roofline(page: Section, inputs: ReportInputs) -> None:
     """Of the first result. BadInputError for a file without measured peaks."""
     results = inputs.main_result()
@@ -233,56 +178,27 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
             "take beyond their roofline time."
         )
     page.figures.append(_roofline_figure([*points, *products], machine))
-    note = "Each at its own shape: m x n x k, or so many at once x m x n x k."
-    page.tables += [
-        Table("roofline_points", "Cases under the roofline", _points("case", points)),
-        Table("product_points", "GEMMs", _points("GEMM", products), note),
-    ]
+    page.tables += [table_of("roofline_points", points), table_of("product_points", products)]
 
 
-PARTS_NOTE = (
-    "Each part was measured alone. A rest below 0: parts alone do work that the step shares, such "
-    "as gradients of inputs. The speed of light of a part is the longer of its GEMMs, each at the "
-    "best rate measured at its own shape in any form (one by one, fused, in chunks), and its bytes "
-    "at the bandwidth that they can see. Attention's scores and values count at the peak, without "
-    "what the mask hides. Lost is what was measured above it. What is over 5 % faster shows that "
-    "it is no bound: then there is no share, and Left out names it."
-)
-STEPS_NOTE = (
-    "Shares of the measured step: GEMMs at the best rate measured at their own shapes, and the time"
-    " above the speed of light. The backward is the model's forward and backward less its forward "
-    "with the loss."
-)
 PHASES = ("forward", "backward", "optimizer", "other")
 FIXTURE = "fixtures/problem_sizes.json"
 
 
-def _part_row(part: TimedPart, whole: float, share: float | None) -> Mapping[str, Cell]:
-    light = part.light
-    return {
-        "part": part.name,
-        "count": part.count,
-        "measured [ms]": scaled(part.seconds, KILO),
-        "of the step [%]": scaled(part.seconds, 100 / whole),
-        "speed of light [ms]": KILO * light.seconds if light else None,
-        "lost [ms]": scaled(part.lost_seconds, KILO),
-        "GEMMs [ms]": KILO * light.products if light else None,
-        "traffic [ms]": KILO * light.traffic if light else None,
-        "share [%]": share,
-        "measured as": part.case,
-    }
+def _part_row(part: TimedPart, of: StepTimes) -> Mapping[str, Any]:
+    whole = of.total.seconds or 1.0
+    # the step has none either where any part was faster than its light
+    share = of.share_percent if part is of.total else part.share_percent
+    return {"part": part, "of the step": scaled(part.seconds, 100 / whole), "share": share}
 
 
-def _step_row(of: StepTimes) -> Mapping[str, Cell]:
-    whole, light, share = of.total.seconds or 0.0, of.total.light, of.share_percent
+def _step_row(of: StepTimes) -> Mapping[str, Any]:
+    whole, light, share = of.total.seconds or 1.0, of.total.light, of.share_percent
     return {
+        "of": of,
         "step": step_text(of.step),
-        "measured [ms]": KILO * whole,
-        "speed of light [ms]": KILO * light.seconds if light else None,
-        "share [%]": share,
-        "GEMMs at best [%]": 100 * light.products / whole if light and share else None,
-        "lost [%]": 100 - share if share else None,
-        **{f"{phase} [ms]": scaled(of.phases.get(phase), KILO) for phase in PHASES},
+        "GEMMs at best": 100 * light.products / whole if light and share else None,
+        "lost": 100 - share if share else None,
         "missing": of.refusal or listed(of.missing, 2),
     }
 
@@ -305,37 +221,28 @@ def time(page: Section, inputs: ReportInputs) -> None:
         page.omissions += [Omission("speed of light", name, of.refusal)] if of.refusal else []
     main = inputs.steps[0]
     page.text += [f"Missing: {missing}." for missing in main.missing]
-    whole = main.total.seconds or 1.0
-    rows = [_part_row(part, whole, part.share_percent) for part in main.parts]
-    rows.append(_part_row(main.total, whole, main.share_percent))
-    steps = [_step_row(of) for of in inputs.steps]
-    shown = [row for row in rows[:-1] if row["measured [ms]"] is not None]
-    title, names = f"Parts of {step_text(main.step)}", [row["part"] for row in shown]
-    traces = [
-        bars(what, names, [row[f"{what} [ms]"] for row in shown])
+    rows = [_part_row(part, main) for part in (*main.parts, main.total)]
+    parts = table_of("parts", rows, step=step_text(main.step))
+    shown = [row for row in parts.records[:-1] if row["measured [ms]"] is not None]
+    of_parts = {
+        what: {row["part"]: row[f"{what} [ms]"] for row in shown}
         for what in ("measured", "speed of light")
-    ]
+    }
     y = axis("time in a step [ms]")
-    page.figures.append(Figure("parts_plot", title, traces, axis("part"), y, PARTS_NOTE))
+    page.figures.append(
+        Figure("parts_plot", parts.title, bars(of_parts), axis("part"), y, parts.note)
+    )
     known = [of for of in inputs.steps if of.phases]
-    names = [step_text(of.step) for of in known]
-    traces = [
-        bars(phase, names, [100 * of.phases[phase] / (of.total.seconds or 1.0) for of in known])
+    shares = {
+        phase: {
+            step_text(of.step): 100 * of.phases[phase] / (of.total.seconds or 1.0) for of in known
+        }
         for phase in PHASES
-    ]
+    }
     phases = "Forward, backward, optimizer and other"
     x, y = axis("step"), axis("share of the step [%]")
-    page.figures.append(Figure("phases_plot", phases, traces, x, y, barmode="relative"))
-    page.tables += [
-        Table("steps", "Steps", steps, STEPS_NOTE, is_key=True),
-        Table("parts", title, rows, PARTS_NOTE, is_key=True),
-    ]
-
-
-def case_omissions(inputs: ReportInputs) -> Iterator[Omission]:
-    """Cases that were skipped or failed."""
-    for case in inputs.main.left_out if inputs.main is not None else ():
-        yield Omission("case", case.name, case.reason, case.is_failure)
+    page.figures.append(Figure("phases_plot", phases, bars(shares), x, y, barmode="relative"))
+    page.tables += [table_of("steps", map(_step_row, inputs.steps)), parts]
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
@@ -347,7 +254,7 @@ def left_out(page: Section, omissions: Sequence[Omission]) -> None:
         | {"error": "yes" if of.is_error else ""}
         for of, names in grouped(sorted(omissions, key=lambda omission: not omission.is_error))
     ]
-    page.tables.append(Table("omissions", page.title, rows))
+    page.tables.append(table_of("omissions", rows))
 
 
 def facts(inputs: ReportInputs) -> Iterator[Fact]:
@@ -357,11 +264,10 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
         return
     context = inputs.main.context
     device = (context.get("device") or {}).get("name") or "unknown device"
-    for name, peak in ((context.get("peaks") or {}).get("measured") or {}).items():
-        if rate := peak.get("bytes_per_second"):
-            yield Fact(BANDWIDTHS.get(name, name), f"{number_text(rate / GIGA)} GB/s", device)
-        elif rate := peak.get("flops_per_second"):
-            yield Fact(f"{name} GEMMs", f"{number_text(rate / GIGA)} GFLOP/s", device)
+    for peak in _peaks(context):
+        if peak["measured"]:
+            value = f"{number_text(peak['measured'])} {peak['unit']}"
+            yield Fact(str(peak["figure"]), value, device)
     step = main_step(inputs.main)
     if step is None:
         return

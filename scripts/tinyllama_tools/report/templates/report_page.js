@@ -17,10 +17,7 @@ function connectTable(card) {
   const [body] = card.querySelector("table").tBodies;
   const heads = all("th", card);
   const byName = new Intl.Collator("en", {numeric: true});
-  const valueOf = (cell) => {
-    const number = Number(cell.dataset.v ?? cell.textContent.replace(/,/g, ""));
-    return cell.className && !Number.isNaN(number) ? number : cell.textContent;
-  };
+  const valueOf = (cell) => cell.dataset.v ? Number(cell.dataset.v) : cell.textContent;
   const rows = [...body.rows];
 
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
@@ -51,7 +48,7 @@ function connectTable(card) {
   });
 }
 
-// ---- plots: drawn when they come near the window
+// ---- plots
 
 function layoutOf(figure, more) {
   const axis = {automargin: true, gridcolor: "#eceef0", linecolor: "#dcdfe3", showline: true, zeroline: false,
@@ -82,19 +79,15 @@ async function start() {
   document.head.append(script);
   const figures = JSON.parse(data);
   const config = {responsive: true, displaylogo: false, modeBarButtons: [["toImage"]], toImageButtonOptions: PNG};
-  const nearness = new IntersectionObserver((entries) => {
-    for (const {target, isIntersecting} of entries) {
-      if (!isIntersecting || target.dataset.drawn) continue;
-      const figure = figures[target.closest("[data-figure]").dataset.figure];
-      Plotly.newPlot(target, figure.traces, layoutOf(figure, {height: figure.height}), config);
-      target.dataset.drawn = "yes";
-    }
-  }, {rootMargin: "500px"});
-  all(".table-card").forEach(connectTable);
-  all(".plot").forEach((place) => nearness.observe(place));
   window.reportPng = (id) => pngOf(figures[id]);
+  for (const place of all(".plot")) {
+    const figure = figures[place.closest("[data-figure]").dataset.figure];
+    await Plotly.newPlot(place, figure.traces, layoutOf(figure, {height: figure.height}), config);
+    await new Promise((next) => setTimeout(next)); // the page can be used meanwhile
+  }
 }
 
+all(".table-card").forEach(connectTable);
 window.reportReady = start();
 window.reportReady.catch((error) => {
   console.error(error);

@@ -1,0 +1,192 @@
+"""Every command of the README, CONTRIBUTING and docs/ is known to its program, options and all; no
+line of a command's help is wider than 100 columns; and what docs/rocprofv3.md says holds.
+
+tests/test_workshop.py runs the commands of docs/workshop.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from built_programs import ON_CPU, PROJECT_ROOT, SMALL_OPTIONS, Program, built_program
+from tinyllama_tools.__main__ import COMMANDS
+from tinyllama_tools.__main__ import main as run_tool
+
+PAGES = [PROJECT_ROOT / "README.md", PROJECT_ROOT / "CONTRIBUTING.md"]
+PAGES += [path for path in (PROJECT_ROOT / "docs").glob("*.md") if path.name != "workshop.md"]
+# what a launcher or a profiler starts
+PROGRAM = re.compile(r"\bbuild/benchmarks/(?:\w+/)?(\w+)(.*)$")
+
+
+def documented() -> list[str]:
+    """Lines of code blocks, and commands in the cells of tables and in sentences, once each."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            lines = block.replace("\\\n", "").splitlines()
+            found += [line.partition(" #")[0].strip() for line in lines]
+        found += [code for code in re.findall(r"`([^`\n]+)`", text) if " " in code]
+    parts = [part.strip() for command in found for part in command.split("&&")]
+    return list(dict.fromkeys(part for part in parts if "..." not in part))
+
+
+# named, not to be typed as they are
+NAMES = ("scripts/compare run", "scripts/study --grid")
+
+
+def commands_of(script: str) -> list[str]:
+    """But those of the set-up, which is the shell's, and a mere name."""
+    found = [text for text in documented() if text.startswith(f"scripts/{script} ")]
+    return [t for t in found if "--setup-only" not in t and t not in NAMES]
+
+
+def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    how = {"env": os.environ | environment, "capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run([str(word) for word in command], check=False, **how)
+
+
+def test_there_are_commands() -> None:
+    assert len(documented()) > 60
+    assert [tool for tool in COMMANDS if not commands_of(tool)] == ["ablation", "peers"]
+
+
+@pytest.mark.parametrize("command", [command for tool in COMMANDS for command in commands_of(tool)])
+def test_commands_of_the_tools_have_options_that_exist(command: str) -> None:
+    name, *arguments = shlex.split(command.removeprefix("scripts/"))
+    assert run_tool(["--check-options", name, *arguments]) == 0
+
+
+@pytest.mark.parametrize("command", [*commands_of("bench"), "scripts/bench --quick"])
+def test_commands_of_the_suite_have_cases(command: str, bench_script: Path) -> None:
+    arguments = shlex.split(command)[1:]
+    weights = PROJECT_ROOT / "fixtures/golden/gqa_groups_2"
+    arguments = [str(weights) if text.startswith("~") else text for text in arguments]
+    if "--find-limit" in arguments:
+        # what is run there takes minutes; its size is that of the test
+        arguments = [text.replace("8GiB", "200MiB") for text in arguments if text != "--confirm"]
+    elif "--dry-run" not in arguments:
+        arguments.append("--list")
+    done = run("bash", bench_script, *arguments)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+def test_commands_of_the_tests_have_options_that_exist() -> None:
+    text = (PROJECT_ROOT / "scripts/test").read_text(encoding="utf-8")
+    options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", "\n".join(commands_of("test")))
+    assert len(options) > 4 and [name for name in options if f"    {name})" not in text] == []
+
+
+@pytest.mark.parametrize("command", [text for text in documented() if PROGRAM.search(text)])
+def test_programs_and_their_options_exist(command: str, bench_program: Path) -> None:
+    found = PROGRAM.search(command)
+    (path,) = bench_program.parent.rglob(found[1])
+    text = run(path, "--help").stdout
+    for option in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", found[2]):
+        assert option.startswith("--benchmark") or option in text, option
+
+
+def assert_is_help(text: str) -> None:
+    assert [line for line in text.splitlines() if len(line) > 100] == []
+    assert "xit status" in text
+
+
+@pytest.mark.parametrize("script", ["bench", "test", "compare", "prove", "golden"])
+def test_help_of_a_script_needs_no_set_up(script: str, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    real = PROJECT_ROOT / "scripts/lib"
+    (tmp_path / "lib/set_up.sh").write_text(
+        f"source '{real}/set_up.sh'\nset_up() {{ echo 'was set up' >&2; exit 9; }}\n"
+    )
+    (tmp_path / "lib/results.sh").symlink_to(real / "results.sh")
+    (tmp_path / script).symlink_to(PROJECT_ROOT / "scripts" / script)
+    done = run("bash", tmp_path / script, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"scripts/{script} ")
+    assert_is_help(done.stdout)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "compare run", "compare calibrate", "compare history"])
+def test_help_of_a_tool(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    # as it is, and before a build
+    for before in ([], ["--check-options"]):
+        with pytest.raises(SystemExit) as ended:
+            run_tool([*before, *name.split(), "--help"])
+        assert ended.value.code == 0
+    text = capsys.readouterr().out
+    if "compare" in name or name in {"peers", "profile"}:
+        text += "exit status"
+    assert_is_help(text)
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling"])
+def test_help_of_a_program(name: str) -> None:
+    text = run(built_program(f"benchmarks/{name}"), "--help", COLUMNS="100").stdout
+    assert text and [line for line in text.splitlines() if len(line) > 100] == []
+
+
+ROCPROF = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
+RANGES = (
+    "--batch-size=2 --seq-len=8 --num-steps=8 --eval-interval=6 --eval-iters=1 "
+    "--enable-pytorch-profiler --profile-steps=3 --emit-ranges"
+)
+
+
+def test_the_ranges_of_a_profile_are_those_of_the_program(tmp_path: Path) -> None:
+    program = Program(built_program("benchmarks/tiny_llama_train"))
+    options = [*ON_CPU, *SMALL_OPTIONS, *RANGES.split(), f"--profile-dir={tmp_path}"]
+    done = program.run(*options)
+    if "without roctx, NVTX and ITT" in done.stderr:
+        pytest.skip("this libtorch has no ranges to emit")
+    assert done.returncode == 0, done.stderr
+    trace = json.loads((tmp_path / "trace_step_5_8.json").read_text(encoding="utf-8"))
+    ranges = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
+    names = {e["name"] for e in ranges if not e["name"].startswith("ProfilerStep#")}
+    table = ROCPROF.split("| ranges | around |")[1].split("\n\n")[0]
+    assert names == set(re.findall(r"`([^`]+)`", table))
+
+
+# As rocprofv3 writes them: four steps of 100 ns, two kernels of 30 ns in each.
+STARTS = (0, 100, 200, 300)
+KERNELS = [(f"gemm_{n}", s + 40 * n, s + 40 * n + 30) for s in STARTS for n in range(2)]
+MARKS = [(name, s, s + 5) for s in STARTS for name in ("data_loading", "forward")]
+FILES: dict[str, Sequence[Sequence[object]]] = {
+    "tiny_kernel_stats.csv": [
+        ("Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"),
+        *(("gemm_0", 4, 120, 30.0, 40.0), ("gemm_1", 4, 180, 45.0, 60.0)),
+    ],
+    "tiny_kernel_trace.csv": [("Kernel_Name", "Start_Timestamp", "End_Timestamp"), *KERNELS],
+    "tiny_marker_api_trace.csv": [("Function", "Start_Timestamp", "End_Timestamp"), *MARKS],
+}
+
+
+def test_the_programs_of_the_page_read_a_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rocprof").mkdir()
+    for name, rows in FILES.items():
+        with (tmp_path / "rocprof" / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
+    monkeypatch.chdir(tmp_path)
+    programs = re.findall(r"```python\n(.*?)```", ROCPROF, flags=re.DOTALL)
+    said = [
+        line for text in programs for line in run(sys.executable, "-c", text).stdout.split("\n")
+    ]
+    assert [" ".join(line.split()) for line in said if line] == [
+        "60.0 % 4 calls gemm_1",
+        "40.0 % 4 calls gemm_0",
+        "2 kernels a step, GPU busy 60 % of the time",
+    ]
