@@ -343,7 +343,7 @@ def test_a_side_that_fails_twice_fails_the_case_only(tmp_path: Path) -> None:
     # of the base it is no fault of the new, but no answer either
     found = ran(bad, good, tmp_path / "swapped")
     assert (found.status, found.outcomes[LOSS]) == (0, "no verdict")
-    assert found.warnings[0].startswith("1 case failed in the base, so nothing shows")
+    assert found.cases[LOSS]["note"].startswith("failed in the base: the process ended")
     assert ran(bad, good, tmp_path / "strict", "--strict").status == 3
 
 
