@@ -107,6 +107,8 @@ class FakeBench:
             while True:
                 sys.stdout.write("x" * 65536)
         elif how == "hang":
+            # with a child, which has to end as well
+            os.fork()
             time.sleep(60)
         elif how == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)

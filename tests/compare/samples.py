@@ -1,5 +1,5 @@
-"""Made-up result files, a comparison with one case of every outcome, blocks on a clock of their
-own, and `scripts/compare` as a user would run it, in this process."""
+"""Made-up result files, blocks on a clock of their own, and `scripts/compare` as a user would run
+it, in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import copy
 import json
 import math
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_bench import PROGRAM
 
 import made_up_context
 from fake_training import made_up_summary
 from tinyllama_tools.compare.blocks import NEW, SIDES
-from tinyllama_tools.compare.comparison import ComparedCase, Comparison, CounterChange
 from tinyllama_tools.compare.sides import ServedProcess
-from tinyllama_tools.stats.looks import Attribution, PartChange
-from tinyllama_tools.stats.rank_tests import Interval
-from tinyllama_tools.stats.verdicts import Outcome
 from tools import compare
 
 Json = dict[str, Any]
@@ -32,7 +26,7 @@ AXES = "baseline/tiny/f32/batch:8/seq:128"
 FFN, LOSS = f"ffn/forward_backward/{AXES}", f"loss/forward_backward/{AXES}"
 ATTENTION, NORM = f"attention/forward_backward/{AXES}", f"rms_norm/forward_backward/{AXES}"
 EMBEDDING, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
-OPTIMIZER, BLOCK = f"optimizer/update/{AXES}", f"block/forward_backward/{AXES}"
+OPTIMIZER = f"optimizer/update/{AXES}"
 # seconds of a step that adds up, with four layers
 TIMES = {EMBEDDING: 0.0002, NORM: 0.0005, ATTENTION: 0.009, FFN: 0.008, LOSS: 0.006}
 TIMES |= {OPTIMIZER: 0.0033, STEP: 0.0820}
@@ -111,56 +105,6 @@ def summary(factor: float = 1.0, **changes: object) -> Json:
     return found
 
 
-def every_outcome() -> Comparison:
-    """A comparison as `compare run` could have made it."""
-    parts = (
-        PartChange(FFN, 4, 0.0045, 0.93, 0.85, 1.01),
-        PartChange(ATTENTION, 4, 0.0001, 0.02, -0.03, 0.06),
-    )
-    counters = (
-        CounterChange("samples_per_second", 88.9, 84.7, exact=False, worse=True),
-        CounterChange("peak_memory_MiB", 100.5, 100.5, exact=True, worse=False),
-        CounterChange("allocations", 29, 31, exact=True, worse=True),
-        CounterChange("kernels", 7, None, exact=True, worse=False),
-    )
-    # name, outcome, seconds of base and new, ends of the interval, corrected p, blocks
-    table = (
-        (NORM, Outcome.SAME, 0.0005, 0.0005, (0.99, 1.01), 1.0, 17),
-        (STEP, Outcome.SLOWER, 0.09, 0.0945, (1.04, 1.06), 0.0002, 23),
-        (OPTIMIZER, Outcome.FASTER, 0.0033, 0.00264, (0.78, 0.82), 0.0002, 17),
-        (LOSS, Outcome.UNCLEAR, 0.006, 0.00618, (0.95, 1.12), 0.4, 17),
-        (BLOCK, Outcome.MISSING, 0.02, None, None, None, 0),
-        (EMBEDDING, Outcome.FAILED, 0.0002, None, None, None, 0),
-        (FFN, Outcome.NO_VERDICT, 0.008, 0.00816, None, None, 0),
-        (ATTENTION, Outcome.ADDED, None, 0.009, None, None, 0),
-        ("peer/x", Outcome.SKIPPED, None, None, None, None, 0),
-    )
-    more: dict[str, Json] = {
-        STEP: {"counters": counters, "attribution": Attribution(parts, 0.05, FFN, (LOSS,))},
-        LOSS: {"seconds_needed": 240.0},
-        EMBEDDING: {"note": "crashed | <b>\nthen  died", "allowed": True},
-    }
-    cases = [
-        ComparedCase(
-            name, outcome, new / base if base and new else None,
-            Interval(*ends, 0.99) if ends else None, p, blocks, base, new, **more.get(name, {}),
-        )
-        for name, outcome, base, new, ends, p, blocks in table
-    ]  # fmt: skip
-    return Comparison(
-        "interleaved",
-        "build_a",
-        "build_b",
-        tuple(cases),
-        alpha=0.001,
-        margin=0.03,
-        warnings=("threads: 2 in the base, 4 in the new",),
-        base_context={"git_commit": "a" * 40, "device": {"name": "Some <CPU>"}},
-        seconds=123.0,
-        exit_status=1,
-    )
-
-
 # few blocks, so that a run takes a second
 QUICK = ("--alpha=0.2", "--looks=1", "--pairs=4", "--seed=5")
 
@@ -183,31 +127,14 @@ def ran(base: Path, new: Path, output: Path, *more: str, quick: bool = True) -> 
     return Found(output, "run", *options, *more)
 
 
-START = "its start"
-SHORT, LONG = 0.3, 30.0
-
-
-def _starts(build: Path) -> int:
-    path = (build / PROGRAM).with_name("starts")
-    return path.read_text().count("\n") if path.exists() else 0
-
-
-def cut_wait_short(monkeypatch: pytest.MonkeyPatch, build: Path, what: str) -> None:
-    """Where processes of this build, which is named as its side, are waited for at `what`, an
-    answer that never comes; the limit of all others can then be long, since on a busy machine the
-    start of a healthy program alone may take seconds. A start is waited for until the process has
-    noted that it began, so that it can be counted."""
+def cut_wait_short(monkeypatch: pytest.MonkeyPatch, side: str, what: str) -> None:
+    """Where this side's answer to `what` never comes; the limit of all others can then be long,
+    since on a busy machine the start of a healthy program alone may take seconds."""
     line = ServedProcess._line
-    waits: list[str] = []
 
     def short(process: ServedProcess, asked: str) -> bytes:
-        if (process.name, asked) == (build.name, what):
-            waits.append(asked)
-            deadline = time.monotonic() + LONG
-            while what == START and _starts(build) < len(waits):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            process._limit = SHORT
+        if (process.name, asked) == (side, what):
+            process._limit = 0.3
         return line(process, asked)
 
     monkeypatch.setattr(ServedProcess, "_line", short)

@@ -132,7 +132,7 @@ SETTLING_SECONDS = 0.002
 # between processes stays: as many as take this long, but never fewer than these.
 MOST_SECONDS_A_CASE = 1.5
 FEWEST_PAIRS = 4
-# at the first opening, for a process that was lost
+# to start, and at the first opening, for a process that was lost
 CHANCES = 2
 
 
@@ -153,7 +153,8 @@ class SliceEffort(NamedTuple):
 class ProcessPair:
     """Both sides' processes, started at once; one that was lost is started anew when needed.
 
-    `sides`: in the order in which they are started, waited for and closed.
+    `sides`: in the order in which they are started, waited for and closed. ready() waits, so that
+    whoever has asked for all of them knows that none computes anything.
     """
 
     def __init__(
@@ -168,8 +169,8 @@ class ProcessPair:
         self._limit = limit
         self._order = order
         self._processes: dict[str, ServedProcess] = {}
-        # why a side is not started once more: each try may take as long as the limit
-        self._cannot_start: dict[str, str] = {}
+        # why a side did not start
+        self._failures: dict[str, list[str]] = {side: [] for side in sides}
 
     def __enter__(self) -> ProcessPair:
         try:
@@ -198,30 +199,28 @@ class ProcessPair:
         """What the side says of itself; waits until it is there."""
         return self._processes[side].greet()
 
+    def _can_start(self, side: str) -> bool:
+        # each try may take as long as the limit
+        return len(self._failures[side]) < CHANCES
+
     def ready(self, side: str) -> ServedProcess:
-        """Its process, which has nothing open where it is a new one. CaseFailedError: it cannot
-        start; after a second try it is left at that."""
-        if side not in self._cannot_start:
+        """Its process, which has nothing open where it is a new one. CaseFailedError: it does not
+        start."""
+        while self._can_start(side):
             if not self._processes[side].is_running:
                 self._processes[side].close()
                 self._start([side])
             try:
                 self.greet(side)
             except ProcessLostError as error:
-                self._cannot_start[side] = str(error)
-        if side in self._cannot_start:
-            raise CaseFailedError(side, self._cannot_start[side])
-        return self._processes[side]
+                self._failures[side].append(str(error))
+            else:
+                return self._processes[side]
+        raise CaseFailedError(side, self._failures[side][-1])
 
     def ready_pair(self) -> dict[str, ServedProcess]:
         """Both, in the order of `sides`. CaseFailedError at once where one could not start."""
-        return {side: self.ready(side) for side in (*self._cannot_start, *self.sides)}
-
-    def wait_until_ready(self) -> None:
-        """Until both compute nothing. One that cannot start is said with each of its cases."""
-        for side in self.sides:
-            with contextlib.suppress(ProcessLostError):
-                self.greet(side)
+        return {side: self.ready(side) for side in sorted(self.sides, key=self._can_start)}
 
 
 def balanced_order(pairs: int, order: random.Random) -> list[int]:
@@ -274,7 +273,6 @@ class Interleaved:
         that a case would else be timed with in the first block only. Who was lost at a case gets
         another chance at it, since memory may have been short for a moment."""
         with self._pair() as pair:
-            pair.wait_until_ready()
             for case in cases:
                 for side in SIDES:
                     yield from self._open_on(pair, case, side, verify)
@@ -303,7 +301,6 @@ class Interleaved:
             self._coming = [SIDES, SIDES[::-1]]
             self._order.shuffle(self._coming)
         with self._pair(self._coming.pop()) as pair:
-            pair.wait_until_ready()
             for case in shuffled:
                 yield self._measure_case(pair, index, case)
 

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.core.app import PROBLEM_SIZES, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import is_number
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
@@ -141,41 +140,25 @@ def compared_case(
     base: SideCase,
     new: SideCase,
     judgement: Judgement | None = None,
-    *,
-    ratio: float | None = None,
-    blocks: int = 0,
-    attribution: Attribution | None = None,
     **more: Any,  # noqa: ANN401
 ) -> ComparedCase:
-    """`ratio`, `blocks`: where there is no judgement. `attribution`: if it has changed. `more`: of
-    a case with times."""
+    """`more`: of a case with times; its judgement says better."""
     counters = compare_counters(base.counters, new.counters, base.varying | new.varying)
-    case = ComparedCase(
-        name,
-        Outcome.NO_VERDICT,
-        base_seconds=base.seconds,
-        new_seconds=new.seconds,
-        counters=counters,
-    )
-    untimed = outcome_without_times(base.state, new.state)
-    if untimed:
-        return replace(case, outcome=untimed[0], note=untimed[1])
+    times = {"base_seconds": base.seconds, "new_seconds": new.seconds, "counters": counters}
+    if untimed := outcome_without_times(base.state, new.state):
+        return ComparedCase(name, untimed[0], note=untimed[1], **times)
     if judgement is None:
-        return replace(case, ratio=ratio, blocks=blocks, **more)
-    found = judgement
-    is_bounded = math.isfinite(found.low) and math.isfinite(found.high)
-    ends = Interval(math.exp(found.low), math.exp(found.high), found.confidence)
-    return replace(
-        case,
-        outcome=judgement.outcome,
-        ratio=math.exp(found.estimate),
-        # so few blocks may not give one
-        interval=ends if is_bounded else None,
-        p_value=judgement.adjusted_p_value,
-        blocks=found.blocks,
-        attribution=attribution if judgement.outcome in CHANGED else None,
-        **more,
-    )
+        return ComparedCase(name, Outcome.NO_VERDICT, **times, **more)
+    ends = (judgement.low, judgement.high)
+    # so few blocks may not give one
+    is_bounded = all(map(math.isfinite, ends))
+    judged = {
+        "ratio": math.exp(judgement.estimate),
+        "interval": Interval(*map(math.exp, ends), judgement.confidence) if is_bounded else None,
+        "p_value": judgement.adjusted_p_value,
+        "blocks": judgement.blocks,
+    }
+    return ComparedCase(name, judgement.outcome, **{**times, **more, **judged})
 
 
 # Which way a counter is better (+1 larger, -1 smaller, 0 neither), and whether every run of one
@@ -254,7 +237,7 @@ def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str
 
 def is_allowed(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name or pattern (`loss/*`) covers the case."""
-    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def allow_missing(
@@ -265,23 +248,6 @@ def allow_missing(
         replace(case, allowed=case.outcome in EXCUSABLE and is_allowed(case.name, patterns))
         for case in cases
     )
-
-
-_SIZES = {
-    "additionalProperties": {
-        "type": "object",
-        "required": ["n_layers"],
-        "properties": {"n_layers": {"type": "integer", "minimum": 1}},
-    }
-}
-
-
-def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
-    """Number of layers of each named problem size; BadInputError of a bad file."""
-    sizes, _ = read_json(path)
-    if problem := schema_problem(sizes, _SIZES):
-        raise bad_file(path, problem, "write it like fixtures/problem_sizes.json")
-    return {name: size["n_layers"] for name, size in sizes.items()}
 
 
 Contexts = Sequence[Mapping[str, Any]]
@@ -345,9 +311,8 @@ def one_after_the_other(base: Contexts, new: Contexts) -> str:
 def _peak(contexts: Contexts, name: str) -> float | None:
     """The mean over those that have it."""
     peaks = [context_value(context, f"peaks measured {name}") or {} for context in contexts]
-    rates = [next((v for k, v in peak.items() if k != "source"), None) for peak in peaks]
-    known = [rate for rate in rates if isinstance(rate, (int, float)) and rate > 0]
-    return sum(known) / len(known) if known else None
+    rates = [v for p in peaks for k, v in p.items() if k != "source" and is_number(v) and v > 0]
+    return statistics.fmean(rates) if rates else None
 
 
 def context_differences(base: Contexts, new: Contexts) -> list[str]:

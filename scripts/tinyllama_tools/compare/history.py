@@ -25,6 +25,7 @@ from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
 from tinyllama_tools.compare.options import fraction, regular_expression
+from tinyllama_tools.compare.output import write_output
 from tinyllama_tools.compare.sides import git
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -36,24 +37,24 @@ from tinyllama_tools.core.app import (
     is_number,
     parse_json,
     schema_problem,
-    write_whole,
 )
+from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import change_text, markdown_table, seconds_text, template
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
 
 # of a line, by which the file is told from others
 BEGINNING = b'{"history": "tiny_llama", "version": 1, '
-_TEXT = {"type": "string"}
-_TEXTS = ("file", "digest", "device", "architecture", "commit", "commit_time", "date", "added")
+TEXTS = (
+    *("file", "digest", "device", "architecture", "commit", "commit_time", "date", "added"),
+    *("libtorch", "host"),
+)
+TYPES = {"threads": "integer", "dirty": "boolean", "cases": "object"}
+TYPES |= dict.fromkeys(TEXTS, "string")
 RESULT_SCHEMA = {
     "type": "object",
-    "required": [*_TEXTS, "threads", "dirty", "libtorch", "host", "cases"],
-    "properties": {
-        **dict.fromkeys((*_TEXTS, "libtorch", "host"), _TEXT),
-        **{"threads": {"type": "integer"}, "dirty": {"type": "boolean"}},
-        "cases": {"type": "object"},
-    },
+    "required": list(TYPES),
+    "properties": {name: {"type": kind} for name, kind in TYPES.items()},
 }
 DEFAULT_STORE = RESULTS / "history.jsonl"
 SHORT_COMMIT = 10
@@ -110,7 +111,8 @@ def read_store(path: Path) -> tuple[list[Json], int]:
             try:
                 found.append(parse_json(line.decode("utf-8")))
                 problem = schema_problem(found[-1], RESULT_SCHEMA)
-                if not problem and not all(map(_is_time, found[-1]["cases"].values())):
+                times = () if problem else found[-1]["cases"].values()
+                if not all(is_number(seconds) and seconds > 0 for seconds in times):
                     problem = "a case has no positive time"
             except ValueError as error:
                 problem = str(error)
@@ -122,48 +124,42 @@ def read_store(path: Path) -> tuple[list[Json], int]:
     return found, sum(len(line) + 1 for line in lines)
 
 
-def _is_time(value: object) -> bool:
-    return is_number(value) and value > 0
-
-
-def _machine_and_date(path: Path, context: Mapping[str, Any]) -> tuple[str, str, int, str]:
-    """Device, architecture, threads and date. BadInputError where the file does not tell them, or
-    is of a debug build."""
-    device, threads = context.get("device") or {}, context.get("threads")
-    if context.get("library_build_type") == "debug":
-        raise bad_file(path, "is of a debug build, whose times mean nothing", MEASURE_AGAIN)
-    if not device.get("name") or type(threads) is not int:
-        what = "its context names no device or no threads, so it belongs to no machine's series"
-        raise bad_file(path, what, MEASURE_AGAIN)
-    text = str(context.get("date", ""))
-    try:
-        # Python 3.10 does not read the Z
-        at = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError as error:
-        raise bad_file(path, f"date '{text}' is no ISO 8601 time", MEASURE_AGAIN) from error
-    return str(device["name"]), str(device.get("architecture") or ""), threads, _utc(at)
-
-
 def result_of(path: Path) -> Json:
-    """What is kept of a result file. BadInputError for what is no result of the suite."""
+    """What is kept of a result file. BadInputError for what is no result of the suite, is of a
+    debug build, or does not tell its machine and date."""
     run = read_stored(path)
+    context, device = run.context, run.context.get("device") or {}
     if run.configuration:
         raise bad_file(path, "is of tiny_llama_train", "name a result file of tiny_llama_bench")
-    device, architecture, threads, date = _machine_and_date(path, run.context)
-    commit = str(run.context.get("git_commit") or "")
+    if context.get("library_build_type") == "debug":
+        raise bad_file(path, "is of a debug build, whose times mean nothing", MEASURE_AGAIN)
+    if not device.get("name") or type(context.get("threads")) is not int:
+        what = "its context names no device or no threads, so it belongs to no machine's series"
+        raise bad_file(path, what, MEASURE_AGAIN)
+    date = str(context.get("date", ""))
+    try:
+        # Python 3.10 does not read the Z
+        at = datetime.datetime.fromisoformat(date.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise bad_file(path, f"date '{date}' is no ISO 8601 time", MEASURE_AGAIN) from error
+
+    def text(of: Mapping[str, Any], key: str) -> str:
+        return str(of.get(key) or "")
+
+    commit = text(context, "git_commit")
     return {
         "file": str(path),
         "digest": run.digest,
-        "device": device,
-        "architecture": architecture,
-        "threads": threads,
+        "device": text(device, "name"),
+        "architecture": text(device, "architecture"),
+        "threads": context["threads"],
         "commit": commit,
-        "dirty": bool(run.context.get("git_dirty")),
+        "dirty": bool(context.get("git_dirty")),
         "commit_time": commit_time(commit),
-        "date": date,
+        "date": _utc(at),
         "added": _utc(datetime.datetime.now(datetime.timezone.utc)),
-        "libtorch": str(run.context.get("torch_version") or ""),
-        "host": str(run.context.get("host_name") or ""),
+        "libtorch": text(context, "torch_version"),
+        "host": text(context, "host_name"),
         "cases": {n: case.seconds for n, case in run.cases.items() if case.seconds is not None},
     }
 
@@ -422,8 +418,9 @@ def page_of(series: Sequence[Json]) -> str:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The subcommands add, show, changes and page."""
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
+    parser = script_parser("compare history", __doc__, "")
     commands = parser.add_subparsers(dest="command", required=True, metavar="add|show|changes|page")
     add = commands.add_parser("add", help="add result files to the history")
     add.add_argument("files", nargs="+", type=Path, metavar="FILE")
@@ -442,6 +439,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for command in (changes, page):
         smaller = "smaller changes are left out (default: %(default)s)"
         command.add_argument("--margin", type=fraction, default=MARGIN, help=smaller)
+    return parser.parse_args(arguments)
 
 
 def _chosen(options: argparse.Namespace) -> list[Json]:
@@ -462,13 +460,6 @@ def _chosen(options: argparse.Namespace) -> list[Json]:
     return found
 
 
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/compare history", description=__doc__)
-    add_options(parser)
-    return parser.parse_args(arguments)
-
-
 def main(arguments: Sequence[str]) -> int:
     """`arguments`: what follows `history`. The exit status: 0, 2 or 130."""
     options = parse_options(arguments)
@@ -482,13 +473,7 @@ def main(arguments: Sequence[str]) -> int:
         one["segments"] = segments_of(one["points"], options.margin)
     if options.command == "changes":
         print(changes_text(series))
-        return 0
-    try:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output, page_of(series))
-    except OSError as error:
-        raise BadInputError(
-            f"--output {options.output}: cannot be written: {error.strerror}; name a file that can"
-        ) from error
-    print(options.output)
+    else:
+        write_output(options.output, {options.output: page_of(series)})
+        print(options.output)
     return 0

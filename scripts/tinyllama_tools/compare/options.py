@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.core.options import positive
+from tinyllama_tools.core.options import positive, script_parser
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
 
@@ -87,8 +87,9 @@ def variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def run_parser(description: str = "") -> argparse.ArgumentParser:
     """Of scripts/compare run."""
+    parser = script_parser("compare run", description, "")
     add = parser.add_argument_group("sides").add_argument
     for side in ("base", "new"):
         built = "build folder, tiny_llama_bench, or a git commit, which is built in a worktree"
@@ -132,6 +133,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--verify", choices=("before", "off"), default="before", help=verify)
 
     add_common_options(parser)
+    return parser
 
 
 def _is_default_family(options: argparse.Namespace) -> bool:
@@ -179,6 +181,4 @@ def is_chosen(name: str, options: argparse.Namespace) -> bool:
 
 def run_settings(options: Sequence[str]) -> argparse.Namespace:
     """Options of `compare run` without its sides. A bad one ends the program with status 2."""
-    parser = argparse.ArgumentParser(prog="scripts/compare run", allow_abbrev=False)
-    add_options(parser)
-    return parser.parse_args(["--base", "", "--new", "", *options])
+    return run_parser().parse_args(["--base", "", "--new", "", *options])

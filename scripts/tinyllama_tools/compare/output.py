@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     context_value,
 )
-from tinyllama_tools.core.app import BadInputError, write_whole
+from tinyllama_tools.core.app import BadInputError, Json, write_whole
 from tinyllama_tools.core.text import (
     NOT_MEASURED,
     cell,
@@ -281,7 +281,7 @@ def page_of(comparison: Comparison) -> str:
     )
 
 
-def _plain_values(value: Any) -> Any:  # noqa: ANN401
+def _plain_values(value: object) -> Json:
     """A dataclass as an object; JSON knows no infinity, so an end that is not there is null."""
     return {
         key: None if isinstance(inner, float) and not math.isfinite(inner) else inner
@@ -307,20 +307,23 @@ def json_of(comparison: Comparison) -> str:
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}
 
 
-def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
-    """Writes comparison.json, .md and .html, each whole or not at all; the folder is made.
-
-    BadInputError where it cannot be written.
-    """
-    texts = {folder / f"comparison.{form}": made(comparison) for form, made in FILES.items()}
+def write_output(named: Path, texts: Mapping[Path, str]) -> None:
+    """Each file whole or not at all; folders are made. BadInputError where one cannot be written;
+    `named`: by --output."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
     except OSError as error:
         raise BadInputError(
-            f"--output {folder}: cannot be written: {error.strerror}; name a folder that can"
+            f"--output {named}: cannot be written: {error.strerror}; name one that can"
         ) from error
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
+    """comparison.json, .md and .html; see write_output()."""
+    texts = {folder / f"comparison.{form}": made(comparison) for form, made in FILES.items()}
+    write_output(folder, texts)
     return tuple(texts)
 
 

@@ -49,14 +49,13 @@ from tinyllama_tools.compare.comparison import (
     compared_case,
     context_differences,
     exit_status,
-    layers_by_size,
     outcome_without_times,
     value_differences,
 )
-from tinyllama_tools.compare.options import MOST_OVERRUN, add_options
+from tinyllama_tools.compare.options import MOST_OVERRUN, run_parser
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.compare.sides import WAITING
-from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
+from tinyllama_tools.core.app import PROBLEM_SIZES, BadInputError, Json, read_json, run_folder
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import SideState
@@ -224,45 +223,28 @@ def _cases(cases: Collection[str]) -> str:
     return "1 case" if len(cases) == 1 else f"{len(cases)} cases"
 
 
-def option_warnings(options: argparse.Namespace) -> Iterator[str]:
-    """Known before anything ran: of the environment of each side, and of proofs left out."""
-    added = {BASE: dict(options.environment_base), NEW: dict(options.environment_new)}
-    sides = {side: {**os.environ, **variables} for side, variables in added.items()}
-    names = dict.fromkeys(chain(*added.values()))
-    yield from value_differences(names, *([seen] for seen in sides.values()), "environment ")
+def warnings_of(run: SequentialRun, sides: Sides, options: argparse.Namespace) -> Iterator[str]:
+    """Of how it ended, and of what differs beside the code; the gravest first."""
+    if run.refusal:
+        yield run.refusal
+    elif not run.ended:
+        yield f"interrupted after {run.blocks} blocks: judged at the looks that were reached"
+    added = [dict(options.environment_base), dict(options.environment_new)]
+    seen = [{**os.environ, **variables} for variables in added]
+    yield from value_differences(dict.fromkeys(chain(*added)), seen[:1], seen[1:], "environment ")
     for name in WAITING:
-        values = [seen[name] for seen in sides.values() if name in seen]
-        if values:
+        if values := [own[name] for own in seen if name in own]:
             yield (
                 f"{name}={values[0]} decides how OpenMP's workers wait: those of the side that is "
                 "not timed may keep processors busy; unset it to let them sleep after a millisecond"
             )
     if options.verify == "off":
         yield "--verify off: results were not compared with the float64 baseline"
-
-
-def run_warnings(run: SequentialRun, sides: Sides, options: argparse.Namespace) -> Iterator[str]:
-    """Of how it ended, of failures, and of what differs beside the code; the gravest first."""
-    if run.refusal:
-        yield run.refusal
-    elif not run.ended:
-        yield f"interrupted after {run.blocks} blocks: judged at the looks that were reached"
-    records = run.cases.values()
-    unproven = [r.name for r in records if r.state(BASE).failed and r.state(NEW).is_measured]
-    if unproven:
-        yield (
-            f"{_cases(unproven)} failed in the base, so nothing shows that the new is no slower "
-            f"there: {', '.join(unproven)}"
-        )
-    yield from option_warnings(options)
     yield from context_differences(*([sides.header[f"{side}_context"]] for side in SIDES))
-    late = [record.name for record in records if record.closed == BUDGET_USED]
-    if late:
-        yield f"{_cases(late)} left open: the budget does not reach to their next look"
 
 
 def _compared(
-    record: CaseRecord, run: SequentialRun, design: Design, attribution: Attribution | None
+    record: CaseRecord, run: SequentialRun, design: Design, parts: Mapping[str, Attribution]
 ) -> ComparedCase:
     blocks, name = record.blocks, record.name
     sides = []
@@ -298,7 +280,7 @@ def _compared(
         judgement,
         seconds_needed=seconds_needed,
         note="; ".join(notes),
-        attribution=attribution,
+        attribution=parts.get(name) if judgement.outcome in CHANGED else None,
     )
 
 
@@ -308,9 +290,11 @@ def comparison_of(
     """What a run found, as all outputs read it."""
     parts: Mapping[str, Attribution] = {}
     if any(found and found.outcome in CHANGED for found in run.judgements.values()):
-        layers = layers_by_size(options.problem_sizes or PROBLEM_SIZES)
-        parts = attributions({n: r.blocks for n, r in run.cases.items() if r.blocks}, layers)
-    cases = [_compared(record, run, design, parts.get(name)) for name, record in run.cases.items()]
+        # both sides have read this file
+        sizes, _ = read_json(options.problem_sizes or PROBLEM_SIZES)
+        layers = {name: size["n_layers"] for name, size in sizes.items()}
+        parts = attributions({n: r.blocks for n, r in run.cases.items()}, layers)
+    cases = [_compared(record, run, design, parts) for record in run.cases.values()]
     measured, absent = SideState(is_measured=True), SideState()
     for side, states in ((BASE, (measured, absent)), (NEW, (absent, measured))):
         outcome, note = outcome_without_times(*states) or (Outcome.NO_VERDICT, "")
@@ -324,7 +308,7 @@ def comparison_of(
         cases=allowed,
         alpha=design.alpha,
         margin=design.margin,
-        warnings=tuple(run_warnings(run, sides, options)),
+        warnings=tuple(warnings_of(run, sides, options)),
         design={
             "cases": design.cases,
             "looks": list(design.looks),
@@ -341,8 +325,15 @@ def comparison_of(
     )
 
 
-def _run(options: argparse.Namespace) -> int:
-    progress = Progress()
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
+    return run_parser(__doc__).parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
+    could not answer; KeyboardInterrupt where it was interrupted, after all was written."""
+    options, progress = parse_options(arguments), Progress()
     folder = options.output or run_folder("compare")
     recording = folder / "blocks.jsonl"
     # before anything is built
@@ -364,21 +355,15 @@ def _run(options: argparse.Namespace) -> int:
             run.judge()
     progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
     comparison = comparison_of(run, design, sides, options)
-    unwritten: BadInputError | None = None
     try:
         for path in write_comparison(comparison, folder):
             progress.line(str(path))
-    except BadInputError as error:
-        unwritten = error
-    # What was found is known even where the folder takes no more, and is so where nobody reads on.
-    with contextlib.suppress(BrokenPipeError):
-        print_comparison(comparison, options.format)
+    finally:
+        # What was found is known even where the folder takes no more, and where nobody reads on.
+        with contextlib.suppress(BrokenPipeError):
+            print_comparison(comparison, options.format)
     if isinstance(stopped, KeyboardInterrupt):
-        if unwritten:
-            progress.line(f"scripts/compare: {unwritten}")
-        return INTERRUPTED
-    if unwritten:
-        raise unwritten
+        raise stopped
     if stopped:
         raise BadInputError(f"ended after {run.blocks} blocks: {stopped}") from stopped
     # a regression that is known already is one, whatever else could not be found out
@@ -390,21 +375,3 @@ def _run(options: argparse.Namespace) -> int:
         reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
         raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
     return comparison.exit_status
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/compare run",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser)
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
-    could not answer."""
-    return _run(parse_options(arguments))

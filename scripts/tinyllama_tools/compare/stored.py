@@ -33,6 +33,7 @@ from tinyllama_tools.compare.comparison import (
 from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError, bad_file
+from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
@@ -238,8 +239,13 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The files, --filter, and what every comparison takes."""
+EPILOG = """Google Benchmark's own compare.py reads the files as well:
+  python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json"""
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
+    parser = script_parser("compare", __doc__, EPILOG)
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
     for side in ("base", "new"):
@@ -247,19 +253,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     wanted = "compare only cases whose name has a match"
     add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
     add_common_options(parser)
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/compare",
-        description=__doc__,
-        epilog="Google Benchmark's own compare.py reads the files as well:\n  "
-        "python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser)
     return parser.parse_args(arguments)
 
 
