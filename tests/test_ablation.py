@@ -13,8 +13,8 @@ import pytest
 
 import tools
 from fake_suite_program import POINT, FakeProgram
-from tinyllama_tools.commands import ablation
 from tinyllama_tools.commands.ablation import ablation_page
+from tinyllama_tools.data import programs
 from tinyllama_tools.models.ablations import SWITCHES, Cell, Study, ratio_text, read_study
 
 MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128"]
@@ -23,7 +23,7 @@ MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128"]
 def run(program: FakeProgram, folder: Path, *arguments: str, status: int = 0) -> Study:
     """What the command leaves in the folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ablation, "SuiteProgram", lambda *_: program)
+        patch.setattr(programs, "SuiteProgram", lambda *_: program)
         assert tools.ablation(["--turns=6", *arguments, f"--output={folder}"]) == status
     return read_study(folder / "ablation.json")
 
@@ -139,12 +139,12 @@ def test_a_program_that_is_absent_or_refuses_its_options_leaves_nothing(
 ) -> None:
     program, options = FakeProgram(), [f"--output={tmp_path / 'none'}"]
     program.refusal = "tiny_llama_bench: device 'cuda:9': no such device"
-    real = ablation.SuiteProgram
+    real = programs.SuiteProgram
     for made, words in (
         (lambda given: real(given, tmp_path / "absent"), "absent cannot be started"),
         (lambda *_: program, program.refusal),
     ):
-        monkeypatch.setattr(ablation, "SuiteProgram", made)
+        monkeypatch.setattr(programs, "SuiteProgram", made)
         assert tools.ablation(options) == 2
         assert words in capsys.readouterr().err
     assert program.calls == [] and not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oracle_packages import require_oracle_packages
+from tools import require_oracle_packages
 
 require_oracle_packages()
 

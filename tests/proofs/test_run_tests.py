@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from oracle_packages import require_oracle_packages
 from tinyllama_tools.proofs import run_tests
 from tinyllama_tools.proofs.run_tests import (
     GTEST_REPORT,
@@ -21,6 +20,7 @@ from tinyllama_tools.proofs.run_tests import (
     Program,
     run_program,
 )
+from tools import require_oracle_packages
 
 require_oracle_packages()
 

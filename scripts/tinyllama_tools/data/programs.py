@@ -159,6 +159,17 @@ class SuiteProgram:
         return json.loads(out.read_text(encoding="utf-8"))
 
 
+def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> SuiteProgram:
+    """For full steps of these variants there. SuiteError where the program is absent, or refuses
+    them: it alone knows every variant."""
+    options = (f"--threads={threads}",) if threads else ()
+    program = SuiteProgram((f"--device={device}", *options))
+    asked = [f"--components={STEP}", f"--variants={','.join(variants)}"]
+    if refusal := program.list_cases(asked)[1]:
+        raise SuiteError(refusal)
+    return program
+
+
 TRAINING_PROGRAM = PROJECT / "build/benchmarks/tiny_llama_train"
 # With one of these, files go to --profile-dir; without, to --output-dir.
 PROFILER_FLAGS = frozenset(

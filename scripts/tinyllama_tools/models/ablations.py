@@ -289,25 +289,6 @@ class Evidence:
         return max(found, key=lambda one: one[1].median, default=None)
 
 
-def evidence_at(file: Path, point: Point, variant: str = BASELINE) -> Evidence:
-    """The speedups of an ablation's result at a point; BadInputError where it has none for a run of
-    that variant there."""
-    study = read_study(file)
-    speedups = {
-        cell.row: ratio
-        for cell in study.cells_at(point)
-        if cell.row != BASELINE and not cell.row.startswith(WITHOUT) and cell.can_run
-        if (ratio := study.ratio(cell))
-    }
-    if not speedups:
-        reason = f"has no turn at {point.title}; profile a shape that it measured"
-        raise BadInputError(f"{file}: {reason}")
-    if variant != BASELINE:
-        reason = f"its speedups are over {BASELINE}, not {variant}"
-        raise BadInputError(f"{file}: {reason}; profile {BASELINE}")
-    return Evidence(file, study, point, speedups)
-
-
 def _machine(context: Json) -> tuple[object, ...]:
     device = context.get("device", {})
     # a CPU's speed is that of the threads it was given
@@ -317,18 +298,30 @@ def _machine(context: Json) -> tuple[object, ...]:
 
 def read_evidence(file: Path, summary: Json) -> Evidence:
     """The speedups in an ablation's result; BadInputError where it has none for this profile."""
-    of = summary["configuration"]
+    study, of = read_study(file), summary["configuration"]
     # the case of the suite that does what the profiled program did
-    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
-    found = evidence_at(file, point, of["variant"])
+    point, variant = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"]), of["variant"]
+    speedups = {
+        cell.row: ratio
+        for cell in study.cells_at(point)
+        if cell.row != BASELINE and not cell.row.startswith(WITHOUT) and cell.can_run
+        if (ratio := study.ratio(cell))
+    }
     ours = (*_machine(summary["context"]), of.get("gradient_accumulation_steps", 1))
-    wanted = (*_machine(found.study.context), 1)
-    if ours != wanted:
-        raise BadInputError(
-            f"{file}: device, threads and micro-batches are {wanted}, those of the profile "
-            f"{ours}; run scripts/ablation here"
+    wanted = (*_machine(study.context), 1)
+    problem = ""
+    if not speedups:
+        problem = f"has no turn at {point.title}; profile a shape that it measured"
+    elif variant != BASELINE:
+        problem = f"its speedups are over {BASELINE}, not {variant}; profile {BASELINE}"
+    elif ours != wanted:
+        problem = (
+            f"device, threads and micro-batches are {wanted}, those of the profile {ours}; run "
+            "scripts/ablation here"
         )
-    return found
+    if problem:
+        raise BadInputError(f"{file}: {problem}")
+    return Evidence(file, study, point, speedups)
 
 
 def find_evidence(summary: Json, results: Path = RESULTS) -> Evidence | None:
