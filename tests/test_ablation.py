@@ -16,7 +16,7 @@ import tools
 from fake_suite_program import POINT, FakeProgram
 from tinyllama_tools.commands.ablation import ablation_page
 from tinyllama_tools.data import programs
-from tinyllama_tools.models.ablations import SWITCHES, Cell, Study, ratio_text, read_study
+from tinyllama_tools.models.ablations import OPTIMIZED, SWITCHES, Cell, Study, read_study
 
 MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128"]
 
@@ -218,48 +218,32 @@ def test_skipped_wrong_and_crashed_stay_with_their_reason(tmp_path: Path) -> Non
 DRIFT = [1.0, 1.3, 0.8, 1.1, 1.6, 0.9, 1.2]
 
 
-def study(**times: list[float]) -> Study:
-    meta = dict.fromkeys(("date", "turns", "turns_done", "steps", "took", "command"), "1")
-    made = Study(meta)
-    for row, seconds in times.items():
-        made.add(Cell(row, POINT, row, turns=dict(enumerate(seconds))))
-    return made
-
-
 def scaled(*factors: float) -> list[float]:
     """The drifting times, each times its factor; of one factor, all."""
     return [t * f for t, f in zip(DRIFT, factors * (7 // len(factors)), strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("qkv", "text"),
+    ("qkv", "optimized", "text", "slower"),
     [
-        (scaled(0.8), "1.25 (1.25 to 1.25)"),
-        (scaled(1, 0.9, 1.1, 1.05, 0.95, 1, 1.2), "~ 1.00 (0.83 to 1.11)"),
+        (scaled(0.8), scaled(0.88), "1.25 (1.25 to 1.25)", ["qkv"]),
+        (scaled(1, 0.9, 1.1, 1.05, 0.95, 1, 1.2), DRIFT, "~ 1.00 (0.83 to 1.11)", []),
         # too few turns show nothing
-        ([0.5, 0.65], "~ 2.00 (2.00 to 2.00 at 50 %)"),
-        ([0.5], "~ 2.00"),
-        ([], "-"),
+        ([0.5, 0.65], [0.6, 0.7], "~ 2.00 (2.00 to 2.00 at 50 %)", []),
+        ([0.5], [0.6], "~ 2.00", []),
+        ([], [], "-", []),
     ],
 )
-def test_ratios_are_of_the_same_turn(qkv: list[float], text: str) -> None:
-    made = study(baseline=DRIFT, qkv=qkv)
-    assert ratio_text(made.ratio(made.get("qkv", POINT))) == text
-
-
-@pytest.mark.parametrize(
-    ("optimized", "qkv", "slower"),
-    [
-        (DRIFT, scaled(1.1, 0.9, 1, 1, 1, 1.1, 0.9), 0),
-        (DRIFT, scaled(1 / 1.1), 1),
-        # too few turns
-        ([1.0] * 3, [0.9] * 3, 0),
-    ],
-)
-def test_where_optimized_is_not_the_fastest(
-    optimized: list[float], qkv: list[float], slower: int
+def test_ratios_are_of_the_same_turn_and_say_where_optimized_is_slower(
+    qkv: list[float], optimized: list[float], text: str, slower: list[str]
 ) -> None:
-    page = ablation_page(study(baseline=[2.0] * 7, qkv=qkv, fused=[0.1] * 7, optimized=optimized))
-    assert f"2 comparisons,\n{slower} of which" in page and "Closest: qkv" in page
+    made = Study(dict.fromkeys(("date", "turns", "turns_done", "steps", "took", "command"), "1"))
+    for row, times in (("baseline", DRIFT), ("qkv", qkv), ("fused", [0.1]), (OPTIMIZED, optimized)):
+        made.add(Cell(row, POINT, row, turns=dict(enumerate(times))))
+    page = ablation_page(made)
+    assert rows_of(page)[1]["ratio"] == text
+    compared = 2 if optimized else 0
+    assert f"{compared} comparisons,\n{len(slower)} of which" in page
     found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) .*$", page, re.MULTILINE)
-    assert found == ["qkv"] * slower
+    assert found == slower
+    assert ("Closest: " in page) == bool(optimized)
