@@ -20,14 +20,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tinyllama_tools.proofs import golden
-from tinyllama_tools.proofs.flops import DIMENSIONS, ComponentCounter
 from tinyllama_tools.proofs.golden import (
     CURVES,
+    DIMENSIONS,
     F32_FILE,
     F64_FILE,
     GOLDEN_CASES,
     GOLDEN_FOLDER,
     WEIGHTS_FILE,
+    ComponentCounter,
     check_oracle,
 )
 from tinyllama_tools.proofs.oracle import Proof, build_model, tensor_error
