@@ -25,6 +25,7 @@ from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.data.names import STEP, TIMED_BY, CaseName, StoredRun, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 from tinyllama_tools.data.results import ITERATION, read_rows
+from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
 
@@ -266,29 +267,6 @@ class CaseCost:
 
 
 NUMBERS = tuple(field.name for field in fields(CaseCost) if field.type == "int")
-# a number is one that a float can hold (core/app.py)
-_WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}
-_COST = {
-    "type": "object",
-    "required": ["name", "fits", *NUMBERS],
-    "properties": {
-        # component/pass/variant/size/dtype/batch:B/seq:S
-        "name": {"type": "string", "pattern": r"^([^/]+/){5}batch:\d+/seq:\d+$"},
-        "fits": {"type": "boolean"},
-        "reason": {"type": "string"},
-        **dict.fromkeys(NUMBERS, _WHOLE),
-    },
-}
-_ANSWER = {
-    "type": "object",
-    "required": ["cases", "memory_budget_bytes"],
-    "properties": {
-        "memory_budget_bytes": _WHOLE,
-        "device": {"type": "object"},
-        "git_commit": {"type": "string"},
-        "cases": {"type": "array", "minItems": 1, "items": _COST},
-    },
-}
 DRY_RUN = ("--dry-run", "--benchmark_format=json")
 
 
@@ -297,7 +275,7 @@ def read_case_costs(
 ) -> list[CaseCost]:
     """Of the JSON of --dry-run; `error` names the source, the case, the key and the value that is
     wrong."""
-    if problem := schema_problem(document, _ANSWER):
+    if problem := schema_problem(document, SCHEMAS["costs"]):
         raise error(f"{source}: {problem}; ask anew: tiny_llama_bench {' '.join(DRY_RUN)}")
     return [
         CaseCost(

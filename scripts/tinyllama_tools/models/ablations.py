@@ -25,6 +25,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
 from tinyllama_tools.data.names import BASELINE, CaseName, full_step
+from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # In the order of a variant's name; what the workshop expects, empty where it says nothing.
@@ -209,7 +210,6 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 
 RESULT = "ablation.json"
-FORMAT_VERSION = 1
 
 
 def result_text(study: Study) -> str:
@@ -219,7 +219,7 @@ def result_text(study: Study) -> str:
         for cell in study.cells.values()
     ]
     document = {
-        "format_version": FORMAT_VERSION,
+        "format_version": 1,
         "meta": study.meta,
         "context": study.context,
         "main": cells,
@@ -228,40 +228,10 @@ def result_text(study: Study) -> str:
     return compact_json(document, ("main",))
 
 
-_TEXT = {"type": "string"}
-_COUNT = {"type": "integer", "minimum": 1}
-_POINT = {"size": _TEXT, "dtype": _TEXT, "batch": _COUNT, "seq": _COUNT}
-_ONLY = {"type": "object", "additionalProperties": False}
-_CELL = {
-    **dict.fromkeys(("row", "variant", "label", "reason", "failure", "above_peak"), _TEXT),
-    "point": _ONLY | {"properties": _POINT, "required": list(_POINT)},
-    "counters": {"type": "object", "additionalProperties": {"type": "number"}},
-    # its number, and seconds of a step
-    "turns": {
-        "type": "array",
-        "items": {
-            **{"type": "array", "minItems": 2, "maxItems": 2},
-            "prefixItems": [{"type": "integer"}, {"type": "number", "exclusiveMinimum": 0}],
-        },
-    },
-}
-_CELLS = _ONLY | {"properties": _CELL, "required": ["row", "point", "turns"]}
-_STUDY = {
-    "required": ["format_version", "meta", "context", "main", "notes"],
-    "properties": {
-        "format_version": {"const": FORMAT_VERSION},
-        "meta": {"type": "object"},
-        "context": {"type": "object", "properties": {"device": {"type": "object"}}},
-        "main": {"type": "array", "items": _CELLS},
-        "notes": {"type": "array", "items": _TEXT},
-    },
-}
-
-
 def read_study(path: Path) -> Study:
     """The result of a file; BadInputError where it is none."""
     found, _ = read_json(path)
-    if problem := schema_problem(found, _STUDY):
+    if problem := schema_problem(found, SCHEMAS["ablation"]):
         raise BadInputError(f"{path}: no result of scripts/ablation: {problem}")
     study = Study(found["meta"], found["context"], notes=found["notes"])
     with made_by("scripts/ablation", path):
