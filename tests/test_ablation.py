@@ -1,4 +1,5 @@
-"""scripts/ablation: what it measures of a fake program, its ratios, page and files."""
+"""scripts/ablation: what it measures of a fake program, its ratios, page and files; and what it and
+scripts/peers refuse."""
 
 from __future__ import annotations
 
@@ -6,16 +7,16 @@ import json
 import re
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import tools
 from fake_suite_program import POINT, FakeProgram
-from tinyllama_tools.commands import ablation
 from tinyllama_tools.commands.ablation import ablation_page
-from tinyllama_tools.models.ablations import SWITCHES, Cell, Study, ratio_text, read_study
+from tinyllama_tools.data import programs
+from tinyllama_tools.models.ablations import OPTIMIZED, SWITCHES, Cell, Study, read_study
 
 MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128"]
 
@@ -23,17 +24,17 @@ MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128"]
 def run(program: FakeProgram, folder: Path, *arguments: str, status: int = 0) -> Study:
     """What the command leaves in the folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ablation, "SuiteProgram", lambda *_: program)
+        patch.setattr(programs, "SuiteProgram", lambda *_: program)
         assert tools.ablation(["--turns=6", *arguments, f"--output={folder}"]) == status
     return read_study(folder / "ablation.json")
 
 
 def rows_of(page: str) -> list[dict[str, str]]:
     """The rows of the tables of all points, by column."""
-    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in page.splitlines() if "|" in line]
-    lines = [[cell.strip() for cell in line] for line in lines if len(line) > 10]
-    heads = [line for line in lines if line[0] == "variant"]
-    return [dict(zip(heads[0], line, strict=True)) for line in lines if line[0][0] not in "-v"]
+    lines = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in page.splitlines() if "|" in line]
+    heads = next(line for line in lines if line[0] == "variant")
+    rows = [line for line in lines if len(line) == len(heads) and line[0][0] not in "-v"]
+    return [dict(zip(heads, line, strict=True)) for line in rows]
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_figures_of_the_page_are_those_of_the_turns(folder: Path) -> None:
     document = json.loads((folder / "ablation.json").read_text())
     page = (folder / "ABLATION.md").read_text()
-    for text in (
-        "| commit | 012345678901 |",
-        "AMD EPYC",
-        "f32 | 200 GFLOP/s",
-        "bf16 | 200 GFLOP/s",
-    ):
+    for text in ("| commit | 012345678901 |", "f32 | 200 GFLOP/s", "bf16 | 200 GFLOP/s"):
         assert text in page
     # what may be published names no folder
     assert "scripts/ablation --turns=6" in page and str(folder.parent) not in page
@@ -105,7 +101,6 @@ def test_tables_are_made_anew_of_a_result_alone(
     text = source.read_text()
     for old, new in (
         ('"main"', '"rows"'),
-        ('"row": "qkv"', '"row": ["qkv"]'),
         ('"batch": 8', '"batch": 0'),
         ('"turns": [[0, ', '"turns": [[0, -'),
         ('"label": ', '"lable": '),
@@ -117,35 +112,38 @@ def test_tables_are_made_anew_of_a_result_alone(
 
 
 @pytest.mark.parametrize(
-    ("option", "words"),
+    ("tool", "option", "words"),
     [
-        ("--switches=qkv,nonsense", ["nonsense", "fused_swiglu"]),
-        ("--points=8by128", ["8by128", "8x128"]),
-        ("--size=huge", ["huge", "tiny"]),
-        ("--turn=3", ["--turn=3"]),
+        (tools.ablation, "--switches=qkv,nonsense", "'nonsense': must be one of qkv, gate_up"),
+        (tools.ablation, "--points=8by128", "'8by128': must be BATCHxSEQ such as 8x128"),
+        (tools.peers, "--seq=1", "--seq '1': must be at least 2"),
+        (tools.peers, "--device=auto", "'auto': must be cpu, cuda[:N] or hip[:N]"),
+        (tools.peers, "--variant=../x", "'../x': must be a name"),
     ],
 )
 def test_bad_options_are_named(
-    option: str, words: list[str], capsys: pytest.CaptureFixture[str]
+    tool: Callable[..., int], option: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        tools.ablation([option])
-    said = capsys.readouterr().err
-    assert all(word in said for word in words), said
+        tool([option])
+    assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("tool", [tools.ablation, tools.peers])
 def test_a_program_that_is_absent_or_refuses_its_options_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tool: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    program, options = FakeProgram(), [f"--output={tmp_path / 'none'}"]
+    program, real = FakeProgram(), programs.SuiteProgram
     program.refusal = "tiny_llama_bench: device 'cuda:9': no such device"
-    real = ablation.SuiteProgram
     for made, words in (
         (lambda given: real(given, tmp_path / "absent"), "absent cannot be started"),
-        (lambda *_: program, program.refusal),
+        (lambda _: program, program.refusal),
     ):
-        monkeypatch.setattr(ablation, "SuiteProgram", made)
-        assert tools.ablation(options) == 2
+        monkeypatch.setattr(programs, "SuiteProgram", made)
+        assert tool([f"--output={tmp_path / 'none'}"]) == 2
         assert words in capsys.readouterr().err
     assert program.calls == [] and not list(tmp_path.iterdir())
 
@@ -164,7 +162,6 @@ def test_smoke_with_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert tools.ablation([*options, f"--output={tmp_path}"]) == 0, capsys.readouterr().err
     found = read_study(tmp_path / "ablation.json")
     (point,) = found.points()
-    assert "qkv" in found.switches_of_optimized(point)
     for row in ("baseline", "qkv", "fused", "optimized", "optimized without qkv"):
         cell = found.get(row, point)
         assert cell.turns, cell.note
@@ -221,50 +218,32 @@ def test_skipped_wrong_and_crashed_stay_with_their_reason(tmp_path: Path) -> Non
 DRIFT = [1.0, 1.3, 0.8, 1.1, 1.6, 0.9, 1.2]
 
 
-def study(**times: list[float]) -> Study:
-    meta = dict.fromkeys(("date", "turns", "turns_done", "steps", "took", "command"), "1")
-    made = Study(meta)
-    for row, seconds in times.items():
-        made.add(Cell(row, POINT, row, turns=dict(enumerate(seconds))))
-    return made
-
-
 def scaled(*factors: float) -> list[float]:
     """The drifting times, each times its factor; of one factor, all."""
     return [t * f for t, f in zip(DRIFT, factors * (7 // len(factors)), strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("qkv", "text"),
+    ("qkv", "optimized", "text", "slower"),
     [
-        (scaled(0.8), "1.25 (1.25 to 1.25)"),
-        (scaled(1, 0.9, 1.1, 1.05, 0.95, 1, 1.2), "~ 1.00 (0.83 to 1.11)"),
+        (scaled(0.8), scaled(0.88), "1.25 (1.25 to 1.25)", ["qkv"]),
+        (scaled(1, 0.9, 1.1, 1.05, 0.95, 1, 1.2), DRIFT, "~ 1.00 (0.83 to 1.11)", []),
         # too few turns show nothing
-        ([0.5, 0.65], "~ 2.00 (2.00 to 2.00 at 50 %)"),
-        ([0.5], "~ 2.00"),
-        ([], "-"),
+        ([0.5, 0.65], [0.6, 0.7], "~ 2.00 (2.00 to 2.00 at 50 %)", []),
+        ([0.5], [0.6], "~ 2.00", []),
+        ([], [], "-", []),
     ],
 )
-def test_ratios_are_of_the_same_turn(qkv: list[float], text: str) -> None:
-    made = study(baseline=DRIFT, qkv=qkv)
-    assert ratio_text(made.ratio(made.get("qkv", POINT))) == text
-
-
-@pytest.mark.parametrize(
-    ("optimized", "qkv", "words"),
-    [
-        (DRIFT, scaled(1.1, 0.9, 1, 1, 1, 1.1, 0.9), "2 comparisons,\n0 of which"),
-        (DRIFT, scaled(1 / 1.1), "2 comparisons,\n1 of which"),
-        # too few turns
-        ([1.0] * 3, [0.9] * 3, "2 comparisons,\n0 of which"),
-        ([], [], "0 comparisons,\n0 of which"),
-    ],
-)
-def test_where_optimized_is_not_the_fastest(
-    optimized: list[float], qkv: list[float], words: str
+def test_ratios_are_of_the_same_turn_and_say_where_optimized_is_slower(
+    qkv: list[float], optimized: list[float], text: str, slower: list[str]
 ) -> None:
-    page = ablation_page(study(baseline=[2.0] * 7, qkv=qkv, fused=[0.1] * 7, optimized=optimized))
-    assert words in page
-    slower = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) .*$", page, re.MULTILINE)
-    assert slower == (["qkv"] if "\n1 of" in words else [])
-    assert ("Closest: qkv" in page) == bool(optimized)
+    made = Study(dict.fromkeys(("date", "turns", "turns_done", "steps", "took", "command"), "1"))
+    for row, times in (("baseline", DRIFT), ("qkv", qkv), ("fused", [0.1]), (OPTIMIZED, optimized)):
+        made.add(Cell(row, POINT, row, turns=dict(enumerate(times))))
+    page = ablation_page(made)
+    assert rows_of(page)[1]["ratio"] == text
+    compared = 2 if optimized else 0
+    assert f"{compared} comparisons,\n{len(slower)} of which" in page
+    found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) .*$", page, re.MULTILINE)
+    assert found == slower
+    assert ("Closest: " in page) == bool(optimized)

@@ -9,31 +9,23 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 import tools
 from fake_suite_program import FakeProgram
-from oracle_packages import require_oracle_packages
 from tinyllama_tools.commands import peers
 from tinyllama_tools.commands.peers import (
     FORMS,
-    CaseRun,
     PeerSide,
-    SideError,
-    SideRun,
-    measure_case,
     parse_options,
-    step_flops,
 )
-from tinyllama_tools.data.names import CaseName, full_step
-from tinyllama_tools.data.programs import SuiteProgram
+from tinyllama_tools.core.app import schema_problem
+from tinyllama_tools.data import programs
+from tinyllama_tools.data.names import full_step
 
-Json = dict[str, Any]
 CASE = full_step("tiny", "f32", 8, 128)
 
 
@@ -47,44 +39,17 @@ def test_cases_are_the_default_grid_or_those_of_the_axes(bench_program: Path) ->
     assert found == [("f32", 8, 64), ("f32", 4, 64), ("bf16", 8, 64), ("bf16", 4, 64)]
     (case,) = parse_options(["--sizes=medium", "--dtypes=f32"]).cases
     assert (case.batch, case.seq) == (16, 512)
-    # as tiny_llama_bench counts them
-    assert step_flops(CASE) == 17678991360
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--sizes=huge", "argument --sizes: size 'huge': must be one of tiny, small"),
-        ("--dtypes=f16", "argument --dtypes: dtype 'f16': must be one of f32, amp_bf16, bf16"),
-        ("--peers=jax", "argument --peers: peer 'jax': must be one of eager, sdpa"),
-        ("--seq=1", "--seq '1': must be at least 2"),
-        ("--device=auto", "argument --device: device 'auto': must be cpu, cuda[:N] or hip[:N]"),
-        ("--variant=../x", "argument --variant: '../x': must be a name"),
-    ],
-)
-def test_bad_option_is_named_with_what_is_allowed(
-    option: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        tools.peers([option])
-    assert f"scripts/peers: error: {message}" in capsys.readouterr().err
-
-
-def can_compile() -> bool:
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    return header.is_file() and shutil.which("g++") is not None
 
 
 SIZE = {"vocab_size": 50, "hidden_dim": 32, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2}
 SIZE |= {"intermediate_dim": 48}
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("eager", "amp_bf16"), ("sdpa", "bf16"), ("compile_tuned", "f32")]
-)
+@pytest.mark.parametrize(("name", "dtype"), [("eager", "amp_bf16"), ("compile_tuned", "f32")])
 def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_oracle_packages()
-    if FORMS[name]["is_compiled"] and not can_compile():
+    tools.require_oracle_packages()
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if FORMS[name]["is_compiled"] and not (header.is_file() and shutil.which("g++")):
         pytest.skip("torch.compile needs g++ and Python.h: install g++ and python3-dev")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(peers, "problem_sizes", lambda: {"tiny": SIZE})
@@ -135,27 +100,12 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
     """What scripts/peers measures, with played peers, into tmp_path."""
     program = FakeProgram()
     program.drift = 0.0
-    monkeypatch.setattr(peers, "SuiteProgram", lambda *_: program)
+    monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
     return program
-
-
-def test_what_is_refused_is_said_before_anything_is_measured(
-    program: FakeProgram,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    program.refusal = "variant 'nonsense': must be baseline"
-    assert tools.peers(["--variant=baseline,nonsense"]) == 2
-    assert program.refusal in capsys.readouterr().err
-    monkeypatch.setattr(peers, "SuiteProgram", partial(SuiteProgram, program=tmp_path / "absent"))
-    assert tools.peers([]) == 2
-    assert "absent cannot be started" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa"]
@@ -165,19 +115,17 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     program: FakeProgram, tmp_path: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.crashes.add("qkv")
-    schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
     assert tools.peers([*AXES, "--variant=baseline,optimized,qkv"]) == 1
     (folder,) = tmp_path.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
-    validator = Draft202012Validator(schema)
-    assert [error.message for error in validator.iter_errors(document)] == []
+    assert schema_problem(document, project_root / "results/schema.json") == ""
     entries, about = document["benchmarks"], document["context"]["peers"]
     names = {entry["run_name"].removesuffix("/manual_time") for entry in entries}
     assert len(names) == 2 * 2 * 2 * 5  # sizes, dtypes, sequences, sides
     sdpa = [e for e in entries if e["name"] == str(CASE).replace("baseline", "peer:sdpa")]
     assert len(sdpa) == 6 * 3
     assert (sdpa[0]["samples_per_second"], sdpa[0]["tokens_per_second"]) == (80.0, 10240.0)
-    assert sdpa[0]["TFLOPS"] == pytest.approx(0.1767899136)
+    assert sdpa[0]["TFLOPS"] == pytest.approx(0.1)
     ratios = {(r["case"], r["peer"]): r for r in about["ratios"]}
     ratio = ratios[str(CASE), "peer:eager"]
     assert (ratio["median"], ratio["turns"]) == (pytest.approx(2.0), 6)
@@ -190,7 +138,6 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
         "f32 | 8 | 128 | optimized | 50 | | | | |",
         "f32 | 8 | 128 | qkv | failed | | | | tiny_llama_bench was ended by signal SIGSEGV",
         "f32 | 8 | 128 | peer:eager | 200 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) | | |",
-        "f32 | 8 | 128 | peer:sdpa | 100 | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | | |",
         "bf16 | 8 | 128 | peer:sdpa | skipped | | | | a step took 60.0 s, more than --max-seconds",
     ):
         assert f"| tiny | {row}" in page
@@ -199,54 +146,35 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc |" in page
 
 
-@pytest.mark.usefixtures("program")
-def test_a_peer_that_dies_is_started_anew_with_its_threads_and_its_malloc(tmp_path: Path) -> None:
-    options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128", "--variant=baseline"]
-    assert tools.peers([*options, "--peers=eager,compile_tuned", f"--output={tmp_path}"]) == 1
+def test_turns_rotate_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
+    program: FakeProgram, tmp_path: Path
+) -> None:
+    program.crashes, program.crashes_after = {"optimized"}, 19
+    # of 1.5 s in six turns, a step of 0.1 s gets two a turn
+    options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128"]
+    options += ["--peers=eager,compile_tuned", "--max-seconds-per-case=1.5"]
+    assert tools.peers([*options, f"--output={tmp_path}"]) == 1
+    timed = [f"{names[0][0]}{steps}" for names, steps, verify in program.calls[1:] if not verify]
+    # without the peers, which died of the first case; then between them, until one crashed
+    assert timed[:12] == ["b2", "o3", "o3", "b2"] * 3
+    assert timed[12:] == ["b2", "o3", "o3", "b2", "b2", "b2", "b2", "b2"]
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
-    entries = [e for e in document["benchmarks"] if "error_message" in e]
-    stopped = {entry["name"]: entry["error_message"] for entry in entries}
+    entries, about = document["benchmarks"], document["context"]["peers"]
     died = "its process ended with 7: last words"
-    names = [str(full_step("tiny", "f32", 8, 64, f"peer:{n}")) for n in ("eager", "compile_tuned")]
-    assert list(stopped) == names
-    assert all(reason.endswith(died) for reason in stopped.values())
-    peers = document["context"]["peers"]
-    assert {row["case"] for row in peers["ratios"]} == {str(CASE)}
-    found = [form["measured"]["environment"] for form in peers["forms"].values()]
+    crashed = "tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC\n0 cases"
+    first = [str(replace(CASE, variant=name, seq=64)) for name in about["forms"]]
+    assert {e["name"]: e["error_message"] for e in entries if "error_message" in e} == {
+        **{name: f"{name.split('/')[2]}: {died}" for name in first},
+        str(replace(CASE, variant="optimized")): crashed,
+    }
+    names = [entry["name"] for entry in entries]
+    assert names.count(str(replace(CASE, variant="optimized"))) == 1
+    assert names.count(str(replace(CASE, variant="peer:eager"))) == 6
+    assert {row["case"] for row in about["ratios"]} == {str(CASE)}
+    # who died was started anew, with its threads and its malloc
+    found = [form["measured"]["environment"] for form in about["forms"].values()]
     assert [of["MALLOC_TRIM_THRESHOLD_"] for of in found] == [None, str(2**33)]
     assert {of["OMP_PROC_BIND"] for of in found} == {"true"}
-
-
-class CallingSide:
-    """Says in `calls` what it is asked for; fails in the turn that is named."""
-
-    def __init__(self, variant: str, calls: list[str], seconds: float) -> None:
-        self.variant, self._calls, self._seconds = variant, calls, seconds
-
-    def get_ready(self, _: CaseName) -> float:
-        self._calls.append(f"{self.variant} gets ready")
-        return self._seconds
-
-    def time(self, _: CaseName, steps: int) -> list[Json]:
-        self._calls.append(f"{self.variant}{steps}")
-        if self._calls.count(f"{self.variant}{steps}") == 3 and self.variant == "c":
-            raise SideError("c: no")
-        return [{"real_time": 1e3 * self._seconds, "time_unit": "ms"}] * steps
-
-
-def test_turns_rotate_and_slow_steps_are_fewer() -> None:
-    calls: list[str] = []
-    sides = [CallingSide(*side, calls, s) for *side, s in (("a", 0.1), ("b", 0.9), ("c", 9.0))]
-    result = CaseRun(CASE, {side.variant: SideRun() for side in sides})
-    # 10 s for 4 turns of 4 steps
-    measure_case(result, sides, 4, 4, 10.0)
-    ready, turns = calls[:3], calls[3:]
-    assert ready == [f"{name} gets ready" for name in "abc"]
-    assert " ".join(turns) == "a4 b2 c1 b2 c1 a4 c1 a4 b2 b2 a4"
-    assert [len(turn) for turn in result.sides["a"].turns] == [4] * 4
-    assert result.ratio("b", "a").median == pytest.approx(9)
-    # no times beside the reason
-    assert result.sides["c"] == SideRun(stopped={"error_occurred": True, "error_message": "c: no"})
 
 
 def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(

@@ -1,10 +1,13 @@
-"""The commands of tinyllama_tools as their scripts start them, with their exit statuses."""
+"""The commands of tinyllama_tools as their scripts start them, with their exit statuses; and the
+packages that tests of the oracle need."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from built_programs import give_up
 from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.commands import ablation as ablation_command
 from tinyllama_tools.commands import exercise as exercise_command
@@ -35,3 +38,16 @@ profile = _tool("profile", profile_command.main)
 report = _tool("report", report_command.main)
 scaling = _tool("scaling", scaling_command.main)
 study = _tool("study", study_command.main)
+
+
+def require_oracle_packages() -> None:
+    """Skips the calling module where one is absent, with a reason that says how to get it."""
+    for package in ("torch", "transformers", "safetensors"):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            give_up(
+                f"{package} is not in this Python ({error}): run scripts/test, or beside your own "
+                "torch python3 -m pip install -r requirements-oracle.txt",
+                whole_module=True,
+            )

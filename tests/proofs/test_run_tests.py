@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from oracle_packages import require_oracle_packages
 from tinyllama_tools.proofs import run_tests
 from tinyllama_tools.proofs.run_tests import (
     GTEST_REPORT,
     PYTEST_REPORT,
     Counts,
-    Outcome,
     Program,
     run_program,
 )
+from tools import require_oracle_packages
 
 require_oracle_packages()
 
@@ -28,89 +27,70 @@ from tinyllama_tools.proofs import prove  # noqa: E402
 from tinyllama_tools.proofs.oracle import Proof  # noqa: E402
 from tinyllama_tools.proofs.prove import CONTROLS, FAULTS, Fault, failed_tests  # noqa: E402
 
-CLAIM = {
-    "section": "FLOPs",
-    "check": "model_flops",
-    "against": "a counter",
-    "tolerance": 0,
-    "largest_error": "inf",
-    "worst": "embedding at grid_00",
-    "comparisons": 12,
-}
-QUOTED = json.dumps(CLAIM).replace('"', "&quot;")
-GTEST_XML = f"""<?xml version="1.0" encoding="UTF-8"?>
-<testsuites tests="4" failures="1" disabled="1" errors="0" name="AllTests">
+CLAIM = {"section": "FLOPs", "check": "model_flops", "against": "a counter", "tolerance": 0}
+CLAIM |= {"largest_error": "inf", "worst": "embedding at grid_00", "comparisons": 12}
+PROOF = json.dumps(CLAIM)
+QUOTED = PROOF.replace('"', "&quot;")
+GTEST_XML = f"""<testsuites tests="4" failures="1" disabled="1" errors="0" name="AllTests">
   <testsuite name="A" tests="4" failures="1" disabled="1" skipped="1" errors="0">
     <testcase name="Passes" status="run" classname="A">
       <properties><property name="proof_0" value="{QUOTED}"/><property name="x" value="1"/>
-      </properties>
-    </testcase>
-    <testcase name="Fails" status="run" result="completed" classname="A">
-      <failure message="a.cpp:3&#x0A;1 is not 2" type=""></failure>
-    </testcase>
+      </properties></testcase>
+    <testcase name="Fails" status="run" classname="A"><failure message="1 is not 2"/></testcase>
     <testcase name="Skips" status="run" result="skipped" classname="A">
-      <skipped message="a.cpp:5&#x0A;needs a GPU"></skipped>
-    </testcase>
+      <skipped message="a.cpp:5&#x0A;needs a GPU"></skipped></testcase>
     <testcase name="DISABLED_Off" status="notrun" result="suppressed" classname="A" />
   </testsuite>
 </testsuites>
 """
-PYTEST_XML = """<?xml version="1.0" encoding="utf-8"?>
-<testsuites><testsuite name="pytest" errors="1" failures="0" skipped="1" tests="3">
+PYTEST_XML = """<testsuites>
   <testcase classname="tests.test_a" name="test_passes" time="0.1" />
   <testcase classname="tests.test_a" name="test_breaks"><error message="x">x</error></testcase>
   <testcase classname="tests.test_a" name="test_skips"><skipped message="no browser" /></testcase>
-</testsuite></testsuites>
+</testsuites>
 """
 EMPTY_XML = '<?xml version="1.0"?><testsuites tests="0" name="AllTests"></testsuites>'
 ONE_PASSED = '<testsuites><testcase name="Passes" status="run" classname="A" /></testsuites>'
 
 
-def run(folder: Path, code: str, option: str = GTEST_REPORT, timeout_s: float = 60) -> Outcome:
-    """Python code as a test program that knows the file for its report."""
-    header = "import os, sys, time; report = sys.argv[-1].partition('xml')[2].lstrip(':=')\n"
-    command = (sys.executable, "-c", header + code)
-    return run_program(Program("made_up", command, folder, option), folder / "r.xml", timeout_s)
-
-
-def test_counts_of_reports(tmp_path: Path) -> None:
-    counts = run(tmp_path, f"open(report, 'w').write({GTEST_XML!r}); sys.exit(1)").counts
-    assert (counts.passed, counts.proofs) == (1, [json.dumps(CLAIM)])
-    assert counts.failures == ["A.Fails"]
-    assert counts.skips == ["A.Skips: needs a GPU", "A.DISABLED_Off: disabled"]
-    code = f"open(report, 'w').write({PYTEST_XML!r}); sys.exit(1)"
-    counts = run(tmp_path, code, PYTEST_REPORT).counts
-    skips = ["tests.test_a.test_skips: no browser"]
-    assert counts == Counts(1, ["tests.test_a.test_breaks"], skips)
-
-
+HEADER = "import os, sys, time; report = sys.argv[-1].partition('xml')[2].lstrip(':=')\n"
 WRITE = "open(report, 'w').write({!r}); {}"
 BEFORE = "ended with status {} before it wrote its report"
 
 
 @pytest.mark.parametrize(
-    ("code", "option", "passed", "failures"),
+    ("code", "option", "counts"),
     [
-        # it says that some failed, and reports none
-        (WRITE.format(ONE_PASSED, "sys.exit(1)"), GTEST_REPORT, 1, ["ended with status 1"]),
-        (WRITE.format(ONE_PASSED, "os.abort()"), GTEST_REPORT, 1, ["ended with status -6"]),
-        ("", GTEST_REPORT, 0, [BEFORE.format(0)]),
-        (WRITE.format("<a><b>", "sys.exit(1)"), GTEST_REPORT, 0, [BEFORE.format(1)]),
-        # pytest where nothing was selected
-        (WRITE.format(EMPTY_XML, "sys.exit(5)"), PYTEST_REPORT, 0, []),
-        (WRITE.format(EMPTY_XML, "sys.exit(5)"), GTEST_REPORT, 0, ["ended with status 5"]),
         # without a report the status is the test
-        ("", "", 1, []),
-        ("sys.exit(1)", "", 0, ["ended with status 1"]),
-        ("print('last words', flush=True); time.sleep(60)", "", 0, ["did not end in time"]),
+        ("", "", Counts(1)),
+        ("sys.exit(1)", "", Counts(0, ["ended with status 1"])),
+        ("print('last words', flush=True); time.sleep(60)", "", Counts(0, ["did not end in time"])),
+        # pytest where nothing was selected
+        (WRITE.format(EMPTY_XML, "sys.exit(5)"), PYTEST_REPORT, Counts()),
+        (
+            WRITE.format(PYTEST_XML, "sys.exit(1)"),
+            PYTEST_REPORT,
+            Counts(1, ["tests.test_a.test_breaks"], ["tests.test_a.test_skips: no browser"]),
+        ),
+        (
+            WRITE.format(GTEST_XML, "sys.exit(1)"),
+            GTEST_REPORT,
+            Counts(1, ["A.Fails"], ["A.Skips: needs a GPU", "A.DISABLED_Off: disabled"], [PROOF]),
+        ),
+        # it says that some failed, and reports none
+        (WRITE.format(ONE_PASSED, "sys.exit(1)"), GTEST_REPORT, Counts(1, ["ended with status 1"])),
+        ("", GTEST_REPORT, Counts(0, [BEFORE.format(0)])),
+        (WRITE.format("<a><b>", "sys.exit(1)"), GTEST_REPORT, Counts(0, [BEFORE.format(1)])),
+        (WRITE.format(EMPTY_XML, "sys.exit(5)"), GTEST_REPORT, Counts(0, ["ended with status 5"])),
     ],
 )
-def test_end_of_a_program_counts(
-    tmp_path: Path, code: str, option: str, passed: int, failures: list[str]
+def test_report_and_end_of_a_program_count(
+    tmp_path: Path, code: str, option: str, counts: Counts
 ) -> None:
     (tmp_path / "r.xml").write_text(ONE_PASSED)  # of an earlier run
-    outcome = run(tmp_path, code, option, 5 if "sleep" in code else 60)
-    assert outcome.counts == Counts(passed, failures)
+    program = Program("made_up", (sys.executable, "-c", HEADER + code), tmp_path, option)
+    outcome = run_program(program, tmp_path / "r.xml", 5 if "sleep" in code else 60)
+    assert outcome.counts == counts
     assert ("last words" in outcome.output) == ("sleep" in code)
 
 
@@ -124,7 +104,7 @@ def made_build(folder: Path, *tests: str) -> None:
     ("tests", "last_line"),
     [
         (["good"], "1 passed, 0 failed, 0 skipped"),
-        (["good", "crash", "absent"], "1 passed, 2 failed, 0 skipped"),
+        (["good", "crash", "absent"], "2 passed, 2 failed, 0 skipped"),
         (["empty"], "0 passed, 1 failed, 0 skipped"),
         ([], "0 passed, 1 failed, 0 skipped"),
     ],
@@ -132,10 +112,10 @@ def made_build(folder: Path, *tests: str) -> None:
 def test_runner_from_ctest_to_the_last_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], tests: list[str], last_line: str
 ) -> None:
-    """A good program, one that crashes, one that was not built."""
-    for name, text in (("good", ONE_PASSED), ("empty", EMPTY_XML), ("crash", None)):
-        code = f"open(sys.argv[-1][19:], 'w').write({text!r})" if text else "os.abort()"
-        (tmp_path / f"{name}.py").write_text(f"import os, sys\n{code}\n")
+    """A good program, one that crashes after its report, one that was not built."""
+    for name, text in (("good", ONE_PASSED), ("empty", EMPTY_XML), ("crash", ONE_PASSED)):
+        end = "os.abort()" if name == "crash" else ""
+        (tmp_path / f"{name}.py").write_text(HEADER + WRITE.format(text, end))
     programs = dict.fromkeys(tests, sys.executable) | {"absent": "/absent"}
     made_build(tmp_path, *(f'{name} "{programs[name]}" "{tmp_path}/{name}.py"' for name in tests))
     status = run_tests.main(["--no-pytest", "--build-folder", str(tmp_path)])
@@ -179,18 +159,15 @@ def test_what_runs_without_the_tools_packages(project_root: Path, options: list[
     ("code", "kernels", "failed"),
     [
         ("exit 0", "tiny_llama_bench.1.sm_90.cubin", set()),
-        ("exit 127", "1.sm_90.cubin", {"starts"}),
-        ("exit 0", "1.sm_80.cubin", {"holds the kernels"}),
+        ("exit 127", "1.sm_80.cubin", {"starts", "holds the kernels"}),
     ],
 )
 def test_a_build_for_cuda_is_looked_at(
     tmp_path: Path, code: str, kernels: str, failed: set[str]
 ) -> None:
-    files = {
-        "environment/lib/python3.11/site-packages/nvidia/cu13/bin/cuobjdump": f"echo {kernels}"
-    }
-    files |= {f"benchmarks/tiny_llama_{name}": code for name in ("bench", "train", "scaling")}
-    for name, text in files.items():
+    texts = {f"benchmarks/tiny_llama_{name}": code for name in ("bench", "train", "scaling")}
+    tools_folder = "environment/lib/python3.11/site-packages/nvidia/cu13/bin"
+    for name, text in {**texts, f"{tools_folder}/cuobjdump": f"echo {kernels}"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)

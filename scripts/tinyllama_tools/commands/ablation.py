@@ -28,7 +28,7 @@ from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parse
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import NOT_MEASURED, duration, number, template
 from tinyllama_tools.data.names import BASELINE
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, suite_program
 from tinyllama_tools.models.ablations import (
     EXPECTED,
     FUSED,
@@ -45,7 +45,6 @@ from tinyllama_tools.models.ablations import (
     result_text,
     shows_difference,
 )
-from tinyllama_tools.stats.rank_tests import Ratio
 
 PAGE = Path(__file__).parent / "templates/ablation.md.j2"
 EPILOG = """\
@@ -127,21 +126,12 @@ class Measurement:
         self.take_turns()
 
     def verify(self, cells: Sequence[Cell]) -> None:
-        """One iteration of each, compared with the float64 baseline.
-
-        They share a process, and so its reference; where it does not come to its end, each gets its
-        own.
-        """
+        """One iteration of each, compared with the float64 baseline."""
         for cell in cells:
             self.study.add(cell)
-        if not cells:
-            return
-        self.progress.line(f"verifying {cells[0].point.title}: {len(cells)} rows")
-        try:
+        if cells:
+            self.progress.line(f"verifying {cells[0].point.title}: {len(cells)} rows")
             self._run(cells, 1, verify=True)
-        except SuiteError:
-            for cell in cells:
-                self._run_alone(cell, 1, verify=True)
 
     def take_turns(self) -> None:
         """Times every cell once a turn, each in a process, in an order drawn anew each turn.
@@ -160,37 +150,42 @@ class Measurement:
                 for cell in block:
                     self.progress.step(f"turn {turn + 1}: {cell.point.title}: {cell.row}")
                     if cell.can_run:
-                        self._run_alone(cell, self.options.steps, turn=turn)
+                        self._run([cell], self.options.steps, turn=turn)
             self.progress.line(f"turn {turn + 1} of {turns} done")
             self.study.meta["turns_done"] = turn + 1
             self.save()
 
-    def _run_alone(
-        self, cell: Cell, repetitions: int, *, verify: bool = False, turn: int | None = None
-    ) -> None:
-        try:
-            self._run([cell], repetitions, verify=verify, turn=turn)
-        except SuiteError as error:
-            # without what a program that died of a signal had said before
-            died = re.match(r".* was ended by signal \w+", str(error))
-            cell.failure = died.group() if died else " ".join(str(error).split())
-            cell.turns.clear()
-
     def _run(
-        self, cells: Sequence[Cell], repetitions: int, *, verify: bool, turn: int | None = None
+        self,
+        cells: Sequence[Cell],
+        repetitions: int,
+        *,
+        verify: bool = False,
+        turn: int | None = None,
     ) -> None:
-        """Keeps what a process found, and its time where it is that of a turn. A case that was
-        measured at all counts as measured."""
+        """Keeps what a process found, and its time where it is that of a turn. The cells share it,
+        and so its float64 reference; where it does not come to its end, each gets its own. A case
+        that was measured at all counts as measured."""
         cases = [cell.point.case(cell.variant) for cell in cells]
         limit = [f"--max-seconds-per-case={self.options.max_seconds_per_case:g}"]
-        result = self.program.run(cases, repetitions, verify=verify, more=limit)
+        try:
+            result = self.program.run(cases, repetitions, verify=verify, more=limit)
+        except SuiteError as error:
+            if len(cells) > 1:
+                for cell in cells:
+                    self._run([cell], repetitions, verify=verify, turn=turn)
+                return
+            # without what a program that died of a signal had said before
+            died = re.match(r".* was ended by signal \w+", str(error))
+            cells[0].failure = died.group() if died else " ".join(str(error).split())
+            cells[0].turns.clear()
+            return
         # of the first process, with the peaks of all types; the program remembers its own
         context = self.study.context
         if not context:
             context.update(copy.deepcopy(result.context))
-        known = context["peaks"]["measured"]
-        for name, peak in result.context["peaks"]["measured"].items():
-            known.setdefault(name, peak)
+        measured = context["peaks"]["measured"]
+        context["peaks"]["measured"] = result.context["peaks"]["measured"] | measured
         for cell, case in zip(cells, cases, strict=True):
             run = result.cases[str(case)]
             cell.failure = run.failed
@@ -235,21 +230,16 @@ def figures(study: Study, cell: Cell) -> list[str]:
     ]
 
 
-def comparisons_of_optimized(study: Study) -> list[tuple[str, str, Ratio]]:
-    """Point, other row, and time of `optimized` over the other's: of the baseline and each single
-    switch at every point."""
-    return [
+def ablation_page(study: Study) -> str:
+    """ABLATION.md."""
+    # the time of `optimized` over that of the baseline and each single switch, at every point
+    compared = [
         (point.title, cell.row, ratio)
         for point in study.points()
         for cell in study.cells_at(point)
         if cell.row in {BASELINE, *SWITCHES}
         if (ratio := ratio_of(study.get(OPTIMIZED, point), cell))
     ]
-
-
-def ablation_page(study: Study) -> str:
-    """ABLATION.md."""
-    compared = comparisons_of_optimized(study)
     closest = max(compared, key=lambda found: found[2].median, default=None)
     slower = [found for found in compared if found[2].median > 1 and shows_difference(found[2])]
     is_gpu = study.context.get("device", {}).get("backend", "cpu") != "cpu"
@@ -273,13 +263,9 @@ def ablation_page(study: Study) -> str:
 
 
 def measure(options: argparse.Namespace, folder: Path, meta: Json) -> tuple[Study, int]:
-    """130 after Ctrl-C. SuiteError, and no folder, where the program cannot be used or refuses
-    what all its processes are given."""
-    threads = (f"--threads={options.threads}",) if options.threads else ()
-    program = SuiteProgram((f"--device={options.device}", *threads))
-    refusal = program.list_cases(["--components=full_step", f"--variants={BASELINE}"])[1]
-    if refusal:
-        raise SuiteError(refusal)
+    """The study, and 130 after Ctrl-C. SuiteError, and no folder, where the program cannot be used
+    or refuses what all its processes are given."""
+    program = suite_program(options.device, options.threads, [BASELINE])
     folder.mkdir(parents=True, exist_ok=True)
     study, status = Study(meta), 0
     measurement = Measurement(program, options, study, folder)

@@ -16,10 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
 
 from tinyllama_tools.core.app import (
     INTERRUPTED,
@@ -42,9 +41,10 @@ from tinyllama_tools.core.options import (
     seconds,
     variants,
 )
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import last_words, template
 from tinyllama_tools.data.names import UNITS, CaseName, full_step, parse_case_name
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -141,33 +141,28 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class SideError(Exception):
-    """A side failed at a case, or left it out on purpose; the message says why."""
+    """A side failed at a case, or left it out on purpose. `entry`: what the file says of it."""
 
     def __init__(self, reason: str, *, is_skip: bool = False) -> None:
         super().__init__(reason)
         failed = {"error_occurred": True, "error_message": reason}
-        self.entry: Json = {"skipped": True, "skip_message": reason} if is_skip else failed
+        self.entry: Json = {
+            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
+            **({"skipped": True, "skip_message": reason} if is_skip else failed),
+        }
 
 
 # which has torch and transformers; scripts/peers says which, where it is not this one
 ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
 PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
 SECONDS_TO_END = 10
-
-
-def step_flops(case: CaseName) -> float:
-    """model_flops of a full step: forward and twice as much backward, scores in full."""
-    size = problem_sizes()[case.size]
-    hidden, tokens = size["hidden_dim"], case.batch * case.seq
-    kv_width = hidden // size["n_heads"] * size["n_kv_heads"]
-    a_layer = 2 * hidden * (hidden + kv_width) + 3 * hidden * size["intermediate_dim"]
-    weights = size["n_layers"] * a_layer + hidden * size["vocab_size"]
-    scores = 2 * size["n_layers"] * case.seq * hidden
-    return 6.0 * tokens * (weights + scores)
-
-
 # Our program refuses a case that it cannot warm up, meter and time within its limit.
 FEWEST_ITERATIONS = 3
+
+
+def median_seconds(entries: Sequence[Json]) -> float:
+    """Of a step."""
+    return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
 
 
 class OurSide:
@@ -181,14 +176,10 @@ class OurSide:
 
     def get_ready(self, case: CaseName) -> float:
         """Seconds of a verified step."""
-        (row,) = self._run(case, 1, verify=True)
-        return row["real_time"] * UNITS[row["time_unit"]]
+        return median_seconds(self.time(case, 1, verify=True))
 
-    def time(self, case: CaseName, steps: int) -> list[Json]:
+    def time(self, case: CaseName, steps: int, *, verify: bool = False) -> list[Json]:
         """So many steps, each an entry in the suite's own format."""
-        return self._run(case, steps, verify=False)
-
-    def _run(self, case: CaseName, steps: int, *, verify: bool) -> list[Json]:
         own = replace(case, variant=self.variant)
         try:
             document = self._program.measure([own], steps, verify=verify, more=[self._limit])
@@ -213,7 +204,6 @@ class PeerSide:
         self._threads = threads
         self._max_seconds = max_seconds
         self._process: subprocess.Popen[str] | None = None
-        self._said: TextIO | None = None
 
     def _start(self) -> None:
         """Threads placed as our program places its own, the form's malloc, and where code is kept.
@@ -240,16 +230,16 @@ class PeerSide:
 
     def _ask(self, do: str, **what: object) -> Json:
         """The answer. SideError where it says that it could not, or has ended."""
-        process, said = self._process, self._said
-        assert process and process.stdin and process.stdout and said
+        process = self._process
+        assert process and process.stdin and process.stdout
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps({"do": do, **what}) + "\n")
             process.stdin.flush()
         line = process.stdout.readline()
         if not line:
             status = process.wait()
-            said.seek(0)
-            words = last_words(said.read()) or "it said nothing"
+            self._said.seek(0)
+            words = last_words(self._said.read()) or "it said nothing"
             raise SideError(f"{self.variant}: its process ended with {status}: {words}")
         answer = json.loads(line)
         if "error" in answer:
@@ -271,7 +261,6 @@ class PeerSide:
     def time(self, case: CaseName, steps: int) -> list[Json]:
         """So many steps, each an entry in the suite's own format."""
         answer = self._ask("time", steps=steps)
-        flops = step_flops(case)
         return [
             {
                 "iterations": 1,
@@ -280,8 +269,6 @@ class PeerSide:
                 "time_unit": "ms",
                 "samples_per_second": case.batch / wall,
                 "tokens_per_second": case.batch * case.seq / wall,
-                "model_flops": flops,
-                "TFLOPS": flops / wall * 1e-12,
             }
             for wall, cpu in zip(answer["seconds"], answer["cpu_seconds"], strict=True)
         ]
@@ -289,15 +276,12 @@ class PeerSide:
     def close(self) -> None:
         """Lets its process end, and makes it where it does not."""
         process, self._process = self._process, None
-        if process and process.stdin and process.stdout and self._said:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+        if process:
             try:
-                process.wait(SECONDS_TO_END)
+                process.communicate(timeout=SECONDS_TO_END)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-            process.stdout.close()
+                process.communicate()
             self._said.close()
 
 
@@ -311,80 +295,59 @@ class SideRun:
     turns: list[list[Json]] = field(default_factory=list)
     stopped: Json = field(default_factory=dict)
 
-    @property
-    def medians(self) -> list[float]:
-        """The median step of each turn, in seconds."""
-        return [
-            statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in turn)
-            for turn in self.turns
-        ]
+
+# By side, in the order of their rows. It fills meanwhile: whoever interrupts still has it.
+CaseRun = Mapping[str, SideRun]
 
 
-@dataclass
-class CaseRun:
-    """One case and what each side did. It fills meanwhile: whoever interrupts still has it."""
-
-    case: CaseName
-    sides: dict[str, SideRun]
-
-    def ratio(self, other: str, ours: str) -> Ratio | None:
-        """Times of `other` over those of `ours`, over the turns that both had: above 1, ours is
-        faster."""
-        pairs = list(zip(self.sides[other].medians, self.sides[ours].medians, strict=False))
-        return ratio_of_turns(*zip(*pairs, strict=True)) if pairs else None
+def ratio_of(run: CaseRun, other: str, ours: str) -> Ratio | None:
+    """Times of `other` over those of `ours`, over the turns that both had: above 1, ours is
+    faster."""
+    pairs = zip(run[other].turns, run[ours].turns, strict=False)
+    medians = [tuple(map(median_seconds, pair)) for pair in pairs]
+    return ratio_of_turns(*zip(*medians, strict=True)) if medians else None
 
 
 def measure_case(
-    result: CaseRun, sides: Sequence[Side], turns: int, steps: int, max_seconds: float
+    case: CaseName, run: CaseRun, sides: Sequence[Side], turns: int, steps: int, max_seconds: float
 ) -> None:
-    """All sides at one case, so many steps a turn, fewer where all turns would take longer than
-    that. Who begins a turn moves on by one each turn."""
-    steps_of: dict[str, int] = {}
-
-    def get_ready(side: Side) -> None:
-        affordable = int(max_seconds / turns / side.get_ready(result.case))
-        steps_of[side.variant] = max(1, min(steps, affordable))
-
-    def take_turn(side: Side) -> None:
-        entries = side.time(result.case, steps_of[side.variant])
-        result.sides[side.variant].turns.append(entries)
-
-    def attempt(side: Side, do: Callable[[Side], None]) -> bool:
-        """Does it, or keeps the reason why not, and no times beside it."""
-        try:
-            do(side)
-        except SideError as reason:
-            result.sides[side.variant] = SideRun(stopped=reason.entry)
-            return False
-        return True
-
-    left = [side for side in sides if attempt(side, get_ready)]
-    for turn in range(turns):
-        first = turn % len(left) if left else 0
+    """All sides at one case: they get ready, then so many steps a turn, fewer where all turns would
+    take longer than that. Who begins a turn moves on by one each turn."""
+    left, steps_of = list(sides), dict[str, int]()
+    for turn in range(-1, turns):
+        first = turn % len(left) if left and turn > 0 else 0
         for side in (*left[first:], *left[:first]):
-            if not attempt(side, take_turn):
+            name = side.variant
+            try:
+                if turn < 0:
+                    affordable = int(max_seconds / turns / side.get_ready(case))
+                    steps_of[name] = max(1, min(steps, affordable))
+                else:
+                    run[name].turns.append(side.time(case, steps_of[name]))
+            except SideError as reason:
+                # no times beside the reason
+                run[name].turns.clear()
+                run[name].stopped = reason.entry
                 left.remove(side)
 
 
 # The quickest case there is: it says what our program runs on, and that it runs.
 QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
-STOPPED: Json = {"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"}
 
 
-def say(text: str) -> None:
-    """Progress, a line at a time."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def entries(result: CaseRun, family: int) -> Iterator[Json]:
+def entries(case: CaseName, run: CaseRun, family: int) -> Iterator[Json]:
     """One entry a step of every side at a case, the turns in order; of a side that did not measure
     it, one with the reason. Keys are Google Benchmark's."""
-    for number, (variant, run) in enumerate(result.sides.items(), start=family):
-        found = [entry for turn in run.turns for entry in turn]
-        if run.stopped:
-            found = [STOPPED | run.stopped]
+    # the peers compute the same model
+    every = (entry for side in run.values() for turn in side.turns for entry in turn)
+    flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
+    for number, (variant, side) in enumerate(run.items(), start=family):
+        found = [side.stopped] if side.stopped else list(itertools.chain(*side.turns))
         for index, entry in enumerate(found):
-            name = entry.get("name", str(replace(result.case, variant=variant)))
+            name = entry.get("name", str(replace(case, variant=variant)))
+            if flops and "samples_per_second" in entry and "model_flops" not in entry:
+                rate = entry["samples_per_second"] / case.batch
+                entry |= {"model_flops": flops, "TFLOPS": flops * rate * 1e-12}
             yield {
                 **entry,
                 "name": name,
@@ -404,14 +367,14 @@ def title(case: CaseName) -> str:
 
 def peers_document(
     options: argparse.Namespace,
-    results: Sequence[CaseRun],
-    ours: Sequence[OurSide],
-    peers: Sequence[PeerSide],
+    results: Mapping[CaseName, CaseRun],
+    sides: Sequence[Side],
     context: Json,
 ) -> Json:
     """The whole file. `context`: that of any process of ours."""
-    rows = [list(entries(result, i * len(result.sides))) for i, result in enumerate(results)]
-    measured = {result.case for result, found in zip(results, rows, strict=True) if found}
+    rows = [list(entries(*result, i * len(sides))) for i, result in enumerate(results.items())]
+    measured = {case for case, found in zip(results, rows, strict=True) if found}
+    peers = [side for side in sides if isinstance(side, PeerSide)]
     about = {
         "forms": {s.variant: s.form | {"measured": s.settings} for s in peers},
         "turns": options.turns,
@@ -421,12 +384,11 @@ def peers_document(
         # what an interruption left out
         "not_measured": [title(case) for case in options.cases if case not in measured],
         "ratios": [
-            {"case": str(replace(result.case, variant=our.variant)), "peer": peer.variant}
-            | ratio.as_json()
-            for result in results
-            for our in ours
+            {"case": str(replace(case, variant=our)), "peer": peer.variant} | ratio.as_json()
+            for case, run in results.items()
+            for our in options.variants
             for peer in peers
-            if (ratio := result.ratio(peer.variant, our.variant))
+            if (ratio := ratio_of(run, peer.variant, our))
         ],
     }
     # the turns were timed without the proof, which had a process of its own
@@ -448,8 +410,8 @@ def time_of(entries: Sequence[Json]) -> tuple[str, str]:
     for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
         if key in last:
             return word, last[key]
-    median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
-    return f"{1e3 * median:.4g}", next((e["above_peak"] for e in entries if "above_peak" in e), "")
+    note = next((entry["above_peak"] for entry in entries if "above_peak" in entry), "")
+    return f"{1e3 * median_seconds(entries):.4g}", note
 
 
 def peers_page(document: Json) -> str:
@@ -467,21 +429,9 @@ def peers_page(document: Json) -> str:
         over = [ratios.get((str(replace(case, variant=v)), case.variant), "") for v in ours]
         point = (case.size, case.dtype, str(case.batch), str(case.seq))
         rows.append([*point, case.variant, median, *over, note])
+    measured = next((f["measured"] for f in about["forms"].values() if f["measured"]), None)
     return template(PAGE).render(
-        context=context,
-        about=about,
-        measured=next((f["measured"] for f in about["forms"].values() if f["measured"]), None),
-        columns=[
-            "size",
-            "dtype",
-            "batch",
-            "seq",
-            "side",
-            "ms",
-            *(f"over {v}" for v in ours),
-            "note",
-        ],
-        rows=rows,
+        context=context, about=about, measured=measured, ours=ours, rows=rows
     )
 
 
@@ -493,44 +443,32 @@ def write(document: Json, folder: Path) -> str:
     return page
 
 
-def our_program(options: argparse.Namespace) -> SuiteProgram:
-    """SuiteError where it is not there, or refuses what it is to be given: it alone knows every
-    variant."""
-    threads = (f"--threads={options.threads}",) if options.threads else ()
-    program = SuiteProgram((f"--device={options.device}", *threads))
-    asked = ["--components=full_step", f"--variants={','.join(options.variants)}"]
-    if refusal := program.list_cases(asked)[1]:
-        raise SuiteError(refusal)
-    return program
-
-
 def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) -> tuple[int, str]:
     """All cases, written after each; the exit status, and the page if anything was measured."""
     context = program.run([QUICKEST], 1).context
-    limit, of_peers = options.max_seconds_per_case, (options.device, context["threads"])
-    ours = [OurSide(variant, program, limit) for variant in options.variants]
-    peers = [PeerSide(name, *of_peers, limit) for name in options.forms]
-    sides = [*ours, *peers]
-    results: list[CaseRun] = []
-    begin, page, is_interrupted = time.monotonic(), "", False
+    limit, threads = options.max_seconds_per_case, context["threads"]
+    peers = [PeerSide(name, options.device, threads, limit) for name in options.forms]
+    sides = [*(OurSide(variant, program, limit) for variant in options.variants), *peers]
+    results: dict[CaseName, CaseRun] = {}
+    begin, status, page, say = time.monotonic(), 0, "", Progress().line
     try:
         for number, case in enumerate(options.cases, start=1):
             spent = time.monotonic() - begin
             say(f"[{number}/{len(options.cases)}] {title(case)}  ({spent:.0f} s so far)")
-            results.append(CaseRun(case, {side.variant: SideRun() for side in sides}))
+            run = results[case] = {side.variant: SideRun() for side in sides}
             try:
-                measure_case(results[-1], sides, options.turns, options.steps, limit)
+                measure_case(case, run, sides, options.turns, options.steps, limit)
             except KeyboardInterrupt:
                 say("interrupted")
-                is_interrupted = True
-            page = write(peers_document(options, results, ours, peers, context), folder)
-            if is_interrupted:
-                return INTERRUPTED, page
+                status = INTERRUPTED
+            page = write(peers_document(options, results, sides, context), folder)
+            if status == INTERRUPTED:
+                break
+            status |= any("error_occurred" in side.stopped for side in run.values())
     finally:
-        for side in peers:
-            side.close()
-    runs = [run for result in results for run in result.sides.values()]
-    return int(any("error_occurred" in run.stopped for run in runs)), page
+        for peer in peers:
+            peer.close()
+    return status, page
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -540,13 +478,14 @@ def main(arguments: Sequence[str]) -> int:
     is_run = options.source and options.source.name == RESULT
     folder = options.output or (options.source.parent if is_run else run_folder("peers", RESULTS))
     # before there is a folder
-    document = read_peers(options.source) if options.source else None
-    program = None if document else our_program(options)
-    folder.mkdir(parents=True, exist_ok=True)
-    if document:
+    if options.source:
+        document = read_peers(options.source)
+        folder.mkdir(parents=True, exist_ok=True)
         with made_by("scripts/peers", options.source):
             status, page = 0, write(document, folder)
     else:
+        program = suite_program(options.device, options.threads, options.variants)
+        folder.mkdir(parents=True, exist_ok=True)
         status, page = measure(options, program, folder)
     print(page, end="")
     print(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -76,14 +77,8 @@ def _positive_number(text: str, unit: str) -> float:
     return value
 
 
-def seconds(text: str) -> float:
-    """A positive number."""
-    return _positive_number(text, "seconds")
-
-
-def minutes(text: str) -> float:
-    """A positive number."""
-    return _positive_number(text, "minutes")
+seconds = functools.partial(_positive_number, unit="seconds")
+minutes = functools.partial(_positive_number, unit="minutes")
 
 
 def variants(text: str) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.data.names import STEP, TIMED_BY, CaseName, StoredRun, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 from tinyllama_tools.data.results import ITERATION, read_rows
+from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
 
@@ -159,6 +160,17 @@ class SuiteProgram:
         return json.loads(out.read_text(encoding="utf-8"))
 
 
+def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> SuiteProgram:
+    """For full steps of these variants there. SuiteError where the program is absent, or refuses
+    them: it alone knows every variant."""
+    options = (f"--threads={threads}",) if threads else ()
+    program = SuiteProgram((f"--device={device}", *options))
+    asked = [f"--components={STEP}", f"--variants={','.join(variants)}"]
+    if refusal := program.list_cases(asked)[1]:
+        raise SuiteError(refusal)
+    return program
+
+
 TRAINING_PROGRAM = PROJECT / "build/benchmarks/tiny_llama_train"
 # With one of these, files go to --profile-dir; without, to --output-dir.
 PROFILER_FLAGS = frozenset(
@@ -255,29 +267,6 @@ class CaseCost:
 
 
 NUMBERS = tuple(field.name for field in fields(CaseCost) if field.type == "int")
-# a number is one that a float can hold (core/app.py)
-_WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}
-_COST = {
-    "type": "object",
-    "required": ["name", "fits", *NUMBERS],
-    "properties": {
-        # component/pass/variant/size/dtype/batch:B/seq:S
-        "name": {"type": "string", "pattern": r"^([^/]+/){5}batch:\d+/seq:\d+$"},
-        "fits": {"type": "boolean"},
-        "reason": {"type": "string"},
-        **dict.fromkeys(NUMBERS, _WHOLE),
-    },
-}
-_ANSWER = {
-    "type": "object",
-    "required": ["cases", "memory_budget_bytes"],
-    "properties": {
-        "memory_budget_bytes": _WHOLE,
-        "device": {"type": "object"},
-        "git_commit": {"type": "string"},
-        "cases": {"type": "array", "minItems": 1, "items": _COST},
-    },
-}
 DRY_RUN = ("--dry-run", "--benchmark_format=json")
 
 
@@ -286,7 +275,7 @@ def read_case_costs(
 ) -> list[CaseCost]:
     """Of the JSON of --dry-run; `error` names the source, the case, the key and the value that is
     wrong."""
-    if problem := schema_problem(document, _ANSWER):
+    if problem := schema_problem(document, SCHEMAS["costs"]):
         raise error(f"{source}: {problem}; ask anew: tiny_llama_bench {' '.join(DRY_RUN)}")
     return [
         CaseCost(

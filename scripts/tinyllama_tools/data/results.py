@@ -46,7 +46,7 @@ from tinyllama_tools.data.names import (
     parse_case_name,
 )
 from tinyllama_tools.data.profiles import is_training_summary, read_training
-from tinyllama_tools.data.studies import is_result
+from tinyllama_tools.data.studies import SCHEMAS, is_result
 
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
@@ -54,26 +54,9 @@ PEAKS = "peak/"
 ITERATION = "iteration"
 NO_REASON = "no reason given"
 
-# What is computed with of the context.
-_OBJECT = {"type": ["object", "null"]}
-_MEASURED = {**_OBJECT, "additionalProperties": {"type": "object"}}
-CONTEXT = {
-    "properties": {
-        **dict.fromkeys(("device", "settings", "weights"), _OBJECT),
-        "peaks": {**_OBJECT, "properties": {"measured": _MEASURED}},
-    }
-}
-# What cases are told apart and computed with by.
-_NEEDED = {
-    **{key: {"type": "string"} for key in ("run_name", "run_type")},
-    "real_time": {"type": "number"},
-    "time_unit": {"enum": list(UNITS)},
-}
-ROW = {"type": "object", "required": list(_NEEDED), "properties": _NEEDED}
-
 
 def _is_row(entry: object) -> bool:
-    """Whether it is like ROW, a hundred times faster; its time may be any number."""
+    """Whether it keeps the schema of a row, a hundred times faster; its time may be any number."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("run_name"), str)
@@ -92,13 +75,14 @@ def checked_result(document: Json, path: Path) -> Json:
     if version != SCHEMA_VERSION:
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION}"
         raise bad_file(path, what, "measure again with this version of the suite")
-    if problem := schema_problem(document["context"], CONTEXT):
+    if problem := schema_problem(document["context"], SCHEMAS["suite_context"]):
         raise bad_file(path, f"context.{problem}", MEASURE_AGAIN)
     if not isinstance(rows, list):
         raise bad_file(path, "benchmarks is no list", MEASURE_AGAIN)
     for number, row in enumerate(rows):
         if not _is_row(row):
-            raise bad_file(path, f"benchmarks[{number}]: {schema_problem(row, ROW)}", MEASURE_AGAIN)
+            problem = schema_problem(row, SCHEMAS["suite_row"])
+            raise bad_file(path, f"benchmarks[{number}]: {problem}", MEASURE_AGAIN)
     return document
 
 

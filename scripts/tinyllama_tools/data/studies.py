@@ -14,9 +14,9 @@ KIND = "grid"
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
 # training steps of a bigger size, which no rate is calibrated on: what predictions are checked by
 CHECK = "check.json"
-# by kind: study, frontier, scaling, interconnects
+# by what a file is; of results of the suite, what is computed with of context and rows
 SCHEMAS: Mapping[str, Json] = json.loads(
-    Path(__file__).with_name("study_schemas.json").read_text(encoding="utf-8")
+    Path(__file__).with_name("schemas.json").read_text(encoding="utf-8")
 )
 
 

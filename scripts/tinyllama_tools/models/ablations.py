@@ -25,6 +25,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
 from tinyllama_tools.data.names import BASELINE, CaseName, full_step
+from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # In the order of a variant's name; what the workshop expects, empty where it says nothing.
@@ -209,7 +210,6 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 
 RESULT = "ablation.json"
-FORMAT_VERSION = 1
 
 
 def result_text(study: Study) -> str:
@@ -219,7 +219,7 @@ def result_text(study: Study) -> str:
         for cell in study.cells.values()
     ]
     document = {
-        "format_version": FORMAT_VERSION,
+        "format_version": 1,
         "meta": study.meta,
         "context": study.context,
         "main": cells,
@@ -228,40 +228,10 @@ def result_text(study: Study) -> str:
     return compact_json(document, ("main",))
 
 
-_TEXT = {"type": "string"}
-_COUNT = {"type": "integer", "minimum": 1}
-_POINT = {"size": _TEXT, "dtype": _TEXT, "batch": _COUNT, "seq": _COUNT}
-_ONLY = {"type": "object", "additionalProperties": False}
-_CELL = {
-    **dict.fromkeys(("row", "variant", "label", "reason", "failure", "above_peak"), _TEXT),
-    "point": _ONLY | {"properties": _POINT, "required": list(_POINT)},
-    "counters": {"type": "object", "additionalProperties": {"type": "number"}},
-    # its number, and seconds of a step
-    "turns": {
-        "type": "array",
-        "items": {
-            **{"type": "array", "minItems": 2, "maxItems": 2},
-            "prefixItems": [{"type": "integer"}, {"type": "number", "exclusiveMinimum": 0}],
-        },
-    },
-}
-_CELLS = _ONLY | {"properties": _CELL, "required": ["row", "point", "turns"]}
-_STUDY = {
-    "required": ["format_version", "meta", "context", "main", "notes"],
-    "properties": {
-        "format_version": {"const": FORMAT_VERSION},
-        "meta": {"type": "object"},
-        "context": {"type": "object", "properties": {"device": {"type": "object"}}},
-        "main": {"type": "array", "items": _CELLS},
-        "notes": {"type": "array", "items": _TEXT},
-    },
-}
-
-
 def read_study(path: Path) -> Study:
     """The result of a file; BadInputError where it is none."""
     found, _ = read_json(path)
-    if problem := schema_problem(found, _STUDY):
+    if problem := schema_problem(found, SCHEMAS["ablation"]):
         raise BadInputError(f"{path}: no result of scripts/ablation: {problem}")
     study = Study(found["meta"], found["context"], notes=found["notes"])
     with made_by("scripts/ablation", path):
@@ -289,25 +259,6 @@ class Evidence:
         return max(found, key=lambda one: one[1].median, default=None)
 
 
-def evidence_at(file: Path, point: Point, variant: str = BASELINE) -> Evidence:
-    """The speedups of an ablation's result at a point; BadInputError where it has none for a run of
-    that variant there."""
-    study = read_study(file)
-    speedups = {
-        cell.row: ratio
-        for cell in study.cells_at(point)
-        if cell.row != BASELINE and not cell.row.startswith(WITHOUT) and cell.can_run
-        if (ratio := study.ratio(cell))
-    }
-    if not speedups:
-        reason = f"has no turn at {point.title}; profile a shape that it measured"
-        raise BadInputError(f"{file}: {reason}")
-    if variant != BASELINE:
-        reason = f"its speedups are over {BASELINE}, not {variant}"
-        raise BadInputError(f"{file}: {reason}; profile {BASELINE}")
-    return Evidence(file, study, point, speedups)
-
-
 def _machine(context: Json) -> tuple[object, ...]:
     device = context.get("device", {})
     # a CPU's speed is that of the threads it was given
@@ -317,18 +268,30 @@ def _machine(context: Json) -> tuple[object, ...]:
 
 def read_evidence(file: Path, summary: Json) -> Evidence:
     """The speedups in an ablation's result; BadInputError where it has none for this profile."""
-    of = summary["configuration"]
+    study, of = read_study(file), summary["configuration"]
     # the case of the suite that does what the profiled program did
-    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
-    found = evidence_at(file, point, of["variant"])
+    point, variant = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"]), of["variant"]
+    speedups = {
+        cell.row: ratio
+        for cell in study.cells_at(point)
+        if cell.row != BASELINE and not cell.row.startswith(WITHOUT) and cell.can_run
+        if (ratio := study.ratio(cell))
+    }
     ours = (*_machine(summary["context"]), of.get("gradient_accumulation_steps", 1))
-    wanted = (*_machine(found.study.context), 1)
-    if ours != wanted:
-        raise BadInputError(
-            f"{file}: device, threads and micro-batches are {wanted}, those of the profile "
-            f"{ours}; run scripts/ablation here"
+    wanted = (*_machine(study.context), 1)
+    problem = ""
+    if not speedups:
+        problem = f"has no turn at {point.title}; profile a shape that it measured"
+    elif variant != BASELINE:
+        problem = f"its speedups are over {BASELINE}, not {variant}; profile {BASELINE}"
+    elif ours != wanted:
+        problem = (
+            f"device, threads and micro-batches are {wanted}, those of the profile {ours}; run "
+            "scripts/ablation here"
         )
-    return found
+    if problem:
+        raise BadInputError(f"{file}: {problem}")
+    return Evidence(file, study, point, speedups)
 
 
 def find_evidence(summary: Json, results: Path = RESULTS) -> Evidence | None:

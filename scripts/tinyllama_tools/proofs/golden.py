@@ -18,16 +18,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaForCausalLM
+from transformers.masking_utils import create_causal_mask
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.proofs.flops import DIMENSIONS, flops_json, named_sizes
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
     PROJECT,
@@ -37,9 +40,14 @@ from tinyllama_tools.proofs.oracle import (
     Tensors,
     build_model,
     cast_parameters,
+    llama_config,
     make_portable,
 )
 
+DIMENSIONS = (
+    *("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim"),
+    *("batch", "seq"),
+)
 GOLDEN_FOLDER = PROJECT / "fixtures/golden"
 WEIGHTS_FILE = "model.safetensors"
 INPUTS_FILE = "inputs.safetensors"
@@ -69,6 +77,11 @@ QUERY_KEY_GAIN = 1.5
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 # of the five small models
 STEPS, WEIGHT_DECAY = 5, 0.1
+
+
+def named_sizes() -> dict[str, dict[str, int]]:
+    """The named problem sizes at their own batch and seq."""
+    return json.loads((PROJECT / "fixtures/problem_sizes.json").read_text())
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
@@ -283,6 +296,182 @@ def curves_json() -> str:
         "losses": curves,
     }
     return compact_json(document, expanded=("losses",))
+
+
+# FLOPs of the model as torch's own counter counts them: FlopCounterMode looks at the shapes of the
+# GEMMs that are really dispatched, forward and backward, on the meta device, where tensors have
+# shapes and no values.
+# n_heads, n_kv_heads: as many, grouped by 2, 4 and 8, a single one
+HEADS = "1,1 2,2 2,1 4,4 4,2 4,1 8,8 8,4 8,2 8,1 16,4"
+# Each is gone through in turn; the lengths share no divisor, so values do not pair up.
+AXES = {
+    "vocab_size": (31, 64, 77, 90, 101, 200, 257),
+    "n_layers": (1, 2, 3),
+    "intermediate_dim": (43, 64, 85, 129, 171),
+    "batch": (1, 2, 3, 4),
+    "seq": (2, 7, 16, 33, 64, 5, 31, 48, 17, 12, 63, 3, 20),
+}
+
+
+def small_sizes() -> dict[str, dict[str, int]]:
+    """44 sizes by name."""
+    sizes = {}
+    for i, (hidden_dim, heads) in enumerate(product((32, 64, 96, 128), HEADS.split())):
+        n_heads, n_kv_heads = map(int, heads.split(","))
+        size = {name: values[i % len(values)] for name, values in AXES.items()}
+        size |= {"hidden_dim": hidden_dim, "n_heads": n_heads, "n_kv_heads": n_kv_heads}
+        sizes[f"grid_{i:02d}"] = {name: size[name] for name in DIMENSIONS}
+    return sizes
+
+
+Outputs = tuple[torch.Tensor, ...]
+# FLOPs by component, then by pass.
+Flops = dict[str, dict[str, int]]
+
+
+class RotaryOnCpu(torch.nn.Module):
+    """The model's own rotary module for a model elsewhere: it needs a device that has autocast."""
+
+    def __init__(self, rotary: torch.nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Outputs:
+        """cos, sin [1, S, head_dim] on the device of x."""
+        positions = torch.arange(position_ids.shape[-1])[None]
+        cos, sin = self.rotary(torch.empty(0, dtype=x.dtype), positions)
+        return cos.to(x.device), sin.to(x.device)
+
+
+def backward(outputs: Outputs) -> None:
+    """Of all outputs at once, from gradients of ones."""
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+
+
+class ComponentCounter:
+    """Counts one model's components at one shape."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        config = llama_config(size)
+        with torch.device("meta"):
+            self.model = LlamaForCausalLM(config)
+        self.model.model.rotary_emb = RotaryOnCpu(LlamaRotaryEmbedding(config))
+        shape = (size["batch"], size["seq"])
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
+        self.rotary_inputs = (self.hidden_states(), self.tokens)
+        self.angles = self.model.model.rotary_emb(*self.rotary_inputs)
+        self.mask = torch.zeros((1, 1, size["seq"], size["seq"]), device="meta")
+
+    def hidden_states(self, *shape: int) -> torch.Tensor:
+        """A new input that requires gradients, [B, S, D] unless a shape is given."""
+        shape = shape or (*self.tokens.shape, self.size["hidden_dim"])
+        return torch.ones(shape, device="meta", requires_grad=True)
+
+    def heads(self, kind: str) -> torch.Tensor:
+        """Queries or keys, [B, heads, S, head_dim]."""
+        batch, seq = self.tokens.shape
+        return self.hidden_states(batch, self.size[kind], seq, self.model.config.head_dim)
+
+    def run_loss(self) -> Outputs:
+        logits = self.model.lm_head(self.hidden_states())
+        return (self.model.loss_function(logits, self.tokens, self.size["vocab_size"]),)
+
+    def run_model(self) -> Outputs:
+        return (self.model(input_ids=self.tokens, labels=self.tokens).loss,)
+
+    def components(self) -> dict[str, Callable[[], Outputs]]:
+        """How each component is called; a call makes its inputs anew."""
+        decoder = self.model.model
+        layer = decoder.layers[0]
+        rest = {"position_embeddings": self.angles, "attention_mask": self.mask}
+        return {
+            "embedding": lambda: (decoder.embed_tokens(self.tokens),),
+            "rms_norm": lambda: (decoder.norm(self.hidden_states()),),
+            "rotary": lambda: apply_rotary_pos_emb(
+                self.heads("n_heads"), self.heads("n_kv_heads"), *self.angles
+            ),
+            "attention": lambda: (layer.self_attn(self.hidden_states(), **rest)[0],),
+            "ffn": lambda: (layer.mlp(self.hidden_states()),),
+            "block": lambda: (layer(self.hidden_states(), **rest),),
+            "loss": self.run_loss,
+            "model": self.run_model,
+        }
+
+    def by_operator(self, work: Callable[[], object]) -> dict[str, int]:
+        """FLOPs of one call by operator, e.g. aten.bmm."""
+        with FlopCounterMode(display=False) as counter:
+            work()
+        counts = counter.get_flop_counts().get("Global", {})
+        return {str(packet): count for packet, count in counts.items()}
+
+    def counted(self, work: Callable[[], object]) -> int:
+        """FLOPs of one call."""
+        return sum(self.by_operator(work).values())
+
+    def passes(self, call: Callable[[], Outputs]) -> dict[str, int]:
+        forward = self.counted(call)
+        return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
+
+    def attention_scores(self) -> dict[str, int]:
+        """The products of each query with each key and value, and what the mask hides of them."""
+        batched = self.by_operator(self.components()["attention"])["aten.bmm"]
+        hidden, pairs = masked_pairs(self.model, self.size["seq"])
+        masked, remainder = divmod(batched * hidden, pairs)
+        if remainder:
+            raise RuntimeError(f"{batched} FLOPs are not a multiple of {pairs} pairs")
+        return {"forward": batched, "masked_forward": masked}
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        backward(self.run_model())
+        optimizer.step()
+
+    def count(self) -> Flops:
+        """Every component and pass; fixtures/golden/README.md says what each figure is."""
+        flops: Flops = {name: self.passes(call) for name, call in self.components().items()}
+        table = self.counted(lambda: self.model.model.rotary_emb(*self.rotary_inputs))
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False, fused=False)
+        train = self.counted(lambda: self.step(optimizer))
+        forward = flops["model"]["forward"]
+        flops["model"]["forward"] = forward - table
+        return flops | {
+            "attention_scores": self.attention_scores(),
+            "rotary_table": {"forward": table},
+            "model_as_counted": {"forward": forward},
+            "full_step": {"train": train - table},
+            "full_step_as_counted": {"train": train},
+            "optimizer": {"update": self.counted(optimizer.step)},
+        }
+
+
+def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
+    """Pairs of a query and a key position that the model's mask hides, and all of them.
+
+    Counted in the mask that the model itself makes, so that no formula of ours is involved. It is
+    made on the CPU: on the meta device it would have no values.
+    """
+    mask = create_causal_mask(
+        config=model.config,
+        input_embeds=torch.empty(1, seq, 1),
+        attention_mask=None,
+        cache_position=torch.arange(seq),
+        past_key_values=None,
+    )
+    return int(torch.count_nonzero(mask)), mask.numel()
+
+
+def flops_json() -> str:
+    """The content of flops.json, one line a configuration."""
+    sizes = small_sizes() | named_sizes()
+    document = {
+        "torch": torch.__version__.split("+")[0],
+        "configurations": [
+            {"name": name, **size, "flops": ComponentCounter(size).count()}
+            for name, size in sizes.items()
+        ],
+    }
+    return compact_json(document, expanded=("configurations",))
 
 
 VERSIONS = {"transformers_version", "torch", "transformers"}
