@@ -68,19 +68,26 @@ void append_range(std::string_view option, std::string_view text, std::vector<in
 // parenthesis and for each character that is not behind an alternative's '|'.
 constexpr int kDeepestParentheses = 100;
 constexpr size_t kLongestAlternative = 2000;
+// And it computes the numbers of a{1,20} in a type that more digits do not fit into.
+constexpr size_t kLongestRepeat = 4;
 
 void check_pattern_size(std::string_view option, std::string_view text) {
   int depth = 0;
-  size_t length = 0;
+  size_t length = 0, digits = 0;
+  bool is_in_braces = false;
   for (const char c : text) {
     if (c == '(') ++depth;
     if (c == ')') --depth;
+    if (c == '{' || c == '}') is_in_braces = c == '{';
+    digits = is_in_braces && c >= '0' && c <= '9' ? digits + 1 : 0;
     length = c == '|' ? 0 : length + 1;
     if (depth > kDeepestParentheses)
       fail(option, text,
            fmt::format("more than {} parentheses within each other", kDeepestParentheses));
     if (length > kLongestAlternative)
       fail(option, text, fmt::format("more than {} characters without '|'", kLongestAlternative));
+    if (digits > kLongestRepeat)
+      fail(option, text, fmt::format("a repeat of more than {} digits", kLongestRepeat));
   }
 }
 
