@@ -109,7 +109,7 @@ class FakeBench:
         elif how == "hang":
             # with a child, which has to end as well
             os.fork()
-            time.sleep(60)
+            time.sleep(600)
         elif how == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)
         else:

@@ -197,7 +197,9 @@ def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
     zones = ("2026-03-02T09:00:00+01:00", "2026-03-02T10:00:00Z")
     for dates, is_told in (
         ((*zones, "2026-03-03", "2026-03-04"), True),
+        (("2026-03-03", "2026-03-04", *zones), True),
         (("2026-03-02", "2026-03-05", "2026-03-03", "2026-03-04"), False),
+        (("2026-03-02", "2026-03-04", "2026-03-03", "2026-03-05"), False),
         (("2026-03-02", "yesterday", "2026-03-03", "2026-03-04"), False),
     ):
         contents = [document(TIMES, context={"date": date}) for date in dates]
