@@ -237,7 +237,7 @@ def all_readers() -> dict[str, Reader]:
     }
 
 
-FULL = 1000
+FULL = 20_000
 HANG_S = 10.0
 LONGEST_MESSAGE = 20_000
 REFUSED = 2

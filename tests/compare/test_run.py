@@ -572,6 +572,7 @@ def test_what_is_written_is_read_back_and_bad_lines_are_named(tmp_path: Path) ->
     for line, text, expected in (
         (0, json.dumps({**HEADER, "recording": "other"}), r"\[0\]\.recording: .* was expected"),
         (0, json.dumps({**HEADER, "schema_version": 2}), r"\[0\]\.schema_version: 1 was expected"),
+        (0, json.dumps({**HEADER, "slice_seconds": {}}), r"\[0\]\.slice_seconds: .* 'number'"),
         (2, "{", "line 3 cannot be read"),
         (3, json.dumps({**BLOCK, "base": [0.0]}), r"\[3\]\.base\[0\]: 0.0 is less than"),
         (3, json.dumps({"block": 1, "case": FFN, "base": [1.0]}), r"\[3\]: 'at' is a required"),

@@ -415,6 +415,9 @@ RECORDING_SCHEMA = {
                 "recording": {"const": KIND},
                 "schema_version": {"const": SCHEMA_VERSION},
                 "settings": _OBJECT,
+                "pairs": {"type": "integer", "minimum": 1},
+                "slice_seconds": {"type": "number"},
+                **{key: {"type": "string"} for key in ("base", "new", "started")},
                 **dict.fromkeys(("base_context", "new_context"), _CONTEXT),
             },
         }

@@ -167,13 +167,9 @@ def read_json(path: Path) -> tuple[Json, bytes]:
 
 
 @functools.cache
-def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
-    return _validator(json.loads(schema.read_text(encoding="utf-8")))
-
-
-def _validator(schema: Mapping[str, Any]) -> jsonschema.protocols.Validator:
+def _validator_class() -> type[jsonschema.protocols.Validator]:
     """One to which a number that is not finite, or beyond a float, is none: JSON Schema lets them
-    pass."""
+    pass. Making it takes as long as reading a file of some hundred rows."""
     base = jsonschema.Draft202012Validator
     numbers = base.TYPE_CHECKER.redefine_many(
         {
@@ -181,13 +177,19 @@ def _validator(schema: Mapping[str, Any]) -> jsonschema.protocols.Validator:
             "integer": lambda _, value: is_number(value) and value % 1 == 0,
         }
     )
-    return jsonschema.validators.extend(base, type_checker=numbers)(schema)
+    return jsonschema.validators.extend(base, type_checker=numbers)
+
+
+@functools.cache
+def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
+    return _validator_class()(json.loads(schema.read_text(encoding="utf-8")))
 
 
 def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
     """The likeliest thing in which a document breaks the schema, as `key: what`; empty where it
     keeps it."""
-    validator = _file_validator(schema) if isinstance(schema, Path) else _validator(schema)
+    is_file = isinstance(schema, Path)
+    validator = _file_validator(schema) if is_file else _validator_class()(schema)
     error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is None:
         return ""
