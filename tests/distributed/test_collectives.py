@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
@@ -13,15 +12,14 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from fake_training import set_key
-from made_up_scaling import LINK, World, ring_seconds
-from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes
+from built_programs import read_json
+from made_up_scaling import analysis_of, reference
+from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
 from tinyllama_tools.data.names import full_step
 from tinyllama_tools.models.collectives import (
     FIXTURE,
     MIB,
     AlphaBeta,
-    FitRefusedError,
     Interconnect,
     Link,
     SourcedLink,
@@ -33,8 +31,7 @@ from tinyllama_tools.models.collectives import (
     plan_buckets,
     read_interconnects,
 )
-from tinyllama_tools.models.data_parallel import Analysis
-from tinyllama_tools.models.scaling_projection import (
+from tinyllama_tools.models.data_parallel import (
     MEASURED,
     LocalStep,
     local_steps,
@@ -86,37 +83,14 @@ def test_a_fit_is_that_of_scipy() -> None:
     assert fitted(0.1, count=3).worst_held_out is None
 
 
-def test_the_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    fits = [fitted(0.05, seed) for seed in range(200)]
-    for ranges, truth in (
-        ([fit.alpha_range for fit in fits], ALPHA),
-        ([fit.bandwidth_range for fit in fits], BANDWIDTH),
-    ):
-        held = sum(of["low"] <= truth <= (of["high"] or 0) for of in ranges)
-        # 190 expected; below 180 has a chance of 1 in 500 at 95 %. Nor are they wider than need be
-        assert 180 <= held < 200
-
-
 def test_a_fit_that_the_data_does_not_support_is_refused() -> None:
     for of, count, said in (
         (None, 2, "all_reduce, 2 ranks: 2 sizes, at least 3"),
         (lambda size: 1e-3 + 1e-12 * (SIZES[-1] - size), 9, "has a time a byte of -"),
         (lambda size: size**1.5 * 1e-12, 9, "has a latency of -"),
     ):
-        with pytest.raises(FitRefusedError, match=said):
+        with pytest.raises(BadInputError, match=said):
             fitted(0.0, of=of, count=count)
-
-
-def test_every_operation_of_a_run_is_fitted(weak: Analysis) -> None:
-    assert (len(weak.fits), weak.refused) == (3 * 2, ())
-    for fit in weak.fits:
-        for size in (0, MIB):
-            exact = ring_seconds(fit.operation, fit.ranks, size)
-            assert fit.seconds(size) == pytest.approx(exact, rel=0.1)
-    found = weak.interconnect
-    assert found is not None and "4 ranks" in found.title
-    assert found.network.link.latency == pytest.approx(LINK.latency, rel=0.1)
-    assert found.network.link.bandwidth == pytest.approx(LINK.bandwidth, rel=0.1)
 
 
 WIRE, DEVICE = Link(1e-5, 1e9), Link(2e-6, 4e11)
@@ -136,7 +110,7 @@ def by_packets(ranks: int, size: float, link: Link) -> float:
 
 
 @pytest.mark.parametrize("ranks", [2, 5, 80, 4096])
-@pytest.mark.parametrize("size", [1.0, 1 << 10, 1 << 20, 1e8, 1 << 40])
+@pytest.mark.parametrize("size", [1.0, 1 << 20, 1e8, 1 << 40])
 def test_an_all_reduce_is_the_faster_of_ring_and_tree(ranks: int, size: float) -> None:
     # N - 1 messages of an Nth, there and back
     ring = 2 * sum(WIRE.latency + size / ranks / WIRE.bandwidth for _ in range(ranks - 1))
@@ -170,13 +144,11 @@ def test_buckets() -> None:
     sizes = [3 * MIB, 2 * MIB, 2 * MIB, MIB // 2, MIB // 2, MIB // 2]
     assert plan_buckets(sizes, 4 * MIB) == [MIB, 5 * MIB // 2, 2 * MIB, 3 * MIB]
     assert plan_buckets([10 * MIB, 1], MIB) == [1, 10 * MIB]
-    for dtype, bytes_each in (("f32", 4), ("bf16", 2)):
-        assert sum(buckets_of(problem_sizes()["tiny"], dtype, MIB)) == bytes_each * 2_873_600
-    for result in (RESULTS / "reference").glob("ranks_*/ranks_2.json"):
-        # what the program says of itself
-        of = json.loads(result.read_text(encoding="utf-8"))["context"]["distributed"]
-        size = problem_sizes()["small"]
-        assert buckets_of(size, "f32", of["bucket_MiB"] * MIB) == of["bucket_bytes"]
+    assert sum(buckets_of(problem_sizes()["tiny"], "bf16", MIB)) == 2 * 2_873_600
+    # what the program says of itself
+    of = read_json(reference("ranks") / "ranks_2.json")["context"]["distributed"]
+    found = buckets_of(problem_sizes()["small"], "f32", of["bucket_MiB"] * MIB)
+    assert found == of["bucket_bytes"]
 
 
 def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None:
@@ -188,17 +160,10 @@ def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None
             assert of.is_assumed or "http" in of.latency_source
     (ndr,) = (one for one in read_interconnects() if one.name == "nvlink4_ndr")
     assert ndr.network.link == Link(pytest.approx(9.6e-6), pytest.approx(50e9))
-    path = tmp_path / "links.json"
-    for key, value, said in (
-        ("devices_per_node", 6, "devices_per_node: 6 is not one of [1, 2, 4"),
-        ("network_link.latency_us", math.nan, "latency_us: nan is not"),
-    ):
-        changed = json.loads(FIXTURE.read_text(encoding="utf-8"))
-        set_key(changed, f"interconnects.0.{key}", value)
-        path.write_text(json.dumps(changed), encoding="utf-8")
-        with pytest.raises(BadInputError) as refused:
-            read_interconnects(path)
-        assert "interconnects[0]" in str(refused.value) and said in str(refused.value)
+    changed, path = FIXTURE.read_text(encoding="utf-8"), tmp_path / "links.json"
+    write_whole(path, changed.replace('"devices_per_node": 8', '"devices_per_node": 6', 1))
+    with pytest.raises(BadInputError, match=r"interconnects\[0\].devices_per_node: 6 is not one"):
+        read_interconnects(path)
 
 
 SECONDS, BUCKETS = 0.4, [1e6, 25e6, 25e6, 2e6]
@@ -206,10 +171,10 @@ STEP = LocalStep(full_step("small", "f32", 8, 256), *[SECONDS] * 3, MEASURED, "m
 
 
 # 53 MB take less than the backward of 0.27 s, and more
-@pytest.mark.parametrize("link", [LINK, Link(1e-6, 53e6 / 3)])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("link", [Link(20e-6, 2e9), Link(1e-6, 53e6 / 3)])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_bounds_are_nothing_hidden_and_all_that_can_be(link: Link, ranks: int) -> None:
-    each = [ring_seconds("all_reduce", ranks, size, link) for size in BUCKETS]
+    each = [2 * (ranks - 1) * (link.latency + size / ranks / link.bandwidth) for size in BUCKETS]
     # of the last bucket all is seen
     least = max(each[-1], sum(each) - 2 / 3 * SECONDS)
     found = project(STEP, BUCKETS, interconnect(link), ranks)
@@ -220,40 +185,32 @@ def test_bounds_are_nothing_hidden_and_all_that_can_be(link: Link, ranks: int) -
     assert found["communication_seconds"] == pytest.approx(sum(each))
 
 
-def test_more_devices_are_no_more_efficient() -> None:
-    for one in read_interconnects():
-        rows = [project(STEP, BUCKETS, one, ranks) for ranks in POWERS[3:]]
-        values = [row["efficiency_low"] for row in rows]
-        assert values == sorted(values, reverse=True), one.name
-        assert all(row["seconds_low"] <= row["seconds_high"] for row in rows)
-
-
-def test_local_steps_are_measured_before_they_are_predicted(
-    weak: Analysis, strong: Analysis
-) -> None:
-    steps, missing = local_steps(weak.results, None, "f32", "baseline")
-    assert list(steps) == ["tiny"]
-    assert steps["tiny"].seconds == pytest.approx(World().alone, rel=0.1)
-    assert str(steps["tiny"].name) == "full_step/train/baseline/tiny/f32/batch:8/seq:128"
-    assert set(missing) == {"small", "medium", "large", "very_large"}
+def test_local_steps_are_measured_before_they_are_predicted() -> None:
+    weak, strong = (analysis_of(reference(kind)).results for kind in ("ranks", "ranks_strong"))
+    steps, missing = local_steps(weak, None, "f32", "baseline")
+    assert list(steps) == ["small"]
+    # of the world with the fewest ranks
+    assert steps["small"].seconds == weak[0].steps["alone"].median_seconds
+    assert str(steps["small"].name) == "full_step/train/baseline/small/f32/batch:8/seq:256"
+    assert set(missing) == {"tiny", "medium", "large", "very_large"}
     assert "--local-step" in missing["large"]
     # of one batch for all ranks, the whole one
-    assert local_steps(strong.results, None, "f32", "baseline")[0]["tiny"].name.batch == 16
+    assert local_steps(strong, None, "f32", "baseline")[0]["small"].name.batch == 8
     # a named result counts more than the rank alone
     source = read_step_source(RESULTS / "reference/tiny_f32_2core_xeon_avx512.json")
-    steps, missing = local_steps(weak.results, source, "f32", "baseline")
+    steps, missing = local_steps(weak, source, "f32", "baseline")
     assert source.path.name in steps["tiny"].source
     (reason,) = set(missing.values())
     assert "it has no costs of other sizes" in reason
     # and predicts the others where it has their costs
     study = read_step_source(RESULTS / "reference/study_2core_xeon_avx512")
-    steps, missing = local_steps(weak.results, study, "f32", "baseline")
+    steps, missing = local_steps(weak, study, "f32", "baseline")
     assert {size: step.kind for size, step in steps.items()} == {
         **dict.fromkeys(("tiny", "small"), "measured"),
         **dict.fromkeys(("medium", "large", "very_large"), "predicted"),
     }
     assert missing == {} and steps["medium"].low < steps["medium"].seconds < steps["medium"].high
-    assert steps["tiny"].name.batch == 8
+    assert steps["tiny"].name.batch == 8 and "round_1.json" in steps["small"].source
     no_step = study._replace(results=replace(study.results, cases={}))
-    found, missing = local_steps(weak.results, no_step, "f32", "baseline")
-    assert list(found) == ["tiny"] and "measure embedding" in missing["small"]
+    found, missing = local_steps(weak, no_step, "f32", "baseline")
+    assert list(found) == ["small"] and "measure embedding" in missing["tiny"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tinyllama_tools.commands.ranks import BUILD_IT, PROGRAM, measure
+from tinyllama_tools.commands.ranks import measure, program_in
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
@@ -35,12 +35,16 @@ from tinyllama_tools.data.studies import (
     SCALING_SCHEMA_VERSION,
 )
 from tinyllama_tools.models.collectives import Interconnect, read_interconnects
-from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.scaling_projection import StepSource, projection_of, read_step_source
+from tinyllama_tools.models.data_parallel import (
+    Analysis,
+    StepSource,
+    analyse,
+    projection_of,
+    read_step_source,
+)
 from tinyllama_tools.report.document import Table, cell_text
 from tinyllama_tools.report.sections import data_parallel
 
-HELP = "--help"
 EPILOG = """\
 Sets up what is missing and builds, then starts tiny_llama_scaling as local processes, one number of
 ranks after the other, each rank on cores of its own (GPUs: each on its own device), and watches
@@ -63,13 +67,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
     processes_help = "numbers of ranks, measured in this order (default: 1,2)"
-    measuring = [
-        add("--processes", type=positive_list, default=(1, 2), metavar="LIST", help=processes_help),
-        add("--threads-per-process", type=positive, default=1, metavar="N", help="default: 1"),
-        add("--oversubscribe", action="store_true", help="let ranks share cores"),
-        add("--timeout", type=seconds, default=60.0, metavar="S", help="default: 60"),
-    ]
-    parser.set_defaults(measuring=measuring)
+    add("--processes", type=positive_list, default=(1, 2), metavar="LIST", help=processes_help)
+    add("--threads-per-process", type=positive, default=1, metavar="N", help="default: 1")
+    add("--oversubscribe", action="store_true", help="let ranks share cores")
+    add("--timeout", type=seconds, default=60.0, metavar="S", help="default: 60")
     from_help = "read results again, and measure nothing; of one file: show the tables only"
     add("--from", dest="source", type=Path, metavar="FOLDER", help=from_help)
     local_help = (
@@ -89,7 +90,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# what this command gives the program itself
+# of measuring, and what this command gives the program itself
+MEASURING = ("--processes", "--threads-per-process", "--oversubscribe", "--timeout")
 OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
 
 
@@ -100,10 +102,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
     options = parser.parse_args(given[:cut])
     options.program = tuple(given[cut + 1 :])
-    measuring = {of.dest: of.option_strings[0] for of in options.measuring}
-    used = [
-        text for name, text in measuring.items() if vars(options)[name] != parser.get_default(name)
-    ]
+    used = [name for name in MEASURING if name in {text.partition("=")[0] for text in given[:cut]}]
     used += ["what follows --"] * bool(options.program)
     if options.source is not None and used:
         parser.error(f"{used[0]}: nothing is measured with --from; leave it out")
@@ -181,22 +180,14 @@ def write_results(
     print("\n".join(said), flush=True)
 
 
-def _show_program_help(options: argparse.Namespace) -> int:
-    command = [str(options.build_folder / PROGRAM), HELP]
-    try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
-    except OSError as error:
-        raise BadInputError(f"{command[0]} cannot be started: {error}; {BUILD_IT}") from error
-
-
 def main(arguments: Sequence[str]) -> int:
     """The exit status: 1 for a wrong result, or where a rank died or hung; 130 where it was
     interrupted, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
     command = without_folders(shlex.join(["scripts/scaling", *arguments]))
-    if not {HELP, "-h"}.isdisjoint(options.program):
-        return _show_program_help(options)
+    if not {"--help", "-h"}.isdisjoint(options.program):
+        return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
     # before hours of measuring
     wanted = options.interconnects
     links = [one for one in read_interconnects() if wanted is None or one.name in wanted]

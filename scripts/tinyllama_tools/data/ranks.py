@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -57,21 +57,10 @@ def result_file(folder: Path, ranks: int) -> Path:
     return folder / f"ranks_{ranks}.json"
 
 
-def ranks_of(path: Path) -> int:
+def _ranks_of(path: Path) -> int:
     """Of a file that is named as result_file() names it; 0 for others."""
     digits = path.stem.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else 0
-
-
-def result_files(path: Path) -> list[Path]:
-    """Of a folder every ranks_<N>.json in the order of N, of a file that file.
-
-    BadInputError where a folder has none.
-    """
-    found = sorted(path.glob(RANK_FILES), key=ranks_of) if path.is_dir() else [path]
-    if not found:
-        raise bad_file(path, f"holds no {RANK_FILES}", REMEDY)
-    return found
 
 
 @functools.cache
@@ -187,8 +176,7 @@ def read_scaling_result(path: Path) -> ScalingResult:
     return ScalingResult(path, document["context"], steps, rows, failed)
 
 
-@dataclass(frozen=True)
-class ReadRun:
+class ReadRun(NamedTuple):
     """`failures`: numbers of ranks without a usable result, those known before first."""
 
     results: Sequence[ScalingResult]
@@ -214,16 +202,20 @@ def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:
     A file that cannot be used becomes a failure of its number of ranks, unless that has one
     already. BadInputError where none can be used.
     """
-    known = _stated(path) if known is None else known
+    files = sorted(path.glob(RANK_FILES), key=_ranks_of) if path.is_dir() else [path]
+    if not files:
+        raise bad_file(path, f"holds no {RANK_FILES}", REMEDY)
+    failures = _stated(path) if known is None else list(known)
+    known_ranks = {failure.ranks for failure in failures}
     found: list[ScalingResult] = []
-    refused: list[tuple[int, BadInputError]] = []
-    for file in result_files(path):
+    errors: list[BadInputError] = []
+    for file in files:
         try:
             found.append(read_scaling_result(file))
         except BadInputError as error:
-            refused.append((ranks_of(file), error))
+            errors.append(error)
+            if (ranks := _ranks_of(file)) not in known_ranks:
+                failures.append(Failure(ranks, 1, str(error)))
     if not found:
-        raise refused[0][1]
-    failed = {failure.ranks for failure in known}
-    unread = [Failure(ranks, 1, str(error)) for ranks, error in refused if ranks not in failed]
-    return ReadRun(found, (*known, *unread))
+        raise errors[0]
+    return ReadRun(found, tuple(failures))

@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
-from tinyllama_tools.core.app import PROJECT, Json, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    PROJECT,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.data.names import OPERATIONS
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
@@ -153,16 +160,6 @@ FIRST_BUCKET_BYTES = MIB
 BYTES = {"f32": 4, "amp_bf16": 4, "amp_f16": 4, "bf16": 2, "f16": 2}
 
 
-def parameter_counts(of: Mapping[str, int]) -> list[int]:
-    """Numbers in each parameter of a problem size, in the order of the model: embedding, layers
-    (norm, Q, K, V, O, norm, gate, up, down, as model/block.cpp names them), final norm, LM head."""
-    hidden, square = of["hidden_dim"], of["hidden_dim"] ** 2
-    table, inner = hidden * of["vocab_size"], hidden * of["intermediate_dim"]
-    key = square // of["n_heads"] * of["n_kv_heads"]
-    layer = [hidden, square, key, key, square, hidden, inner, inner, inner]
-    return [table, *layer * of["n_layers"], hidden, table]
-
-
 def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
     """Bytes of each bucket in the order in which a backward fills them; the last one is only ready
     when the backward ends. `sizes`: bytes of each gradient in the order of the model.
@@ -182,15 +179,17 @@ def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
 
 
 def buckets_of(of: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[float]:
-    """Of a problem size in a dtype."""
-    return plan_buckets([BYTES[dtype] * count for count in parameter_counts(of)], bucket_bytes)
+    """Of a problem size in a dtype. Parameters are in the order of the model: embedding, layers
+    (norm, Q, K, V, O, norm, gate, up, down, as model/block.cpp names them), final norm, LM head."""
+    hidden, square = of["hidden_dim"], of["hidden_dim"] ** 2
+    table, inner = hidden * of["vocab_size"], hidden * of["intermediate_dim"]
+    key = square // of["n_heads"] * of["n_kv_heads"]
+    layer = [hidden, square, key, key, square, hidden, inner, inner, inner]
+    counts = [table, *layer * of["n_layers"], hidden, table]
+    return plan_buckets([BYTES[dtype] * count for count in counts], bucket_bytes)
 
 
 FEWEST_SIZES = 3
-
-
-class FitRefusedError(ValueError):
-    """What was measured decides no latency and bandwidth; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +220,11 @@ def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) 
     """`seconds_of`: seconds of a call by its bytes. By least squares of relative errors, so that
     1 KiB counts as much as the largest bucket; intervals are Student's, over sizes.
 
-    FitRefusedError where there are fewer than three sizes, and where a term would not be positive.
+    BadInputError where there are fewer than three sizes, and where a term would not be positive.
     """
     what, count = f"{operation}, {ranks} ranks", len(seconds_of)
     if count < FEWEST_SIZES:
-        raise FitRefusedError(
+        raise BadInputError(
             f"{what}: {count} sizes, at least {FEWEST_SIZES} are needed; raise --max-bytes"
         )
     sizes = np.array(sorted(seconds_of), dtype=np.float64)
@@ -233,7 +232,7 @@ def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) 
     (per_byte, alpha), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
     for term, value in (("latency", alpha), ("time a byte", per_byte)):
         if value <= 0:
-            raise FitRefusedError(
+            raise BadInputError(
                 f"{what}: the fit has a {term} of {value:.3g} s, must be above 0; measure more "
                 "rounds, on a machine with nothing else to do"
             )
@@ -264,6 +263,6 @@ def fit_collectives(rows: Sequence[Row]) -> tuple[list[AlphaBeta], list[str]]:
             of = {row.name.bytes: row.median_seconds for row in own if row.name.ranks == ranks}
             try:
                 fits.append(fit_alpha_beta(operation, ranks, of))
-            except FitRefusedError as error:
+            except BadInputError as error:
                 refused.append(str(error))
     return fits, refused

@@ -1,32 +1,24 @@
 """What a data-parallel run says: efficiencies and shares, where the rest of an ideal step went, and
-how the model of a projection meets what was run.
+what more devices would give. docs/distributed.md defines every figure.
 
-weak: every rank has its own batch, so an ideal step takes as long as one rank's alone.
-    efficiency = alone / step
-strong: the ranks share one batch, so an ideal step of N ranks takes an Nth of it.
-    efficiency = alone(whole batch) / (N step)
-overlap share = (no_overlap - overlap) / (no_overlap - local): what the overlap hides of what
-    communication costs
+Losses are percent of a step; with the efficiency they add up to 100 in every round. They are means
+over rounds, since means add up and medians do not; their intervals are Student's.
 
-Losses, in percent of a step (L_r: rank r's step without communication, A: a step alone):
-    slower local work  (mean of L_r - A) / step        ranks share memory, caches and clock
-    imbalance          (slowest L_r - mean of L_r) / step
-    communication      (step - slowest L_r) / step     what is not hidden
-    small batch        (A(B) - A(N B) / N) / step      strong scaling only: B is the batch of a rank
-Their sum is 100 % less the efficiency, in every round. Parts are means over rounds, since means add
-up and medians do not; their intervals are Student's.
+A projection, not a measurement, is of weak scaling: every device has a batch of its own. Imbalance,
+slower local work, other traffic, start of operations and input are in no figure of it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from scipy import stats
 
-from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.data.machine import first_difference
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
@@ -40,23 +32,28 @@ from tinyllama_tools.data.names import (
     SHARDED,
     STEPS,
     STRONG,
+    WEAK,
     CaseName,
 )
+from tinyllama_tools.data.programs import CaseCost, read_costs
+from tinyllama_tools.data.results import ResultSet, read_result_set
+from tinyllama_tools.data.studies import COSTS, rounds_of
 from tinyllama_tools.models.collectives import (
+    MIB,
     AlphaBeta,
     Interconnect,
     SourcedLink,
     all_reduce,
+    buckets_of,
     fit_collectives,
+    flat_all_reduce,
     link_of_ring,
 )
+from tinyllama_tools.models.prediction import RatesRefusedError, calibrate_rates, predict_steps
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.ranks import Rounds, Row, ScalingResult
-
-# for which steps are projected
-RANKS = tuple(2**power for power in range(3, 13))
 
 
 @dataclass(frozen=True)
@@ -185,33 +182,46 @@ def losses_of(result: ScalingResult, step: Row) -> Iterator[LossPart]:
         yield LossPart(result.ranks, name, mean, *ends)
 
 
+# kinds of local steps; the first is also the name of the link that was measured here
+MEASURED, PREDICTED = "measured", "predicted"
 # By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.
 BACKWARD_SHARE = 2 / 3
 
 
-@dataclass(frozen=True)
-class Communication:
-    """Seconds of all buckets one after the other, of the `last`, and the algorithms that are best
-    for them."""
-
-    seconds: float
-    last: float
-    algorithm: str
-
-    def exposed(self, hiding: float) -> float:
-        """The least that is seen of it. `hiding`: seconds of the step in which buckets may travel;
-        the last one is ready only when the backward ends."""
-        return max(self.last, self.seconds - hiding)
+def step_bounds(local: float, buckets: Sequence[float]) -> tuple[float, float]:
+    """Seconds of a step with as much communication hidden as can be, and with nothing hidden.
+    `buckets`: seconds of each all-reduce; the last is ready only when the backward ends."""
+    total = sum(buckets)
+    return local + max(buckets[-1], total - BACKWARD_SHARE * local), local + total
 
 
-def communication_of(ranks: int, buckets: Sequence[float], over: Interconnect) -> Communication:
-    """Of the gradients of one step; at least one bucket."""
-    timed = [all_reduce(ranks, size, over) for size in buckets]
-    algorithms = dict.fromkeys(name for _, name in timed)
-    return Communication(sum(one for one, _ in timed), timed[-1][0], " and ".join(algorithms))
-
-
-MEASURED_LINK = "measured"
+def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
+    """What the model says, `low` to `high` seconds, beside what was measured; with the fit itself
+    at its own ranks, and at others, `fitted_at`, as a projection over its link. `percent_off`: of
+    the measured, above 0 where the model says too much, 0 between the bounds."""
+    link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
+    each = [
+        fit.seconds(size)
+        if fit.ranks == result.ranks
+        else flat_all_reduce(result.ranks, size, link)[0]
+        for size in result.distributed["bucket_bytes"]
+    ]
+    medians = {mode: row.median_seconds for mode, row in result.steps.items()}
+    said = {COMMUNICATION: ("all-reduce of all buckets", (sum(each), sum(each)))}
+    if (alone := medians.get(ALONE)) is not None:
+        said[OVERLAP] = ("step, from a rank alone", step_bounds(alone, each))
+    for mode, (what, (low, high)) in said.items():
+        if (measured := medians.get(mode)) is None:
+            continue
+        yield {
+            "ranks": result.ranks,
+            "fitted_at": fit.ranks,
+            "what": what,
+            "low": low,
+            "high": high,
+            "measured": measured,
+            "percent_off": 100 * (min(max(measured, low), high) / measured - 1),
+        }
 
 
 def measured_interconnect(fit: AlphaBeta, backend: str) -> Interconnect:
@@ -223,38 +233,7 @@ def measured_interconnect(fit: AlphaBeta, backend: str) -> Interconnect:
     title = f"the link measured here between {fit.ranks} ranks ({backend})"
     link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
     network = SourcedLink(backend, link, source, source, is_assumed=False)
-    return Interconnect(MEASURED_LINK, title, 1, network)
-
-
-def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
-    """What the model says, `low` to `high` seconds, beside what was measured; with the fit itself
-    at its own ranks, and at others, `fitted_at`, as a projection over its link. `percent_off`: of
-    the measured, above 0 where the model says too much, 0 between the bounds."""
-    buckets = result.distributed["bucket_bytes"]
-    if fit.ranks == result.ranks:
-        each = [fit.seconds(size) for size in buckets]
-        of = Communication(sum(each), each[-1], "fit")
-    else:
-        of = communication_of(result.ranks, buckets, measured_interconnect(fit, ""))
-    medians = {mode: row.median_seconds for mode, row in result.steps.items()}
-    alone = medians.get(ALONE)
-    for what, mode, start, least in (
-        ("all-reduce of all buckets", COMMUNICATION, 0.0, of.seconds),
-        ("step, from a rank alone", OVERLAP, alone, of.exposed(BACKWARD_SHARE * (alone or 0.0))),
-    ):
-        measured = medians.get(mode)
-        if start is None or measured is None:
-            continue
-        low, high = start + least, start + of.seconds
-        yield {
-            "ranks": result.ranks,
-            "fitted_at": fit.ranks,
-            "what": what,
-            "low": low,
-            "high": high,
-            "measured": measured,
-            "percent_off": 100 * (min(max(measured, low), high) / measured - 1),
-        }
+    return Interconnect(MEASURED, title, 1, network)
 
 
 @dataclass(frozen=True)
@@ -351,3 +330,161 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
         {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
         tuple(_differences(ordered)),
     )
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """`seconds` at the batch of `name`, between `low` and `high` where it is PREDICTED, which
+    `range_words` names. `source`: the file and row, or what the prediction rests on."""
+
+    name: CaseName
+    seconds: float
+    low: float
+    high: float
+    kind: str
+    source: str
+    range_words: str = ""
+
+
+class StepSource(NamedTuple):
+    """A result of the suite that local steps are taken from. `costs`: of the study's own file;
+    empty where there is none."""
+
+    path: Path
+    results: ResultSet
+    costs: Sequence[CaseCost] = ()
+
+
+def read_step_source(path: Path) -> StepSource:
+    """A result of the suite, or a folder of one. BadInputError for one that cannot be used, which
+    is to be said before hours of measuring."""
+    files, costs = [path], []
+    if path.is_dir():
+        files = rounds_of(path) or [path / SUITE_FILE]
+        costs = read_costs(path / COSTS) if (path / COSTS).exists() else []
+    return StepSource(path, read_result_set(files), costs)
+
+
+def _is_own(name: CaseName) -> bool:
+    """Whether the step is at its size's own batch and sequence."""
+    of = problem_sizes().get(name.size, {})
+    return (name.batch, name.seq) == (of.get("batch"), of.get("seq"))
+
+
+def predicted_steps(
+    source: StepSource, dtype: str, variant: str
+) -> tuple[dict[str, LocalStep], str]:
+    """By size, at its own batch and sequence, from the rates of what was measured; and why there is
+    none of others."""
+    try:
+        rates = calibrate_rates(source.results, dtype, variant)
+        found, _ = predict_steps(rates, source.costs)
+    except RatesRefusedError as error:
+        return {}, str(error)
+    how = (PREDICTED, rates.basis(), rates.spread.words)
+    steps = {
+        one.name.size: LocalStep(one.name, one.seconds, one.low, one.high, *how)
+        for one in found
+        if _is_own(one.name)
+    }
+    return steps, "it has no costs of other sizes; a grid study has"
+
+
+REMEDY = (
+    "measure it: scripts/bench --components full_step --sizes SIZE, then --local-step its "
+    "results.json; or give a grid study of smaller sizes to predict it from"
+)
+
+
+def local_steps(
+    results: Sequence[ScalingResult], source: StepSource | None, dtype: str, variant: str
+) -> tuple[dict[str, LocalStep], dict[str, str]]:
+    """Of every size: measured in the source (at the size's own batch and sequence, else at the
+    largest batch of its longest sequence), else by the rank that computed alone, else predicted
+    from the source; and why the other problem sizes have none."""
+    found, reason, measured = {}, REMEDY, []
+    # the world with the fewest ranks counts, whose rank alone had no neighbours that wait
+    for one in results[::-1]:
+        if (row := one.steps.get(ALONE)) is not None:
+            # the same step as a case of one process
+            name = replace(row.name, ranks=None, mode="")
+            measured.append((name, row.median_seconds, f"{row.name}, {one.path.name}"))
+    if source is not None:
+        found, why = predicted_steps(source, dtype, variant)
+        reason = f"{source.path}: {why}"
+        files = ", ".join(path.name for path in source.results.paths)
+        cases = sorted(
+            source.results.cases.values(),
+            key=lambda c: (_is_own(c.name), c.name.seq, c.name.batch),
+        )
+        measured += [
+            (case.name, case.median_seconds, f"{case.name}, {files}")
+            for case in cases
+            if case.name.is_training_step
+            and (case.name.dtype, case.name.variant) == (dtype, variant)
+        ]
+    # the last of a size counts
+    for name, seconds, where in measured:
+        found[name.size] = LocalStep(name, *[seconds] * 3, MEASURED, where)
+    ordered = {size: found[size] for size in (*problem_sizes(), *found) if size in found}
+    return ordered, {size: reason for size in problem_sizes() if size not in found}
+
+
+# for which steps are projected
+RANKS = tuple(2**power for power in range(3, 13))
+
+
+def project(step: LocalStep, buckets: Sequence[float], over: Interconnect, ranks: int) -> Json:
+    """A row of scaling.json: seconds from as much hidden as can be to nothing; efficiencies in
+    percent, low with high seconds. `buckets`: bytes of each."""
+    each, algorithms = zip(*(all_reduce(ranks, size, over) for size in buckets), strict=True)
+    low, high = step_bounds(step.seconds, each)
+    return {
+        "size": step.name.size,
+        "interconnect": over.name,
+        "scaling": WEAK,
+        "ranks": ranks,
+        "batch": step.name.batch,
+        "local_seconds": step.seconds,
+        "communication_seconds": sum(each),
+        "algorithm": " and ".join(dict.fromkeys(algorithms)),
+        "seconds_low": low,
+        "seconds_high": high,
+        "efficiency_low": 100 * step.seconds / high,
+        "efficiency_high": 100 * step.seconds / low,
+        "local_kind": step.kind,
+        "kind": "projection",
+    }
+
+
+NO_STEP = "no data-parallel step was measured, so dtype and variant of a projection are open"
+
+
+def projection_of(
+    analysis: Analysis, source: StepSource | None, interconnects: Sequence[Interconnect]
+) -> Json:
+    """`projection` of scaling.json: over the link measured here, where there is one, and over
+    `interconnects`. `source`: as of local_steps()."""
+    name, sizes = analysis.name, problem_sizes()
+    links = [*filter(None, [analysis.interconnect]), *interconnects]
+    local: dict[str, LocalStep] = {}
+    missing = dict.fromkeys(sizes, NO_STEP)
+    if name is not None:
+        local, missing = local_steps(analysis.results, source, name.dtype, name.variant)
+    run, known, rows = analysis.results[-1].distributed, [], []
+    for size, step in local.items():
+        # buckets of a model of the user's own are known of what was run alone
+        if size == name.size:
+            buckets = run["bucket_bytes"]
+        elif size in sizes:
+            buckets = buckets_of(sizes[size], name.dtype, MIB * run["bucket_MiB"])
+        else:
+            continue
+        known.append(asdict(step) | {"name": str(step.name)})
+        rows += [project(step, buckets, link, ranks) for link in links for ranks in RANKS]
+    return {
+        "local_steps": known,
+        "interconnects": [asdict(one) for one in links],
+        "missing": missing,
+        "steps": rows,
+    }
