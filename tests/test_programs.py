@@ -26,6 +26,7 @@ from tinyllama_tools.data.programs import (
     ask_costs,
     ask_dry_run,
 )
+from tinyllama_tools.data.results import read_rows
 
 TINY = full_step("tiny", "f32", 8, 128)
 OTHER = full_step("tiny", "bf16", 4, 64, variant="qkv+gate_up")
@@ -69,7 +70,8 @@ def test_what_is_read_of_cases(tmp_path: Path) -> None:
     third = full_step("tiny", "f32", 1, 1)
     failed = entry(third, error_occurred=True, error_message="wrong", **stopped)
     program = suite(tmp_path, WRITE + "exit 1", *repetitions, failed, mean, skipped)
-    result = program.run([TINY, OTHER, third], 2)
+    document = program.measure([TINY, OTHER, third], 2)
+    result = read_rows(document, program.program)
     first, second, last = (result.cases[str(case)] for case in (TINY, OTHER, third))
     assert (first.seconds, first.repetitions, first.label) == (pytest.approx(0.055), 2, "l")
     assert first.counters == {"TFLOPS": pytest.approx(0.6), "operators": 40.0}
@@ -82,10 +84,10 @@ def test_peaks_of_the_first_process_serve_the_next_unless_refused(tmp_path: Path
     refuse = 'for a in "$@"; do if [[ -f strict && $a = --journal=* ]]; then'
     refuse += ' echo "journal ${a#*=}: other circumstances" >&2; exit 2; fi; done; '
     program = suite(tmp_path, refuse + WRITE, entry(TINY, repetition_index=0))
-    program.run([TINY], 1)
-    program.run([TINY], 1, verify=True, more=["--cold-cache"])
+    program.measure([TINY], 1)
+    program.measure([TINY], 1, verify=True, more=["--cold-cache"])
     (tmp_path / "strict").touch()
-    assert program.run([TINY], 1).cases[str(TINY)].seconds == 0.05
+    assert program.measure([TINY], 1)["benchmarks"][0]["real_time"] == 50
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     assert ["--resume" in call for call in calls] == [False, True, True, False]
     assert {"--threads=2", "--verify=off"} <= set(calls[0])
@@ -116,7 +118,7 @@ def test_what_a_training_wrote_and_said(tmp_path: Path) -> None:
 
 
 def run_suite(folder: Path, script: str) -> None:
-    suite(folder, script, entry(TINY)).run([TINY, OTHER], 1)
+    suite(folder, script, entry(TINY)).measure([TINY, OTHER], 1)
 
 
 def run_training(folder: Path, script: str) -> None:

@@ -31,13 +31,8 @@ from tinyllama_tools.models.collectives import (
     plan_buckets,
     read_interconnects,
 )
-from tinyllama_tools.models.data_parallel import (
-    MEASURED,
-    LocalStep,
-    local_steps,
-    project,
-    read_step_source,
-)
+from tinyllama_tools.models.data_parallel import MEASURED
+from tinyllama_tools.models.projection import LocalStep, local_steps, project, read_step_source
 
 ALPHA, BANDWIDTH = 30e-6, 1.5e9
 SIZES = [1024 * 4**i for i in range(9)]

@@ -16,11 +16,12 @@ from fake_training import set_key
 from made_up_scaling import analysis_of, document, reference, write_run, write_world
 from tinyllama_tools.core.app import RESULTS, BadInputError
 from tinyllama_tools.data.ranks import read_scaling_result
-from tinyllama_tools.models.data_parallel import Analysis, Estimate, ScalingPoint
+from tinyllama_tools.models.data_parallel import Analysis, ScalingPoint
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Section, number_text
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit
+from tinyllama_tools.stats.rank_tests import Estimate
 from tools import compare
 from tools import scaling as main
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     RESULTS,
+    BadInputError,
     Json,
     made_by,
     problem_sizes,
@@ -29,6 +30,7 @@ from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import NOT_MEASURED, duration, number, template
 from tinyllama_tools.data.names import BASELINE
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram, suite_program
+from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.models.ablations import (
     EXPECTED,
     FUSED,
@@ -169,8 +171,9 @@ class Measurement:
         cases = [cell.point.case(cell.variant) for cell in cells]
         limit = [f"--max-seconds-per-case={self.options.max_seconds_per_case:g}"]
         try:
-            result = self.program.run(cases, repetitions, verify=verify, more=limit)
-        except SuiteError as error:
+            document = self.program.measure(cases, repetitions, verify=verify, more=limit)
+            result = read_rows(document, self.program.program)
+        except (SuiteError, BadInputError) as error:
             if len(cells) > 1:
                 for cell in cells:
                     self._run([cell], repetitions, verify=verify, turn=turn)

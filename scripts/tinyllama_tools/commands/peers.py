@@ -445,7 +445,7 @@ def write(document: Json, folder: Path) -> str:
 
 def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) -> tuple[int, str]:
     """All cases, written after each; the exit status, and the page if anything was measured."""
-    context = program.run([QUICKEST], 1).context
+    context = program.measure([QUICKEST], 1)["context"]
     limit, threads = options.max_seconds_per_case, context["threads"]
     peers = [PeerSide(name, options.device, threads, limit) for name in options.forms]
     sides = [*(OurSide(variant, program, limit) for variant in options.variants), *peers]

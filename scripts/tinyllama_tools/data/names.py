@@ -22,6 +22,8 @@ CASE_PATTERN = re.compile(
 )
 # what Google Benchmark appends
 TIMED_BY = "/manual_time"
+# kind of a row that was measured, beside those of aggregates
+ITERATION = "iteration"
 # of a whole training step
 STEP, TRAIN = "full_step", "train"
 

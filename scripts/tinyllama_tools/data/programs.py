@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from tinyllama_tools.core.app import (
     PROJECT,
@@ -22,9 +21,8 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.core.process import ProgramError, run_program
-from tinyllama_tools.data.names import STEP, TIMED_BY, CaseName, StoredRun, parse_case_name
+from tinyllama_tools.data.names import ITERATION, STEP, TIMED_BY, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
-from tinyllama_tools.data.results import ITERATION, read_rows
 from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
@@ -74,15 +72,6 @@ class SuiteProgram:
     arguments: tuple[str, ...] = ()
     program: Path = PROGRAM
     _peaks: dict[tuple[str, ...], Json] = field(default_factory=dict)
-
-    def run(self, cases: Sequence[CaseName], repetitions: int, **how: Any) -> StoredRun:  # noqa: ANN401
-        """What measure() wrote, as it is read everywhere. SuiteError also where that is no result,
-        such as a counter that is not finite."""
-        document = self.measure(cases, repetitions, **how)
-        try:
-            return read_rows(document, self.program)
-        except BadInputError as error:
-            raise SuiteError(str(error)) from error
 
     def measure(
         self,

@@ -22,6 +22,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.data.names import (
     ALONE,
     ALONE_GLOBAL,
+    ITERATION,
     STEPS,
     TIMED_BY,
     UNITS,
@@ -30,7 +31,7 @@ from tinyllama_tools.data.names import (
     parse_case_name,
     parse_collective_name,
 )
-from tinyllama_tools.data.results import ITERATION, read_rows
+from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.data.studies import (
     CONTEXT_OF_RANKS,
     RANK_FILES,

@@ -36,6 +36,7 @@ from tinyllama_tools.data.machine import (
     restated,
 )
 from tinyllama_tools.data.names import (
+    ITERATION,
     OWN_KEYS,
     TIMED_BY,
     UNITS,
@@ -51,7 +52,6 @@ from tinyllama_tools.data.studies import SCHEMAS, is_result
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
-ITERATION = "iteration"
 NO_REASON = "no reason given"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
-from tinyllama_tools.models.data_parallel import Estimate
+from tinyllama_tools.stats.rank_tests import Estimate
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName

@@ -220,6 +220,29 @@ class Ratio:
         return f"{self.median:.2f} ({low:.2f} to {high:.2f}{sure})"
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """`median` over `rounds`; `interval`: None where there was one round only.
+
+    Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a
+    figure of one round compares neighbours in time. The interval is the exact one of a median,
+    whatever the distribution; fewer than six rounds cannot reach 95 %.
+    """
+
+    median: float
+    interval: Interval | None
+    rounds: int
+
+    def text(self, digits: int = 1) -> str:
+        """`92.1 (91.0 to 93.4)`, with the confidence where that is below 95 %."""
+        middle = f"{self.median:.{digits}f}"
+        if self.interval is None:
+            return middle
+        ends = f"{self.interval.low:.{digits}f} to {self.interval.high:.{digits}f}"
+        sure = self.interval.confidence
+        return f"{middle} ({ends}{'' if sure >= WANTED_CONFIDENCE else f' at {100 * sure:.0f} %'})"
+
+
 def median_interval(values: Sequence[float]) -> Interval | None:
     """The narrowest interval of 95 % or more between two of the ordered values, whatever their
     distribution; else the whole range with its true confidence; None for a single value.
