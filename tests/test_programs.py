@@ -15,6 +15,7 @@ import pytest
 
 from built_programs import PROJECT_ROOT, Json, finish, wait_until
 from fake_training import made_up_summary
+from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import (
@@ -169,6 +170,15 @@ def test_a_program_whose_output_cannot_be_kept_may_keep_its_own(tmp_path: Path) 
     assert (tmp_path / "out/kept").exists()
     with pytest.raises(TrainingError, match="absent/log: the program's output cannot be kept"):
         training(tmp_path, "").run([], tmp_path / "out", tmp_path / "absent/log")
+
+
+def test_a_file_that_fills_the_disk_is_named(tmp_path: Path) -> None:
+    part = tmp_path / f"study.json.{os.getpid()}.part"
+    part.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as error:
+        write_whole(tmp_path / "study.json", "{}")
+    assert error.value.filename == str(tmp_path / "study.json")
+    assert not part.is_symlink()
 
 
 @pytest.mark.parametrize("status", [0, 130])

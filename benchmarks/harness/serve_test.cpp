@@ -173,8 +173,8 @@ TEST_F(ServerTest, ATurnUsesItsTimeAndRunsAtLeastOnce) {
 
 TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
   Server plain(cpu, cases, settings);
-  slow = {{"/forward/", 1.0}, {"/forward/", 5.0}};
-  // The least of a turn: other work on the machine only adds to it.
+  // So much longer that no other work on the machine does the same.
+  slow = {{"/forward/", 1.0}, {"/forward/", 1000.0}};
   const auto fastest = [&](Server& timed, size_t index) {
     const auto ask_it = [&](Json request) {
       request["case"] = cases[index].name();
@@ -184,8 +184,8 @@ TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
     const Json seconds = ask_it({{"do", "time"}, {"seconds", 0.05}}).at("seconds");
     return std::min_element(seconds.begin(), seconds.end())->get<double>();
   };
-  EXPECT_GT(fastest(server(), 0), 4 * fastest(plain, 0)) << "the last of several fractions counts";
-  EXPECT_LT(fastest(server(), 1), 3 * fastest(plain, 1)) << "the expression does not find it";
+  EXPECT_GT(fastest(server(), 0), 100 * fastest(plain, 0)) << "the last of several fractions counts";
+  EXPECT_LT(fastest(server(), 1), 100 * fastest(plain, 1)) << "the expression does not find it";
 }
 
 TEST_F(ServerTest, ASlowdownThatSlowsNothingIsRefused) {

@@ -72,11 +72,11 @@ class ResultFolder {
   void add(const std::string& name) {
     if (std::ranges::find(files_, name) == files_.end()) files_.push_back(name);
   }
-  /// Writes a file, which may lie in a folder below, and remembers its name.
+  /// Writes a file, which may lie in a folder below, and remembers its name. Throws
+  /// std::runtime_error where either cannot be made.
   void write(const std::string& name, const std::string& text) {
     const auto file = path_ / name;
-    std::error_code refused;  // the write says why
-    std::filesystem::create_directories(file.parent_path(), refused);
+    std::filesystem::create_directories(file.parent_path());
     write_file_atomically(file, text);
     add(name);
   }

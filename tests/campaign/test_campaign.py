@@ -47,6 +47,12 @@ def test_a_little_of_each_part_holds(part: str) -> None:
     assert tally.violations == []
 
 
+@pytest.mark.usefixtures("train_program")
+def test_a_folder_that_cannot_be_made_is_told_with_its_reason() -> None:
+    call = resources.usual_calls(workloads.TRAINING).index("mkdir flops_analysis") + 1
+    assert resources.failed(workloads.TRAINING, (call, "I/O error")) == []
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_damaged_files_are_refused_by_name(name: str) -> None:
     assert try_reader(name, Scope(seed=2).draws(name, 5)).violations == []

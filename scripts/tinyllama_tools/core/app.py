@@ -205,12 +205,24 @@ RESULTS = PROJECT / "results"
 SUITE_FILE = "results.json"
 
 
+@contextlib.contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """What cannot be written is this file, also where only its closing finds that."""
+    try:
+        yield
+    except OSError as failure:
+        if failure.filename is None:
+            failure.filename = str(file)
+        raise
+
+
 def write_whole(path: Path, text: str) -> None:
     """Never half a file, whatever happens meanwhile: nor where two write it at once."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         # half of a surrogate pair, which others' JSON may hold, cannot be written
-        part.write_text(text, encoding="utf-8", errors="replace")
+        with naming(path):
+            part.write_text(text, encoding="utf-8", errors="replace")
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, ToolError
+from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, ToolError, naming
 from tinyllama_tools.core.text import duration, last_words
 
 
@@ -130,17 +130,6 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.wait()
 
 
-@contextlib.contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """What cannot be written is this file, also where only its closing finds that."""
-    try:
-        yield
-    except OSError as failure:
-        if failure.filename is None:
-            failure.filename = str(file)
-        raise
-
-
 def run_program(
     command: Sequence[str],
     error: type[ProgramError],
@@ -159,7 +148,7 @@ def run_program(
     name, heard, started = Path(command[0]).name, [], time.monotonic()
     with contextlib.ExitStack() as open_files:
         if log:
-            open_files.enter_context(_naming(log))
+            open_files.enter_context(naming(log))
         try:
             keep = open_files.enter_context(log.open("w", encoding="utf-8")) if log else None
         except OSError as failure:
