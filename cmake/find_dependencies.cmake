@@ -29,9 +29,6 @@ set(JSON_BuildTests OFF CACHE BOOL "" FORCE)
 set(BUILD_GMOCK OFF CACHE BOOL "" FORCE)
 set(INSTALL_GTEST OFF CACHE BOOL "" FORCE)
 
-# Used header-only: torch's include folder carries its own fmt headers, which shadow these and then fail to link.
-tiny_llama_dependency(fmt fmt 8 https://github.com/fmtlib/fmt/releases/download/10.2.1/fmt-10.2.1.zip
-  312151a2d13c8327f5c9c586ac6cf7cddc1658e8f53edae0ec56509c8fa516c9)
 tiny_llama_dependency(nlohmann_json nlohmann_json 3.10 https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
   d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
 tiny_llama_dependency(cli11 CLI11 2.1 https://github.com/CLIUtils/CLI11/archive/v2.4.2.tar.gz

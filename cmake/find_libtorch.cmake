@@ -66,13 +66,13 @@ add_library(tiny_llama_torch INTERFACE)
 # torch's headers are not ours to warn about.
 target_include_directories(tiny_llama_torch SYSTEM INTERFACE
   "${TINY_LLAMA_TORCH_ROOT}/include" "${TINY_LLAMA_TORCH_ROOT}/include/torch/csrc/api/include")
-foreach(name ${torch_libraries})
-  set(torch_library "${TINY_LLAMA_TORCH_LIBRARY_DIR}/lib${name}.so")
-  if(NOT EXISTS "${torch_library}")
-    message(FATAL_ERROR "libtorch ${Torch_VERSION} is incomplete: ${torch_library} is missing. Install it again, or set Torch_DIR to another.")
+list(TRANSFORM torch_libraries REPLACE ".+" "${TINY_LLAMA_TORCH_LIBRARY_DIR}/lib\\0.so")
+foreach(file ${torch_libraries} "${TINY_LLAMA_TORCH_ROOT}/include/fmt/format-inl.h")
+  if(NOT EXISTS "${file}")
+    message(FATAL_ERROR "libtorch ${Torch_VERSION} is incomplete: ${file} is missing. Install it again, or set Torch_DIR to another.")
   endif()
-  target_link_libraries(tiny_llama_torch INTERFACE "${torch_library}")
 endforeach()
+target_link_libraries(tiny_llama_torch INTERFACE ${torch_libraries})
 # Back-ends register themselves when they are loaded, and some linkers leave out a library of which nothing is called. What libtorch's
 # libraries need in their turn they find by their own run paths.
 target_link_options(tiny_llama_torch INTERFACE LINKER:--no-as-needed LINKER:--allow-shlib-undefined)

@@ -4,9 +4,8 @@
 include(CheckCXXSourceCompiles)
 include(find_openmp)
 
-file(WRITE "${CMAKE_BINARY_DIR}/precompiled.cpp" "")
-add_library(tiny_llama_precompiled STATIC "${CMAKE_BINARY_DIR}/precompiled.cpp")
-target_link_libraries(tiny_llama_precompiled PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp fmt::fmt-header-only)
+add_library(tiny_llama_precompiled STATIC "${PROJECT_SOURCE_DIR}/model/fmt_library.cpp")
+target_link_libraries(tiny_llama_precompiled PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp nlohmann_json::nlohmann_json)
 target_precompile_headers(tiny_llama_precompiled PRIVATE
   <ATen/core/Tensor.h> <ATen/TensorOperators.h> <fmt/format.h> <nlohmann/json.hpp>
   <algorithm> <functional> <map> <memory> <optional> <string> <vector>)
@@ -16,7 +15,7 @@ function(tiny_llama_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(tiny_llama_${name} STATIC ${ARG_SOURCES})
   add_library(tinyllama::${name} ALIAS tiny_llama_${name})
-  target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp ${ARG_LINK})
+  target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_precompiled ${ARG_LINK})
   target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_precompiled)
 endfunction()
 
@@ -68,11 +67,9 @@ function(tiny_llama_sanitized_test name)
   # As objects, and before those of the tests: of functions that both have (a parser's templates), the linker takes the first, which is
   # the one that is watched. CMake would list sources of the program itself behind them.
   add_library(${name}_watched OBJECT ${ARG_SOURCES})
-  target_link_libraries(${name}_watched PRIVATE tiny_llama_build_settings tiny_llama_torch fmt::fmt-header-only
-    nlohmann_json::nlohmann_json)
+  target_link_libraries(${name}_watched PRIVATE tiny_llama_precompiled)
   add_executable(${name} $<TARGET_OBJECTS:${name}_watched> $<TARGET_OBJECTS:${ARG_TESTS}>)
-  target_link_libraries(${name} PRIVATE tiny_llama_build_settings tiny_llama_torch fmt::fmt-header-only nlohmann_json::nlohmann_json
-    GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE tiny_llama_precompiled GTest::gtest_main)
   if(NOT TINY_LLAMA_SANITIZERS)
     # Without a precompiled header of its own, which takes longer to make than it saves.
     target_compile_options(${name}_watched PRIVATE ${TINY_LLAMA_SANITIZE_FLAGS} -O1)

@@ -8,7 +8,6 @@ sources_release=trixie
 # name, package that it is installed by, source package, version
 library_sources="
 benchmark - benchmark 1.9.1
-fmt libfmt-dev fmtlib 10.1.1
 nlohmann_json nlohmann-json3-dev nlohmann-json3 3.11.3
 cli11 libcli11-dev cli11 2.4.1
 googletest libgtest-dev googletest 1.16.0"
