@@ -88,25 +88,21 @@ def test_a_study_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[
         **{"dtypes": ["f32"], "rounds": 2, "rounds_done": 2, "check_size": "medium"},
     }
     assert {key: record[key] for key in wanted} == wanted
-    assert record["command"].startswith("scripts/study --grid tiny") and record["finished"]
+    # what may be published names no folder of its owner
+    assert record["finished"] and str(tmp_path) not in json.dumps(record)
     first, second = (names_in(tmp_path, f"round_{number}.json") for number in (1, 2))
     # each in an order of its own
     assert set(first) == set(second) == CASE_NAMES and first != second
-    # what may be published names no folder of its owner
-    assert str(tmp_path) not in json.dumps(record)
-    said = capsys.readouterr()
-    assert f"round 1/2: {CASES} measured, 0 left out, 0 failed" in said.err
+    assert f"round 1/2: {CASES} measured, 0 left out, 0 failed" in capsys.readouterr().err
     *rounds, products, check = measuring_calls(tmp_path)
-    assert [value(call, "verify") for call in rounds] == ["before", "off"]
-    assert [value(call, "device") for call in rounds] == ["cpu", "cpu"]
-    # GEMMs of tiny at its own batch
-    assert value(products, "batch") == ""
-    assert names_in(tmp_path, "products.json") == ["peak/gemm/f32/8x256x256/iterations:1"]
-    # steps of a size that is not in the grid, as many as there is time for
+    asked = [(value(call, "verify"), value(call, "device")) for call in rounds]
+    assert asked == [("before", "cpu"), ("off", "cpu")]
+    # GEMMs of tiny at its own batch; steps of a size that is not in the grid
+    assert value(products, "batch") == "" and names_in(tmp_path, "products.json")
+    assert (value(check, "max-seconds-per-case"), value(check, "verify")) == ("60", "off")
     start = "full_step/train/baseline/medium/f32/batch:"
     steps = [f"{start}{batch}/seq:512" for batch in (1, 2, 4, 8, 16)]
     assert names_in(tmp_path, "check.json") == steps
-    assert (value(check, "max-seconds-per-case"), value(check, "verify")) == ("60", "off")
     # of the grid, every size at its own shape, and what is checked, with all parts
     names = [case["name"] for case in document(tmp_path, "costs.json")["cases"]]
     assert len(names) == len(set(names)) and set(names) > CASE_NAMES
@@ -115,10 +111,8 @@ def test_a_study_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sizes == set(problem_sizes())
 
 
-@pytest.mark.parametrize(
-    "option", ["--check-size=off", "--check-size=tiny", "--grid-components=ffn"]
-)
-def test_no_check_where_none_is_wanted_or_can_be(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize("option", ["--check-size=tiny", "--grid-components=ffn"])
+def test_no_check_where_none_can_be(tmp_path: Path, option: str) -> None:
     tell(tmp_path)
     assert small_grid(tmp_path, "--rounds=1", option) == 0
     assert not (grid_folder(tmp_path) / "check.json").exists()
@@ -158,58 +152,40 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
 
 
 @pytest.mark.parametrize(
-    ("crash_at", "where", "rounds_done", "left"),
+    ("told", "words", "rounds_done", "left"),
     [
-        ("full_step/train/baseline/tiny", "round 1/1", 0, 3),
-        ("/medium/", "check at medium", 1, 1),
+        ({"crash_at": "full_step"}, "round 1/1: tiny_llama_bench was ended by signal", 0, 3),
+        ({"crash_at": "/medium/"}, "check at medium: tiny_llama_bench was ended by", 1, 1),
+        ({"stale_at": "full_step"}, "round_1.json lacks 8 of 8 cases; last words", 0, 3),
     ],
 )
 def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    crash_at: str,
-    where: str,
+    told: Json,
+    words: str,
     rounds_done: int,
     left: int,
 ) -> None:
     """`left`: processes of round, GEMMs and check that are still to be run."""
-    tell(tmp_path, crash_at=crash_at)
+    tell(tmp_path, **told)
     assert small_grid(tmp_path, "--rounds=1") == 1
     said = capsys.readouterr().err
-    assert f"{where}: tiny_llama_bench was ended by signal SIGKILL" in said
+    assert words in said
     assert "scripts/study --resume, with the same --results and --build-folder, continues" in said
     record = document(tmp_path)
     assert (record["rounds_done"], record["finished"]) == (rounds_done, "")
     kept, before = journaled(tmp_path, 1), len(measuring_calls(tmp_path))
     assert len(kept) == (CASES if rounds_done else CASES // 2)
     # what an interrupted process leaves beside its journal is not whole
-    if where == "check at medium":
-        (grid_folder(tmp_path) / "check.json").write_text('{"benchmarks": []}')
+    name = "check.json" if rounds_done else "round_1.json"
+    (grid_folder(tmp_path) / name).write_text('{"benchmarks": []}')
     tell(tmp_path)
     assert run_grid(tmp_path, "--resume") == 0
-    said = capsys.readouterr().err
-    assert (f"round 1/1: {CASES - len(kept)} cases" in said) == (rounds_done == 0)
     assert len(measuring_calls(tmp_path)) == before + left
     assert journaled(tmp_path, 1)[: len(kept)] == kept
-    for name in ("round_1.json", "products.json", "check.json"):
-        assert names_in(tmp_path, name)
-
-
-def test_a_result_that_is_not_whole_does_not_pass_for_a_round(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tell(tmp_path)
-    assert small_grid(tmp_path, "--rounds=1") == 0
-    change_record(tmp_path, finished="", rounds_done=0)
-    (grid_folder(tmp_path) / "round_1.journal.jsonl").unlink()
-    cut = document(tmp_path, "round_1.json")
-    cut["benchmarks"] = cut["benchmarks"][:3]
-    (grid_folder(tmp_path) / "round_1.json").write_text(json.dumps(cut))
-    tell(tmp_path, stale_at="ffn")
-    assert run_grid(tmp_path, "--resume") == 1
-    said = capsys.readouterr().err
-    assert f"round_1.json lacks {CASES - 3} of {CASES} cases" in said and "No space left" in said
-    assert document(tmp_path)["rounds_done"] == 0
+    assert set(names_in(tmp_path, "round_1.json")) == CASE_NAMES
+    assert len(names_in(tmp_path, "check.json")) == 5
 
 
 # ---- interrupts and kills
@@ -247,7 +223,7 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     process.send_signal(by)
     status, said = process.wait(60), (tmp_path / "said").read_text()
     assert status == (130 if is_asked else -by), said
-    first, kept = journaled(tmp_path, 1), journaled(tmp_path, number)
+    kept = journaled(tmp_path, number)
     # the one in hand was ended, if it had begun when the signal came
     assert len(kept) in {HELD, HELD + 1}
     record, before = document(tmp_path), len(measuring_calls(tmp_path))
@@ -256,7 +232,6 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
         what = f"{number - 1} of 2 rounds are done, and nothing is lost; scripts/study --resume"
         assert what in said and "Ctrl-C once more ends at once" in said
         assert len(names_in(tmp_path, f"round_{number}.json")) == len(kept)
-        assert record["round_seconds"][-1] > 0
     else:
         with (grid_folder(tmp_path) / "round_1.journal.jsonl").open("a") as stream:
             stream.write('{"case": "cut sho')
@@ -267,13 +242,11 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     done = document(tmp_path)
     assert done["rounds_done"] == 2 and done["finished"]
     assert done["round_seconds"][number - 1] > 100
-    assert journaled(tmp_path, 1)[: len(first)] == first
     assert journaled(tmp_path, number)[: len(kept)] == kept
-    assert len(journaled(tmp_path, number)) == CASES
-    rest = ["products.json", "check.json"]
+    assert len(journaled(tmp_path, 2)) == CASES
     rounds = [f"round_{n}.json" for n in range(number, 3)]
-    calls = measuring_calls(tmp_path)[before:]
-    assert [Path(value(call, "benchmark_out")).name for call in calls] == [*rounds, *rest]
+    calls = [Path(value(of, "benchmark_out")).name for of in measuring_calls(tmp_path)[before:]]
+    assert calls == [*rounds, "products.json", "check.json"]
 
 
 def test_another_build_is_refused_and_named(
@@ -282,13 +255,11 @@ def test_another_build_is_refused_and_named(
     tell(tmp_path)
     assert small_grid(tmp_path, "--rounds=1") == 0
     change_record(tmp_path, rounds=2, finished="")
-    kept = journaled(tmp_path, 1)
     tell(tmp_path, commit="def")
     assert run_grid(tmp_path, "--resume") == 2
     said = capsys.readouterr().err
     assert 'git_commit = "abc", this run has "def"' in said
     assert "with the build, commit and machine that it was begun with" in said
-    assert journaled(tmp_path, 1) == kept
     assert not (grid_folder(tmp_path) / "round_2.json").exists()
 
 
@@ -306,7 +277,7 @@ def test_options_make_the_plan() -> None:
         *(("baseline", "sdpa+qkv"), ("bf16",), "cpu", 5, "off"),
     )
     fast = GridPlan(("tiny",), variants=("optimized",))
-    for text, expected in ((said, plan), ("--grid tiny --variant=optimized", fast), ("tiny", None)):
+    for text, expected in ((said, plan), ("--grid tiny --variant=optimized", fast)):
         assert parse_options(text.split()).grid_plan == expected
 
 
@@ -369,13 +340,14 @@ def test_the_newest_grid_that_did_not_end_is_resumed_and_a_bad_record_refused(
 def test_the_program_understands_what_is_asked_of_it(
     bench_program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # of five points each, which takes a minute
+    # of five points each and of every GEMM, which takes a minute
     monkeypatch.setattr(grid_command, "FRONTIER_GIVEN", {"seq": (2048,), "batch": (2,)})
+    monkeypatch.setattr(grid_command, "PRODUCTS_ONLY", "--benchmark_filter=^peak/gemm/f32/1024x512")
     places = (f"--results={tmp_path}/results", f"--build-folder={bench_program.parents[1]}")
     grid = ("--grid", "tiny", "--grid-batch=1", "--grid-seq=8", "--grid-components=rms_norm")
     assert run_tool(["study", *grid, "--rounds=1", "--device=cpu", *places]) == 0
     found = read_inputs([source_of(grid_folder(tmp_path))])
-    assert found.omissions == () and found.study.costs and len(found.main.products) > 10
+    assert found.omissions == () and found.study.costs and found.main.products
     frontier = found.study.frontier
     for key in ("points", "sequences"):
         assert {point["size"] for point in frontier[key]} == set(problem_sizes())
@@ -404,3 +376,5 @@ def test_the_program_has_the_cases_of_a_whole_grid(bench_program: Path) -> None:
     checked = [parse_case_name(text) for text in planned_names(bench_program, plan.check())]
     shapes = {(name.size, name.batch, name.seq) for name in checked}
     assert shapes == {("medium", batch, 512) for batch in (1, 2, 4, 8, 16)}
+    products = planned_names(bench_program, plan.products())
+    assert len(products) > 20 and all(of.startswith("peak/gemm/f32/") for of in products)
