@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ from tinyllama_tools.models.prediction import (
     spread_of,
 )
 from tinyllama_tools.report.analysis import CHECKED
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
+from tinyllama_tools.report.inputs import read_inputs, source_of
 
 SIZES = problem_sizes()
 PARTS = ("embedding", "rms_norm", "attention", "ffn", "loss", "optimizer")
@@ -177,13 +176,10 @@ def test_coefficients_come_back_within_their_bounds() -> None:
     # amounts that differ in what they are made of
     sizes = np.exp(np.random.default_rng(1).uniform(0, 5, (40, 4)))
     amounts = sizes * np.array([10, 1e8, 1e6, 1e-5])
-    seconds = amounts @ true
-    assert fit_terms(amounts, seconds, 400e9) == pytest.approx(true, rel=0.01)
-    # no product beats the peak
-    assert fit_terms(amounts, seconds, 250e9)[1] >= 1 / 250e9
-    assert fit_terms(amounts, seconds, None)[1] < 1 / 290e9
-    # traffic is no more than a few times the least
-    found = fit_terms(amounts, amounts @ (true * np.array([1, 1, 1, 20])), 400e9)
+    assert fit_terms(amounts, amounts @ true, 400e9) == pytest.approx(true, rel=0.01)
+    # no product beats the peak, and traffic is no more than a few times the least
+    assert fit_terms(amounts, amounts @ true, 250e9)[1] >= 1 / 250e9
+    found = fit_terms(amounts, amounts @ (true * np.array([1, 1, 1, 20])), None)
     assert found[3] == MOST_TRAFFIC and (found >= 0).all()
 
 
@@ -288,22 +284,11 @@ def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
 MOST_OFF, MOST_MEMORY_OFF = 15.0, 5.0
 
 
-@cache
-def inputs_of(place: Published) -> ReportInputs:
-    return read_inputs([source_of(place.study)])
-
-
 @pytest.mark.parametrize("place", MACHINES)
-def test_reference_study_is_whole_and_its_laws_meet_what_was_held_out(place: Published) -> None:
-    inputs = inputs_of(place)
-    assert [of for of in inputs.omissions if of.is_error] == []
-    said, main = inputs.study.description, inputs.main
-    assert said["finished"] and said["sizes"] == ["tiny", "small"]
-    assert len(main.paths) == said["rounds_done"] == said["rounds"] >= 3
-    assert main.context["git_dirty"] is False
-    assert [case.name for case in main.left_out if case.is_failure] == []
-    assert inputs.study.frontier and inputs.study.costs and inputs.study.check
-    for size in said["sizes"]:
+def test_reference_study_is_as_laws_and_predictions_say(place: Published) -> None:
+    inputs = read_inputs([source_of(place.study)])
+    assert inputs.main.context["git_dirty"] is False and inputs.study.description["finished"]
+    for size in ("tiny", "small"):
         # the components together and the full step alone
         errors: dict[bool, list[float]] = {True: [], False: []}
         for fit in (fit for fit in inputs.time_fits if fit.name.size == size):
@@ -312,13 +297,8 @@ def test_reference_study_is_whole_and_its_laws_meet_what_was_held_out(place: Pub
         # the step's largest three cells, and those of every component
         assert len(errors[True]) >= 3 and len(errors[False]) >= 20
         assert max(map(statistics.median, errors.values())) <= MOST_OFF, size
-
-
-@pytest.mark.parametrize("place", MACHINES)
-def test_reference_study_predicts_the_bigger_size(place: Published) -> None:
-    inputs = inputs_of(place)
     (case,) = inputs.check_cases
-    assert case.name.size == "medium" and case.name.component == STEP
+    assert (case.name.component, case.name.size) == (STEP, "medium")
     (found,) = [s for s in inputs.predictions.steps if s.prediction.name == case.name]
     # its rates come from the rounds alone
     assert found.kind == CHECKED
