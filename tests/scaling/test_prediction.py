@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from reference_study import MACHINES, STUDIES, Published
+from published import MACHINES, STUDIES, Published
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
@@ -74,16 +74,14 @@ class SimulatedMachine:
     traffic, one after the other. `traffic_factor`: how often the least traffic is moved; the first
     time it goes to the memory, then it is in the cache, as each tensor by itself fits into it.
 
-    `width_half`: of a product of this width (hidden_dim) half of `flops_per_second` is attained; 0:
-    all of it, whatever the width. `off`: factors on the time of a part at a size, which no formula
-    knows. `noise`: standard deviation of the logarithm of a time.
+    `off`: factors on the time of a part at a size, which no formula knows. `noise`: standard
+    deviation of the logarithm of a time.
     """
 
     launch: float = 3e-6
     flops_per_second: float = 300e9
     elementwise_per_second: float = 8e9
     traffic_factor: float = 1.0
-    width_half: float = 0.0
     noise: float = 0.02
     step_over_parts: float = 1.06
     cache_bytes: int = 2**25
@@ -103,10 +101,9 @@ class SimulatedMachine:
             parts.append(replace(name, component="optimizer", pass_name="update"))
             whole = sum(often.get(part.component, 1) * self.seconds(part) for part in parts)
             return self.step_over_parts * whole
-        width = SIZES[name.size]["hidden_dim"]
         return self.off.get((name.component, name.size), 1.0) * (
             self.launch * operators(name)
-            + of.hardware_flops * (1 + self.width_half / width) / self.flops_per_second
+            + of.hardware_flops / self.flops_per_second
             + of.elementwise_flops / self.elementwise_per_second
             + self.traffic_seconds(of.bytes)
             + (self.traffic_factor - 1) * of.bytes / 218e9
@@ -219,8 +216,7 @@ def test_errors_of_sizes_left_out_widen_the_interval() -> None:
 
 def machine_of(seed: int, unknown: float, common: float = 0.0) -> SimulatedMachine:
     """Rates drawn by chance. What no formula knows: `unknown`, deviation that each part has at each
-    size by itself, beside a rate of products that grows with their width; `common`, deviation that
-    all parts of a size share."""
+    size by itself; `common`, deviation that all parts of a size share."""
     random = np.random.default_rng(1000 + seed)
     shared = {size: random.normal(0, common) for size in SIZES}
     off = {
@@ -233,7 +229,6 @@ def machine_of(seed: int, unknown: float, common: float = 0.0) -> SimulatedMachi
         flops_per_second=random.uniform(200e9, 370e9),
         elementwise_per_second=math.exp(random.uniform(math.log(4e9), math.log(2e10))),
         traffic_factor=random.uniform(1, 6),
-        width_half=random.uniform(0, 150) if unknown else 0.0,
         noise=random.uniform(0.01, 0.05),
         step_over_parts=random.uniform(0.95, 1.15),
         cache_bytes=int(math.exp(random.uniform(math.log(2e6), math.log(3e8)))),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_study import MEASURED
+from published import MEASURED
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.machine import Machine, ProductRate
 from tinyllama_tools.data.names import LeftOut, wholes_among

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_study import MEASURED
+from published import MEASURED
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import Machine, ProductRate
 from tinyllama_tools.data.names import CaseName, full_step, parse_case_name
