@@ -166,6 +166,8 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     (grid_folder(tmp_path) / name).write_text('{"benchmarks": []}')
     tell(tmp_path)
     assert run_grid(tmp_path, "--resume") == 0
+    left_in_round = f"round 1/1: {CASES - len(kept)} cases" in capsys.readouterr().err
+    assert left_in_round == (rounds_done == 0)
     assert len(measuring_calls(tmp_path)) == before + left
     assert journaled(tmp_path, 1)[: len(kept)] == kept
     assert set(names_in(tmp_path, "round_1.json")) == CASE_NAMES

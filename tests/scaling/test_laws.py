@@ -8,6 +8,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.optimize import curve_fit
+from scipy.stats import t as student
 
 from tinyllama_tools.stats.laws import (
     GridPoint,
@@ -119,14 +121,23 @@ def test_intervals_hold_coefficients_new_rounds_and_what_is_held_out(
         assert np.median([abs(cell.error_percent) for cell in held]) < a_cell / 2
 
 
-def test_few_cells_know_little_of_their_own_scatter() -> None:
-    few, inside = ((2, 64), (4, 128), (8, 256), (16, 512), (4, 512)), []
-    for seed in range(60):
-        law = fit_time_law(time_grid(TRUTH, 0.05, seed, few, rounds=1))
-        for point in time_grid(TRUTH, 0.05, 10_000 + seed, few, rounds=1):
-            low, high = law.interval(point.batch, point.seq)
-            inside.append(low <= point.value <= high)
-    assert np.mean(inside) >= 0.9
+def test_ranges_are_students_of_scatter_and_of_shifts() -> None:
+    # five cells, so two degrees of freedom; the fit and its errors by scipy
+    points = time_grid(TRUTH, 0.01, 1, ((2, 64), (4, 128), (8, 256), (16, 512), (4, 512)), 1)
+    law = fit_time_law(points)
+    rows = np.array([(1, p.tokens, p.tokens * p.seq) / np.array(p.value) for p in points])
+    found, covariance = curve_fit(lambda x, *of: x @ of, rows, np.ones(5), TRUTH)
+    variance, quantile = ((rows @ found - 1) ** 2).sum() / 2, student.ppf(0.975, 2)
+    for of, best, around in zip(law.coefficients, found, covariance.diagonal(), strict=True):
+        assert (of.value, of.high) == pytest.approx((best, best + quantile * around**0.5), rel=1e-4)
+    (p, row), value = (points[4], rows[4]), law.at(4, 512)
+    off = quantile * (variance + row @ covariance @ row * (p.value / value) ** 2) ** 0.5
+    assert law.interval(4, 512)[1] == pytest.approx(value * np.exp(off), rel=1e-4)
+    # two rounds, one degree of freedom: of medians of the old ones and of the new
+    exact = [GridPoint(p.batch, p.seq, (p.value, 1.1 * p.value)) for p in time_grid(TRUTH)]
+    law, deviation = fit_time_law(exact), np.log(1.1) / 2**0.5
+    off = student.ppf(0.975, 1) * deviation * (2 * np.pi / 2 / 2) ** 0.5
+    assert law.interval(8, 128)[1] == pytest.approx(law.at(8, 128) * np.exp(off), rel=1e-4)
 
 
 def test_beyond_the_sizes_the_drift_of_smaller_laws_counts_by_the_octave() -> None:

@@ -194,6 +194,7 @@ def test_the_light_of_a_step_is_the_sum_of_its_parts() -> None:
         **{"loss": HEAD_LIGHT, "optimizer": UPDATE_LIGHT, "rest": 0.0},
     }
     assert {one.name: one.light.seconds for one in found.parts} == pytest.approx(expected)
+    assert part(found, "block").light.traffic == pytest.approx(8 * SMALL_LIGHT)
     took = {one.name: (one.count, one.seconds) for one in found.parts}
     assert took["block"] == (8, pytest.approx(400.0))
     assert took["rest"][1] == pytest.approx(1e3 - 400 - 40 - 30 - 2e-3)
