@@ -17,7 +17,9 @@ squares without the bounds, which are wider than theirs and hold where a bound i
 shifts: a round that is slow throughout moves all cells together and shows in no residual. They
 count once for the rounds that were measured, which the coefficients rest on, and for a prediction
 once more, for as many new ones. With one round they are not known. Each source has its own degrees
-of freedom, as few as one; the sum of both has those of Welch and Satterthwaite.
+of freedom, as few as one, so each has a half-width of its own, and the range the root of the sum of
+their squares. That holds at least what it says, which the quantile of Welch and Satterthwaite does
+not: where the one deviation of two rounds comes out small by chance, it takes the scatter's.
 """
 
 from __future__ import annotations
@@ -104,14 +106,9 @@ def shift_variance(points: Sequence[GridPoint]) -> float:
     return float(between.mean(axis=1).var(ddof=1)) * math.pi / 2 / rounds
 
 
-def half_width(*sources: tuple[float, int]) -> float:
-    """Of an interval of the sum of errors, each a variance with its degrees of freedom."""
-    known = [(variance, freedom) for variance, freedom in sources if variance > 0]
-    if not known:
-        return 0.0
-    total = sum(variance for variance, _ in known)
-    freedom = total**2 / sum(variance**2 / of for variance, of in known)
-    return float(stdtrit(freedom, (1 + COVERAGE) / 2)) * math.sqrt(total)
+def half_width(variance: float, freedom: int) -> float:
+    """Of an interval of an error whose variance is known with these degrees of freedom."""
+    return float(stdtrit(freedom, (1 + COVERAGE) / 2)) * math.sqrt(variance) if variance else 0.0
 
 
 class Coefficient(NamedTuple):
@@ -141,9 +138,9 @@ class Law:
 
     def _half_width(self, scatter: float, shifts: float) -> float:
         """Of so many times the variance of a cell's scatter and of the rounds' shifts."""
-        of_cells = (self.variance * scatter, len(self.points) - len(TERMS))
+        of_cells = half_width(self.variance * scatter, len(self.points) - len(TERMS))
         rounds = len(self.points[0].rounds)
-        return half_width(of_cells, (shift_variance(self.points) * shifts, rounds - 1))
+        return math.hypot(of_cells, half_width(shift_variance(self.points) * shifts, rounds - 1))
 
     @property
     def coefficients(self) -> list[Coefficient]:
