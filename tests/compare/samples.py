@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import made_up_context
 from fake_training import made_up_summary
+from published import MEASURED
 from tinyllama_tools.compare.blocks import NEW, SIDES
 from tinyllama_tools.compare.sides import ServedProcess
 from tools import compare
@@ -33,12 +33,11 @@ TIMES |= {OPTIMIZER: 0.0033, STEP: 0.0820}
 COUNTERS = {"samples_per_second": 1000.0, "TFLOPS": 0.2, "MFU_percent": 40.0}
 COUNTERS |= {"peak_memory_MiB": 12.5, "allocations": 29.0, "operators": 74.0}
 COUNTERS |= {"model_flops": 1e9, "parameters": 256.0}
-CONTEXT: Mapping[str, Any] = {
-    **made_up_context.CONTEXT,
+MEASURED_CONTEXT = json.loads(MEASURED.read_text(encoding="utf-8"))["context"]
+CONTEXT: Mapping[str, Any] = MEASURED_CONTEXT | {
     "date": "2026-01-02T03:04:05+00:00",
-    "cpu_scaling_enabled": False,
     "git_commit": "a" * 40,
-    "device": {**made_up_context.DEVICE, "name": "Some CPU", "memory_bytes": 1 << 34},
+    "device": MEASURED_CONTEXT["device"] | {"name": "Some CPU", "architecture": "x86-64 AVX2"},
     "settings": {"torch_threads": "2"},
     "peaks": {"measured": {"f32": {"flops_per_second": 3e11, "source": "product"}}},
 }

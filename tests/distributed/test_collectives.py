@@ -13,7 +13,7 @@ import pytest
 from scipy import optimize
 
 from built_programs import read_json
-from made_up_scaling import analysis_of, reference
+from published import analysis_of, reference
 from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
 from tinyllama_tools.data.names import full_step
 from tinyllama_tools.models.collectives import (

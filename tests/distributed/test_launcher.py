@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from built_programs import PROJECT_ROOT, Json, read_json
-from made_up_scaling import document, write_run
+from published import document, write_run
 from tinyllama_tools.commands import ranks as measuring
 from tinyllama_tools.commands.ranks import allowed_cores, cause_of, core_order, core_sets, watch
 from tinyllama_tools.core.app import INTERRUPTED

@@ -13,7 +13,7 @@ from scipy import stats
 
 from built_programs import Json, read_json
 from fake_training import set_key
-from made_up_scaling import analysis_of, document, reference, write_run, write_world
+from published import analysis_of, document, reference, write_run, write_world
 from tinyllama_tools.core.app import RESULTS, BadInputError
 from tinyllama_tools.data.ranks import read_scaling_result
 from tinyllama_tools.models.data_parallel import Analysis, ScalingPoint

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from made_up_scaling import write_run
-from reference_study import FOLDER
+from published import FOLDER, write_run
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Figure, Section, Table

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from chromium import PageOpener
-from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
+from published import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
 from tinyllama_tools.report.command import SECTIONS

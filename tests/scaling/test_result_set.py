@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_study import MEASURED
+from published import MEASURED
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.machine import Machine, ProductRate
 from tinyllama_tools.data.names import LeftOut, wholes_among
@@ -19,9 +19,9 @@ AXES = "baseline/tiny/f32/batch:8/seq:128"
 NAME, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
 
 
-def document() -> Json:
+def document(**more: object) -> Json:
     """The measured file, to be changed."""
-    return json.loads(MEASURED.read_text(encoding="utf-8"))
+    return json.loads(MEASURED.read_text(encoding="utf-8")) | more
 
 
 def write(folder: Path, name: str, content: Json) -> Path:
@@ -42,21 +42,15 @@ def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 
 PEAK = document()["context"]["peaks"]["measured"]["f32"]["flops_per_second"]
 
 
-def of_case(content: Json, name: str = NAME) -> list[Json]:
-    return [e for e in content["benchmarks"] if e["run_name"].startswith(name)]
-
-
-def changed(folder: Path, name: str, **values: object) -> Path:
-    """The measured file with these values in every entry of NAME."""
-    content = document()
-    for entry in of_case(content):
-        entry.update(values)
-    return write(folder, name, content)
-
-
 def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
-    failed = changed(tmp_path, "a.json", error_occurred=True, error_message="wrong result")
-    skipped = changed(tmp_path, "b.json", skipped=True, skip_message="too long")
+    def changed(name: str, **values: object) -> Path:
+        """The measured file with these values in every entry of NAME."""
+        rows = document()["benchmarks"]
+        found = [row | values if row["run_name"].startswith(NAME) else row for row in rows]
+        return write(tmp_path, name, document(benchmarks=found))
+
+    failed = changed("a.json", error_occurred=True, error_message="wrong result")
+    skipped = changed("b.json", skipped=True, skip_message="too long")
     # a failure in one round is the case's
     found = read_result_set([MEASURED, skipped, failed])
     assert found.left_out == (LeftOut(NAME, "wrong result", is_failure=True),)
@@ -80,8 +74,7 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
         gemm_row("peak/gemm/f32/2x8x8", 0.1) | {"error_occurred": True, "error_message": "wrong"},
     ]
     better = [rows[0] | {"TFLOPS": 0.3}]
-    contents = (document() | {"benchmarks": of} for of in (rows, better))
-    paths = [write(tmp_path, f"{i}.json", of) for i, of in enumerate(contents)]
+    paths = [write(tmp_path, f"{len(of)}.json", document(benchmarks=of)) for of in (rows, better)]
     for files, rate, label in ((paths[:1], 0.2, "L1"), (paths, 0.3, "L0")):
         found = read_result_set(files)
         best = ProductRate("f32", 64, 128, 128, 32, pytest.approx(rate * 1e12), label)
@@ -89,19 +82,17 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
         assert found.left_out == (LeftOut("peak/gemm/f32/2x8x8", "wrong", is_failure=True),)
 
 
-def with_peaks(**rates: float) -> Json:
-    """The measured file with factors on its peaks."""
-    content = document()
-    measured = content["context"]["peaks"]["measured"]
-    for name, factor in rates.items():
-        unit = "bytes_per_second" if name.endswith("bandwidth") else "flops_per_second"
-        measured[name] = {unit: measured[name][unit] * factor, "source": f"{name} x {factor}"}
-    return content
-
-
 def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> None:
-    second = write(tmp_path, "b.json", with_peaks(f32=1.25, memory_bandwidth=0.5))
-    third = write(tmp_path, "c.json", with_peaks(cache_bandwidth=2.0))
+    def with_peaks(name: str, **factors: float) -> Path:
+        content = document()
+        for peak, factor in factors.items():
+            of = content["context"]["peaks"]["measured"][peak]
+            unit = next(key for key in of if key.endswith("_per_second"))
+            of |= {unit: of[unit] * factor, "source": f"{peak} x {factor}"}
+        return write(tmp_path, name, content)
+
+    second = with_peaks("b.json", f32=1.25, memory_bandwidth=0.5)
+    third = with_peaks("c.json", cache_bandwidth=2.0)
     one, found = read_result_set([MEASURED]), read_result_set([MEASURED, second, third])
     machine, of_first = (Machine.from_context(each.context) for each in (found, one))
     assert machine.peak_flops["f32"] == pytest.approx(1.25 * PEAK)
@@ -117,17 +108,16 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
 
 
 def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
-    rounds, content = read_result_set([MEASURED]), document()
-    content["benchmarks"] = [
-        gemm_row("peak/gemm/f32/512x512x512", 2 * PEAK / 1e12, "B"),
-        gemm_row("peak/gemm/f32/256x512x512", 1.4 * PEAK / 1e12, "C"),
-    ]
-    found = add_products(rounds, read_result_set([write(tmp_path, "products.json", content)]))
+    shapes = {"512x512x512": (2.0, "B"), "256x512x512": (1.4, "C")}
+    rows = [gemm_row(f"peak/gemm/f32/{of}", by * PEAK / 1e12, x) for of, (by, x) in shapes.items()]
+    rounds = read_result_set([MEASURED])
+    products = read_result_set([write(tmp_path, "products.json", document(benchmarks=rows))])
+    found = add_products(rounds, products)
     assert found.context["peaks"]["measured"]["f32"]["source"] == "B"
     before, step = rounds.cases[STEP].counters, found.cases[STEP].counters
     assert step["MFU_percent"] == pytest.approx(before["MFU_percent"] / 2)
     # MFU is against the datasheet
-    content["benchmarks"] += document()["benchmarks"]
+    content = document(benchmarks=[*rows, *document()["benchmarks"]])
     sheet = {"flops_per_second": {"f32": 1.5 * PEAK}, "memory_bytes_per_second": 1e12}
     content["context"]["peaks"]["datasheet"] = sheet
     found = read_result_set([write(tmp_path, "sheet.json", content)])

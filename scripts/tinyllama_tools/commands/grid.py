@@ -13,7 +13,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -429,14 +429,19 @@ def now_text() -> str:
 RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
 
+def say_line(text: str) -> None:
+    """To standard output at once, also into a pipe."""
+    print(text, flush=True)
+
+
 def complain(text: str) -> None:
     print(f"scripts/study: {text}", file=sys.stderr, flush=True)
 
 
-def _make(study: GridStudy, say: Callable[[str], None]) -> int:
+def _make(study: GridStudy) -> int:
     names = planned_names(study.program, study.plan.grid())
     write_costs(study)
-    say(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
+    say_line(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
     run_rounds(study)
     write_once(study, studies.PRODUCTS, study.plan.products(), "GEMMs")
     if study.plan.check_axes:
@@ -450,13 +455,13 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
     return int(any(outcomes(path)[2] for path in files))
 
 
-def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
+def run_study(study: GridStudy) -> int:
     """Measures what the study lacks into its folder, which must exist; the exit status of
     scripts/study. Whatever ends it early keeps what was measured and says how to go on."""
     study.keep()
     rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
     try:
-        status = _make(study, say)
+        status = _make(study)
     except KeyboardInterrupt:
         done = f"{study.rounds_done} of {rounds} are done"
         complain(f"interrupted: {done}, and nothing is lost; {RESUME} continues")
@@ -469,5 +474,5 @@ def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
     files = [f"  {shown(path)}" for path in sorted(study.folder.glob("*.json"))]
     took = duration(sum(study.round_seconds))
     lines = [f"Grid: {study.rounds_done} of {rounds} in {took}; their files are in {where}:"]
-    say("\n".join([*lines, *files, "scripts/report makes the page of it."]))
+    say_line("\n".join([*lines, *files, "scripts/report makes the page of it."]))
     return status

@@ -21,6 +21,7 @@ from tinyllama_tools.commands.grid import (
     now_text,
     planned_names,
     run_study,
+    say_line,
     unfinished_study,
 )
 from tinyllama_tools.core.app import (
@@ -332,11 +333,6 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
     return replace(plan, summary=run.summary, seconds=run.seconds, failure=failure)
 
 
-def say_line(text: str) -> None:
-    """To standard output at once, also into a pipe."""
-    print(text, flush=True)
-
-
 def run_sizes(
     program: TrainingProgram,
     settings: Settings,
@@ -427,7 +423,7 @@ def main(
     if options.resume:
         grid = unfinished_study(options.results, suite)
         say_line(f"Resuming {shown(grid.folder)}, begun as: {grid.command}")
-        return run_study(grid, say_line)
+        return run_study(grid)
     if plan is None:
         device = (f"--device={options.device}",)
         program = program or TrainingProgram(programs / "tiny_llama_train", device, _show_step)
@@ -439,4 +435,4 @@ def main(
         return 0
     folder = run_folder(KIND, options.results)
     folder.mkdir(parents=True)
-    return run_study(GridStudy(folder, suite, plan, without_folders(command)), say_line)
+    return run_study(GridStudy(folder, suite, plan, without_folders(command)))

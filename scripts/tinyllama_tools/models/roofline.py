@@ -212,8 +212,9 @@ FUSED = {
 FORWARD, OF_INPUT, OF_WEIGHT = "forward", "input gradient", "weight gradient"
 JOINED = {FORWARD: "n", OF_INPUT: "k", OF_WEIGHT: "m"}
 TOKENS = {FORWARD: "m", OF_INPUT: "m", OF_WEIGHT: "k"}
-# model/loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
-CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
+# model/loss.cpp, fused_loss_chunk: logits of a chunk, and what its tokens are a multiple of (they
+# are no fewer than 256, which the vocabularies of our sizes do not reach)
+CHUNK_LOGITS, TOKENS_STEP = 1 << 19, 64
 
 
 @dataclass(frozen=True)
@@ -320,7 +321,7 @@ def _least_products(
         if layer == LM_HEAD:
             # the last chunk may be smaller, which no variant gains by
             most = CHUNK_LOGITS // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
-            chunk = min(step.name.batch * seq, max(FEWEST_TOKENS, most))
+            chunk = min(step.name.batch * seq, most)
             forms.append([(flops, rate(first, **{TOKENS[direction]: chunk}))])
         times = [sum(work / of for work, of in form) for form in forms if all(r for _, r in form)]
         at_worst = sum(work / (of or peak) for work, of in forms[0])
@@ -421,17 +422,6 @@ def _phases(
     return {**phases, "other": step.median_seconds - both - update}, []
 
 
-def _known_bytes(names: Sequence[CaseName], results: ResultSet) -> dict[str, float]:
-    """Of one of each component, from any variant of its size, type and shape."""
-    wanted = {replace(name, variant=BASELINE) for name in names}
-    found: dict[str, float] = {}
-    for case in results.cases.values():
-        component, moved = case.name.component, case.counters.get("bytes", 0.0)
-        if moved > 0 and replace(case.name, variant=BASELINE) in wanted:
-            found[component] = min(moved, found.get(component, moved))
-    return found
-
-
 def step_times(results: ResultSet, step: CaseName) -> StepTimes:
     """Of a measured case full_step/train of a size in fixtures/problem_sizes.json."""
     cases, size = results.cases, problem_sizes()[step.size]
@@ -440,19 +430,21 @@ def step_times(results: ResultSet, step: CaseName) -> StepTimes:
     # asked again as if they were there, which says how often the step has them and where
     every = parts_of(step, size["n_layers"], {*cases, *absent}).measured
     named = [(parse_case_name(text), count) for text, count in every]
-    moved = _known_bytes([name for name, _ in named], results)
+    # the least of any implementation is that of every variant
+    moved = {
+        replace(of.name, variant=BASELINE): of.counters.get("bytes", 0.0) for of in cases.values()
+    }
     missing = [f"{text}: not measured" for text in absent]
     try:
         machine = Machine.from_context(results.context)
         products, at_peak = _least_products(case, size, results, machine)
 
-        def light(component: str, count: int) -> Light:
-            traffic = count * machine.traffic_seconds(moved.get(component, 0.0))
-            return Light.of(products.get(component, 0.0), traffic)
-
-        lights = {name.component: light(name.component, count) for name, count in named}
+        lights, unknown = {}, []
+        for name, count in named:
+            traffic = machine.traffic_seconds(moved.get(replace(name, variant=BASELINE), 0.0))
+            lights[name.component] = Light.of(products.get(name.component, 0.0), count * traffic)
+            unknown += [name] * (not traffic)
         refusal, whole = "", Light(*map(sum, zip(*lights.values(), strict=True)))
-        unknown = [name for name, _ in named if name.component not in moved]
         missing += [f"{name}: no bytes, its light is that of its products" for name in unknown]
         if at_peak:
             missing.append(

@@ -97,7 +97,7 @@ def _law_row(fit: SeriesFit, law: Law) -> Mapping[str, Any]:
         "fit": fit,
         "sizes": len(law.points),
         "terms": law.coefficients,
-        "largest residual": max(map(abs, law.residuals_percent)),
+        "largest residual": 100 * float(abs(law.residuals).max()),
         "held out": len(errors),
         "covered": sum(of.is_covered for of in fit.held_out),
         "median error": statistics.median(map(abs, errors)) if errors else None,

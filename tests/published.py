@@ -1,19 +1,61 @@
-"""Results of tiny_llama_scaling for tests: the first rounds of the reference's."""
+"""What is published under results/reference/, for the tests that hold it or make files of it: a run
+of tiny, of each machine a grid study with its page, and runs of several ranks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.ranks import read_results
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 
+FOLDER = RESULTS / "reference"
+MEASURED = FOLDER / "tiny_f32_2core_xeon_avx512.json"
+# of all files of a machine, and of the picture in the README
+MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
+STUDIES = sorted(path for path in FOLDER.glob("study_*") if path.is_dir())
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is there of one machine."""
+
+    study: Path
+    folder: Path = FOLDER
+
+    @property
+    def machine(self) -> str:
+        return self.study.name.removeprefix("study_")
+
+    @property
+    def page(self) -> Path:
+        return self.folder / f"scaling_{self.machine}.html"
+
+    @property
+    def picture(self) -> Path:
+        return self.folder / f"roofline_{self.machine}.png"
+
+
+MACHINES = [pytest.param(Published(path), id=path.name) for path in STUDIES]
+
+
+def data_files(place: Published) -> list[Path]:
+    """The study's, and the frontiers that were made beside it."""
+    beside = place.folder.glob(f"frontier_by_*_{place.machine}.json")
+    return sorted([*place.study.iterdir(), *beside])
+
+
+# ---- several ranks: the first rounds of what tiny_llama_scaling measured
+
 
 def reference(kind: str) -> Path:
     """The folder of `ranks`, `ranks_4gbit` or `ranks_strong`."""
-    return RESULTS / f"reference/{kind}_2core_xeon_avx512"
+    return FOLDER / f"{kind}_2core_xeon_avx512"
 
 
 def document(ranks: int = 2, rounds: int = 8, kind: str = "ranks") -> Json:
