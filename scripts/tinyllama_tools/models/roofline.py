@@ -212,9 +212,8 @@ FUSED = {
 FORWARD, OF_INPUT, OF_WEIGHT = "forward", "input gradient", "weight gradient"
 JOINED = {FORWARD: "n", OF_INPUT: "k", OF_WEIGHT: "m"}
 TOKENS = {FORWARD: "m", OF_INPUT: "m", OF_WEIGHT: "k"}
-# model/loss.cpp, fused_loss_chunk: logits of a chunk, and what its tokens are a multiple of (they
-# are no fewer than 256, which the vocabularies of our sizes do not reach)
-CHUNK_LOGITS, TOKENS_STEP = 1 << 19, 64
+# model/loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
+CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
 
 
 @dataclass(frozen=True)
@@ -321,7 +320,7 @@ def _least_products(
         if layer == LM_HEAD:
             # the last chunk may be smaller, which no variant gains by
             most = CHUNK_LOGITS // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
-            chunk = min(step.name.batch * seq, most)
+            chunk = min(step.name.batch * seq, max(FEWEST_TOKENS, most))
             forms.append([(flops, rate(first, **{TOKENS[direction]: chunk}))])
         times = [sum(work / of for work, of in form) for form in forms if all(r for _, r in form)]
         at_worst = sum(work / (of or peak) for work, of in forms[0])
