@@ -10,14 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from built_programs import PROJECT_ROOT, Json, read_json
+from built_programs import PROJECT_ROOT, TIMEOUT_S, Json, read_json, wait_until
 from made_up_scaling import write_run
 from tinyllama_tools.commands import ranks as measuring
 from tinyllama_tools.commands.ranks import allowed_cores, cause_of, core_order, core_sets, watch
@@ -60,10 +59,7 @@ class Launch:
 
     def assert_none_is_left(self) -> None:
         """Of two ranks; what was killed by now need not have ended yet."""
-        until = time.monotonic() + SOON
-        while any(is_running(self.rank(number)["pid"]) for number in range(2)):
-            assert time.monotonic() < until, "a rank still runs"
-            time.sleep(0.01)
+        wait_until(lambda: not any(is_running(self.rank(number)["pid"]) for number in range(2)))
 
 
 def is_running(pid: int) -> bool:
@@ -140,7 +136,7 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     failing: list[int],
     words: str,
 ) -> None:
-    monkeypatch.setenv("FAKE_FAULT", f"1:{fault}")
+    monkeypatch.setenv("FAKE_FAULT", fault)
     # a test need not wait for a rank that hangs as people do
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1 if "ignores" in fault else SOON)
     monkeypatch.setattr(measuring, "TERM_SECONDS", 0.3)
@@ -202,16 +198,13 @@ sys.exit(main(sys.argv[1:]))
 def launcher(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     """scripts/scaling in another process, which has measured one rank and started two, the second
     of which hangs."""
-    monkeypatch.setenv("FAKE_FAULT", "1:hangs")
+    monkeypatch.setenv("FAKE_FAULT", "hangs")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT_ROOT / "scripts"))
     command = [sys.executable, "-c", LAUNCHER, "scaling", *launch.arguments("--processes=1,2,4")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until = time.monotonic() + SOON
     # the launcher watches its ranks, which it does not yet while it starts them
     logs = "*_scaling/ranks_2.log"
-    while not any("rank 1 of 2 is" in log.read_text() for log in launch.out.glob(logs)):
-        assert time.monotonic() < until, "the ranks did not start"
-        time.sleep(0.02)
+    wait_until(lambda: any("rank 1 of 2 is" in of.read_text() for of in launch.out.glob(logs)))
     yield process
     process.kill()
     process.communicate()
@@ -221,7 +214,7 @@ def test_ctrl_c_reaches_the_ranks_and_what_was_measured_is_written(
     launch: Launch, launcher: subprocess.Popen[str]
 ) -> None:
     launcher.send_signal(signal.SIGINT)
-    output, _ = launcher.communicate(timeout=SOON)
+    output, _ = launcher.communicate(timeout=TIMEOUT_S)
     assert launcher.returncode == INTERRUPTED, output
     assert "2 ranks: interrupted" in output and "finish the round in hand" in output
     launch.assert_none_is_left()

@@ -211,26 +211,24 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
         jsonschema.validate(document, read_json(SCHEMA))
 
 
-def test_torchrun_starts_a_training(train_program: Path, tmp_path: Path) -> None:
-    torchrun = Path(sys.executable).with_name("torchrun")
-    if not torchrun.is_file():
-        pytest.skip("torchrun is not beside this Python: torch is not installed in it")
+def test_launchers_that_people_use(
+    train_program: Path, scaling_program: Path, tmp_path: Path
+) -> None:
+    """A training by torchrun, a measurement by Open MPI."""
+    torchrun, mpirun = Path(sys.executable).with_name("torchrun"), shutil.which("mpirun")
+    if not torchrun.is_file() or mpirun is None:
+        pytest.skip("no torchrun beside this Python (torch), or no mpirun (openmpi-bin)")
+    few = ("--components=full_step", "--rounds=1", f"--benchmark_out={tmp_path / 'result.json'}")
     launch = ("--nproc-per-node=2", f"--master-port={free_port()}", "--no-python", train_program)
     done = Program(torchrun).run(*launch, *TRAIN, "--num-steps=3", f"--output-dir={tmp_path}")
     assert done.returncode == 0, done.stderr
-    found = summary(tmp_path)["distributed"]
-    assert (found["world_size"], found["started_by"]) == (2, "torchrun")
-
-
-def test_mpirun_starts_a_measurement(scaling_program: Path, tmp_path: Path) -> None:
-    if (mpirun := shutil.which("mpirun")) is None:
-        pytest.skip("mpirun is not installed (openmpi-bin)")
     launch = ("--allow-run-as-root", "--oversubscribe", "-np", "2", scaling_program)
-    few = ("--components=full_step", "--rounds=1", f"--benchmark_out={tmp_path / 'result.json'}")
     done = Program(Path(mpirun)).run(*launch, *SCALE, *few)
     assert done.returncode == 0, done.stderr
-    found = read_json(tmp_path / "result.json")["context"]["distributed"]
-    assert (found["world_size"], found["started_by"]) == (2, "open_mpi")
+    context = read_json(tmp_path / "result.json")["context"]
+    for found, launcher in ((summary(tmp_path), "torchrun"), (context, "open_mpi")):
+        of = found["distributed"]
+        assert (of["world_size"], of["started_by"]) == (2, launcher)
 
 
 def finished_in(file: Path) -> int:

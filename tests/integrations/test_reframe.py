@@ -67,13 +67,13 @@ class Outcome(NamedTuple):
 
 
 def outcome(case: dict[str, Any]) -> Outcome:
-    folder = Path(case["outputdir"] or case["stagedir"])
-    scripts = [path / "rfm_job.sh" for path in (Path(case["stagedir"]), folder)]
+    folders = [Path(of) for of in (case["outputdir"], case["stagedir"]) if of]
+    scripts = [path / "rfm_job.sh" for path in folders]
     text = "".join(path.read_text(encoding="utf-8") for path in scripts if path.is_file())
     values = (case.get("perfvalues") or {}).items()
     figures = {name.split(":")[-1]: (entry[0], entry[4]) for name, entry in values}
     said = (case["result"], case["fail_reason"] or "")
-    return Outcome(*said, figures, folder, text, case["tags"], case["partition"])
+    return Outcome(*said, figures, folders[0], text, case["tags"], case["partition"])
 
 
 def run_reframe(
