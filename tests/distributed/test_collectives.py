@@ -181,6 +181,11 @@ def test_local_steps_are_measured_before_they_are_predicted() -> None:
     assert ([step.kind for step in steps.values()], missing) == (kinds, {})
     assert steps["medium"].low < steps["medium"].seconds < steps["medium"].high
     assert steps["tiny"].name.batch == 8 and "round_1.json" in steps["small"].source
+    # a size's own batch and sequence before longer ones
+    own = next(c for c in study.results.cases.values() if str(c.name) == str(steps["tiny"].name))
+    longer = replace(own, name=replace(own.name, batch=16, seq=512))
+    more = study._replace(results=replace(study.results, cases={"own": own, "longer": longer}))
+    assert local_steps(weak, more, "f32", "baseline")[0]["tiny"].name == own.name
     no_step = study._replace(results=replace(study.results, cases={}))
     found, missing = local_steps(weak, no_step, "f32", "baseline")
     assert list(found) == ["small"] and "measure embedding" in missing["tiny"]
