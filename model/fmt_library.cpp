@@ -1,5 +1,5 @@
-// fmt, of whose headers every libtorch brings its own version, and no library: compiled once for all
-// that formats, which takes a quarter off the time to build.
+// fmt, of whose headers every libtorch brings its own version, and no library: compiled once for
+// all that formats, which takes a quarter off the time to build.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -49,16 +49,7 @@ OF_ROCM = {"WITH_HIP": "AUTO", "HIP_INCLUDE_DIR": "{}/rocm", "HIP_LIBRARY": "{}/
 
 def configure(folder: Path, **settings: object) -> tuple[int, str]:
     """CMake's exit status and what it says, its lines joined: it breaks long ones."""
-    command = [
-        "cmake",
-        "--no-warn-unused-cli",
-        "-G",
-        "Ninja",
-        "-S",
-        str(folder),
-        "-B",
-        str(folder / "build"),
-    ]
+    command = ["cmake", "--no-warn-unused-cli", "-G", "Ninja", "-S", folder, "-B", folder / "build"]
     options = [f"-D{name}={value}" for name, value in settings.items()]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())

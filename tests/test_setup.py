@@ -46,9 +46,6 @@ def test_missing_packages_are_named_with_the_command_or_installed_by_root(
     assert result.returncode == 0
     assert "nice-one" in result.stderr
     assert checkout.calls() == []
-    # of what the tools need, all else is left out
-    needed = checkout.run("packages_but have-it lib-two")
-    assert needed.stdout.split() == ["lib-one", "py-three", "nice-one"]
     # a header may be under any of the prefixes that are set
     (checkout.root / "a prefix/include/no").mkdir(parents=True)
     (checkout.root / "a prefix/include/no/such.hpp").touch()
@@ -110,7 +107,6 @@ def test_the_next_releases_sources_come_from_this_machines_archives(
         ("2.13.1+cu130", "libtorch_cuda.so", "cuda"),
         ("3.0.0a0+git12ab", "libtorch_hip.so", "rocm"),
         ("2.8.0", "libtorch_cpu.so", None),
-        ("", "libtorch_cpu.so", None),
     ],
 )
 def test_users_torch_is_taken_if_it_is_new_enough(
@@ -136,7 +132,7 @@ def test_users_torch_is_taken_if_it_is_new_enough(
     expected = f"{kind}|{package / cmake_folder}\n" if kind else ""
     assert result.stdout == given.stdout == expected
     if kind is None:
-        assert f"torch {version or 'unknown'} of" in result.stderr
+        assert f"torch {version} of" in result.stderr
         assert given.returncode == 2
         assert "'.' must be" in given.stderr
     else:
@@ -302,20 +298,16 @@ def test_a_folder_is_configured_unless_it_was_for_the_same(
     assert len(checkout.calls()) == 1 + configures
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--bogus", "'--bogus'; allowed: --long, --sanitize"),
-        ("--torch-dir /no/such", "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch"),
-        ("--torch-dir / --sanitize", "exclude each other"),
-        ("--long --campaign kills", "--campaign stands alone"),
-    ],
-)
-def test_bad_option_of_scripts_test(project_root: Path, options: str, said: str) -> None:
-    command = ["bash", str(project_root / "scripts/test"), *options.split()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2
-    assert said in result.stderr
+def test_bad_options_of_scripts_test(project_root: Path) -> None:
+    for options, said in {
+        "--bogus": "'--bogus'; allowed: --long, --sanitize",
+        "--torch-dir /no/such": "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch",
+        "--torch-dir / --sanitize": "exclude each other",
+        "--long --campaign kills": "--campaign stands alone",
+    }.items():
+        command = ["bash", str(project_root / "scripts/test"), *options.split()]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (result.returncode, said in result.stderr) == (2, True), result.stderr
 
 
 def test_the_workflows_steps_are_shell_and_run_what_ci_runs(project_root: Path) -> None:
@@ -359,10 +351,7 @@ def folders(checkout: ScriptCheckout) -> list[Path]:
     return sorted((checkout.root / "results").iterdir())
 
 
-@pytest.mark.parametrize(("ending", "status"), [("exit 130", 130), ("kill -9 $$", 137)])
-def test_results_are_kept_and_a_run_that_did_not_end_is_continued(
-    checkout: ScriptCheckout, ending: str, status: int
-) -> None:
+def test_results_are_kept_and_a_run_that_did_not_end_is_continued(checkout: ScriptCheckout) -> None:
     (checkout.root / "out").write_text("{}")
     run = run_bench(checkout, "--sizes tiny", "exit 1", DEVICE="../../Some CPU (R) 9")
     assert run.returncode == 1  # it ended, with failed cases
@@ -374,8 +363,8 @@ def test_results_are_kept_and_a_run_that_did_not_end_is_continued(
     assert "--sizes tiny" in run.stdout
     assert str(ended / "results.json") in run.stderr
 
-    stopped = run_bench(checkout, "", ending)
-    assert stopped.returncode == status
+    stopped = run_bench(checkout, "", "kill -9 $$")
+    assert stopped.returncode == 137
     assert "--resume" in stopped.stderr
     (folder,) = set(folders(checkout)) - {ended}
     # one that is refused can be tried again
@@ -406,14 +395,3 @@ def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
     assert result.stdout.count("--benchmark_out") == result.stdout.count("--journal") == 1
     (folder,) = folders(checkout)
     assert [path.name for path in folder.iterdir()] == ["summary.txt"]
-
-
-def test_quick_is_the_step_and_its_parts(bench_script: Path) -> None:
-    command = ["bash", str(bench_script), "--quick", "--list"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    names = [name.split("/") for name in done.stdout.split() if not name.startswith("peak/")]
-    parts = {"embedding", "rms_norm", "attention", "ffn", "block", "loss", "optimizer"}
-    assert {name[0] for name in names} == {*parts, "full_step"}
-    assert {name[4] for name in names} == {"f32", "bf16"}
-    assert len(names) == 2 * (2 * 8 - 1)

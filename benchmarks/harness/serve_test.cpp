@@ -184,7 +184,8 @@ TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
     const Json seconds = ask_it({{"do", "time"}, {"seconds", 0.05}}).at("seconds");
     return std::min_element(seconds.begin(), seconds.end())->get<double>();
   };
-  EXPECT_GT(fastest(server(), 0), 100 * fastest(plain, 0)) << "the last of several fractions counts";
+  EXPECT_GT(fastest(server(), 0), 100 * fastest(plain, 0))
+      << "the last of several fractions counts";
   EXPECT_LT(fastest(server(), 1), 100 * fastest(plain, 1)) << "the expression does not find it";
 }
 

@@ -2,8 +2,8 @@
 """Plays one rank of tiny_llama_scaling: writes what a rank saw, and ends as it is told to.
 
 FAKE_FOLDER: where `ranks_<N>.json`, rank 0's result, is taken from and `seen_<rank>.json`, the
-rank's surroundings, is left. FAKE_FAULT: what which rank does, `1:dies`, in worlds that have that
-rank; the others find --timeout later that it is lost, as the program does.
+rank's surroundings, is left. FAKE_FAULT: what rank 1 does, in worlds that have one; the others find
+--timeout later that it is lost, as the program does.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(os.environ["FAKE_FOLDER"])
 OPTIONS = dict(text.lstrip("-").partition("=")[::2] for text in sys.argv[1:])
-WHO, _, FAULT = os.environ.get("FAKE_FAULT", "").partition(":")
+FAULT = os.environ.get("FAKE_FAULT", "")
 # the faulty rank leaves it: a loaded machine may start the ranks long after each other
 MARK = FOLDER / f"fault_{RANKS}"
 SAID = {
@@ -50,16 +50,16 @@ def main() -> int:
     part.write_text(json.dumps(seen | {"environment": dict(os.environ)}), encoding="utf-8")
     part.replace(FOLDER / f"seen_{RANK}.json")
     print(f"rank {RANK} of {RANKS} is there", flush=True)
-    if not FAULT or int(WHO) >= RANKS:
+    if not FAULT or RANKS == 1:
         if RANK == 0:
             shutil.copy(FOLDER / f"ranks_{RANKS}.json", OPTIONS["benchmark_out"])
         return 0
-    if int(WHO) == RANK:
+    if RANK == 1:
         return have_fault()
     while not MARK.exists():
         time.sleep(0.01)
     time.sleep(float(OPTIONS["timeout"]))
-    say(f"rank {WHO} does not answer")
+    say("rank 1 does not answer")
     return 1
 
 

@@ -10,15 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from built_programs import PROJECT_ROOT, Json, read_json
-from published import document, write_run
+from built_programs import PROJECT_ROOT, TIMEOUT_S, Json, read_json, wait_until
+from published import write_run
 from tinyllama_tools.commands import ranks as measuring
 from tinyllama_tools.commands.ranks import allowed_cores, cause_of, core_order, core_sets, watch
 from tinyllama_tools.core.app import INTERRUPTED
@@ -60,10 +59,7 @@ class Launch:
 
     def assert_none_is_left(self) -> None:
         """Of two ranks; what was killed by now need not have ended yet."""
-        until = time.monotonic() + SOON
-        while any(is_running(self.rank(number)["pid"]) for number in range(2)):
-            assert time.monotonic() < until, "a rank still runs"
-            time.sleep(0.01)
+        wait_until(lambda: not any(is_running(self.rank(number)["pid"]) for number in range(2)))
 
 
 def is_running(pid: int) -> bool:
@@ -83,13 +79,15 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
 
 
 def test_ranks_get_the_environment_of_torchrun_and_cores(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """And a file that cannot be used costs its world."""
     foreign = {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID"}
     for name in foreign:
         monkeypatch.setenv(name, "7")
-    assert launch.run("--processes=2", "--threads-per-process=1", "--", "--size=tiny") == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("scaling.json")
+    (launch.seen / "ranks_1.json").write_text("{", encoding="utf-8")
+    assert launch.run("--processes=1,2", "--threads-per-process=1", "--", "--size=tiny") == 1
+    assert capfd.readouterr().out.splitlines()[-1].endswith("scaling.json")
     every, ports = allowed_cores(), set()
     for rank in range(2):
         seen = launch.rank(rank)
@@ -103,7 +101,12 @@ def test_ranks_get_the_environment_of_torchrun_and_cores(
     assert len(ports) == 1 and ports.pop() > 1024
     log = (launch.folder / "ranks_2.log").read_text(encoding="utf-8").splitlines()
     assert sorted(log) == ["[rank 0] rank 0 of 2 is there", "[rank 1] rank 1 of 2 is there"]
-    assert (launch.found()["processes"], launch.found()["failures"]) == ([2], [])
+    (failure,) = launch.found()["failures"]
+    assert (launch.found()["processes"], failure["ranks"]) == ([2], 1)
+    assert "is cut short" in failure["words"]
+    launch.program.write_text('#!/bin/sh\necho "its own $*"\n', encoding="utf-8")
+    assert launch.run("--", "--help") == 0
+    assert capfd.readouterr().out == "its own --help\n"
 
 
 def test_cores_are_shared_out() -> None:
@@ -117,16 +120,11 @@ def test_cores_are_shared_out() -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "failing", "words"),
     [
-        (
-            "1:dies",
-            1,
-            [2, 4],
-            "rank 1 of 2 was ended by SIGKILL; .* rank 1 of 2 is there$",
-        ),
-        ("1:ignores_sigterm", 1, [2, 4], "rank 1 of 2 did not end after .*; ended by force: 1$"),
+        ("dies", 1, [2, 4], "was ended by SIGKILL; .* rank 1 of 2 is there$"),
+        ("ignores_sigterm", 1, [2, 4], "did not end after .*; ended by force: 1$"),
         # the next world is measured after a wrong result, not after a refused option
-        ("1:fails", 1, [2, 4], "rank 1 of 2 ended with 1; its last words: .* differ by 0.5$"),
-        ("1:refuses", 2, [2], "rank 1 of 2 ended with 2; .*must be one of tiny, small$"),
+        ("fails", 1, [2, 4], "ended with 1; its last words: .* differ by 0.5$"),
+        ("refuses", 2, [2], "ended with 2; .*must be one of tiny, small$"),
     ],
 )
 def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
@@ -147,12 +145,9 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert found["processes"] == [1]
     assert [failure["ranks"] for failure in found["failures"]] == failing
     said = found["failures"][0]["words"]
-    assert re.search(words, said, re.DOTALL)
+    assert re.search(f"rank 1 of 2 {words}", said, re.DOTALL)
     assert f"2 ranks: {said}" in capsys.readouterr().err
     launch.assert_none_is_left()
-    log = (launch.folder / "ranks_2.log").read_text(encoding="utf-8")
-    lost = "[rank 0] tiny_llama_scaling: rank 0 of 2: rank 1 does not answer"
-    assert "refuses" in fault or lost in log
     names = {path.name for path in launch.folder.iterdir()}
     logs = {f"ranks_{ranks}.log" for ranks in (1, *failing)}
     assert names == {"ranks_1.json", "scaling.json", "scaling.md", *logs}
@@ -162,45 +157,31 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert str(launch.out) not in page + json.dumps(found)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"), [("{", "is cut short"), ("EMPTY", "neither a data-parallel step")]
-)
-def test_a_file_that_cannot_be_used_costs_its_world(
-    launch: Launch, content: str, words: str
-) -> None:
-    empty = json.dumps(document(4) | {"benchmarks": []})
-    (launch.seen / "ranks_4.json").write_text(content.replace("EMPTY", empty), encoding="utf-8")
-    assert launch.run("--processes=2,4") == 1
-    (failure,) = launch.found()["failures"]
-    assert (launch.found()["processes"], failure["ranks"]) == ([2], 4)
-    assert words in failure["words"]
-
-
-def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
-    for ends, words in (
-        # a signal and a refusal are the cause, the 1 of others the effect
-        ([(1, "lost"), (-9, "")], "rank 1 of 2 was ended by SIGKILL"),
-        ([(1, "lost"), (2, "huge")], "rank 1 of 2 ended with 2; its last words: huge"),
-        # all ranks end with 1 where a result is wrong, and one alone says so
-        ([(1, ""), (1, "differs")], "rank 1 of 2 ended with 1; its last words: differs"),
-        # the effect may end first
-        (
-            [(1, "rank 1 does not answer"), (1, "full")],
-            "rank 1 of 2 ended with 1; its last words: full",
-        ),
-    ):
-        ranks = [
-            SimpleNamespace(number=n, status=status, words=[said] * bool(said), close=lambda: None)
-            for n, (status, said) in enumerate(ends)
-        ]
-        assert watch(ranks, SOON, Progress(io.StringIO())).words == words
+# (status, last words) of ranks that ended, which of them by force, and what is said of the cause
+CAUSES = [
+    # a signal and a refusal are the cause, the 1 of others the effect
+    ([(1, "lost"), (-9, "")], [], "rank 1 of 2 was ended by SIGKILL"),
+    ([(1, "lost"), (2, "huge")], [], "rank 1 of 2 ended with 2; its last words: huge"),
+    # all ranks end with 1 where a result is wrong, and one alone says so
+    ([(1, ""), (1, "differs")], [], "rank 1 of 2 ended with 1; its last words: differs"),
+    # the effect may end first
+    ([(1, "rank 1 does not answer"), (1, "full")], [], "rank 1 of 2 ended with 1; .* full"),
     # one that hung is the cause of what others missed
-    for said in ("rank 0: nobody answers there", "WORLD_SIZE=2: rank 0 did not come within 6 s"):
-        missed = SimpleNamespace(number=1, status=2, words=[said])
-        hung = SimpleNamespace(number=0, status=-15, words=[])
-        end = cause_of([missed, hung], [0], 2)
-        assert end.status == 1
-        assert end.words.startswith("rank 0 of 2 did not end after the others had")
+    ([(-15, ""), (2, "rank 0: nobody answers there")], [0], "rank 0 of 2 did not end after the"),
+]
+
+
+@pytest.mark.parametrize(("ends", "killed", "words"), CAUSES)
+def test_of_ranks_that_end_at_once_the_cause_is_named(
+    ends: list[tuple[int, str]], killed: list[int], words: str
+) -> None:
+    ranks = [
+        SimpleNamespace(number=n, status=status, words=[said] * bool(said), close=lambda: None)
+        for n, (status, said) in enumerate(ends)
+    ]
+    quiet = Progress(io.StringIO())
+    end = cause_of(ranks[::-1], killed, 2) if killed else watch(ranks, SOON, quiet)
+    assert re.match(words, end.words)
 
 
 # in the background of a shell SIGINT is ignored, and Python then leaves it so
@@ -217,16 +198,13 @@ sys.exit(main(sys.argv[1:]))
 def launcher(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     """scripts/scaling in another process, which has measured one rank and started two, the second
     of which hangs."""
-    monkeypatch.setenv("FAKE_FAULT", "1:hangs")
+    monkeypatch.setenv("FAKE_FAULT", "hangs")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT_ROOT / "scripts"))
     command = [sys.executable, "-c", LAUNCHER, "scaling", *launch.arguments("--processes=1,2,4")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until = time.monotonic() + SOON
     # the launcher watches its ranks, which it does not yet while it starts them
     logs = "*_scaling/ranks_2.log"
-    while not any("rank 1 of 2 is" in log.read_text() for log in launch.out.glob(logs)):
-        assert time.monotonic() < until, "the ranks did not start"
-        time.sleep(0.02)
+    wait_until(lambda: any("rank 1 of 2 is" in of.read_text() for of in launch.out.glob(logs)))
     yield process
     process.kill()
     process.communicate()
@@ -236,7 +214,7 @@ def test_ctrl_c_reaches_the_ranks_and_what_was_measured_is_written(
     launch: Launch, launcher: subprocess.Popen[str]
 ) -> None:
     launcher.send_signal(signal.SIGINT)
-    output, _ = launcher.communicate(timeout=SOON)
+    output, _ = launcher.communicate(timeout=TIMEOUT_S)
     assert launcher.returncode == INTERRUPTED, output
     assert "2 ranks: interrupted" in output and "finish the round in hand" in output
     launch.assert_none_is_left()
@@ -250,13 +228,6 @@ def test_ranks_do_not_outlive_a_launcher_that_was_killed(
 ) -> None:
     launcher.kill()
     launch.assert_none_is_left()
-
-
-def test_the_programs_own_help_is_shown(launch: Launch, capfd: pytest.CaptureFixture[str]) -> None:
-    launch.program.write_text('#!/bin/sh\necho "its own $*"\n', encoding="utf-8")
-    assert launch.run("--", "--help") == 0
-    assert capfd.readouterr().out == "its own --help\n"
-    assert not launch.out.exists()
 
 
 def test_bad_options_and_files_are_told_before_anything_is_measured(

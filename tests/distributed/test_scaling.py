@@ -71,16 +71,12 @@ def test_shares_of_a_step_are_medians_over_what_each_round_says(kind: str) -> No
     assert_is(point(found, 2).overlap, hidden)
     assert point(found, 2, "no_overlap").overlap is None
     assert point(found, 2).batch == (4 if kind == "ranks_strong" else 8)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_losses_make_up_the_whole(kind: str) -> None:
-    of, (*_, two) = analysis_of(reference(kind)), analysis_of(reference(kind)).results
-    parts = {part.name: part for part in of.losses}
-    assert {part.ranks for part in of.losses} == {2}
+    # where the rest of an ideal step went
+    parts = {part.name: part for part in found.losses}
+    assert {part.ranks for part in found.losses} == {2}
     assert sum(part.percent for part in parts.values()) == pytest.approx(100)
     assert ("small batch" in parts) == (kind == "ranks_strong")
-    values = [*two.step.figures("loss_slower_local_percent").values()]
+    values = [*found.results[-1].step.figures("loss_slower_local_percent").values()]
     ends = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     part = parts["slower local work"]
     assert (part.percent, part.low, part.high) == pytest.approx((np.mean(values), *ends))
@@ -216,10 +212,6 @@ def test_document_page_and_section_say_the_same(
     assert medians == [point.efficiency.median for point in analysis.points]
     links = [one["name"] for one in found["projection"]["interconnects"]]
     assert links == ["measured", "nvlink4_ndr", "ethernet_10g"]
-    assert len(found["projection"]["steps"]) == 3 * 10
-    (step,) = found["projection"]["local_steps"]
-    alone = analysis.results[0].steps["alone"]
-    assert (step["seconds"], step["kind"]) == (alone.median_seconds, "measured")
     assert [figure.id for figure in of.figures if figure.points] == ["speedup", "scaling_loss"]
     points = rows(of, "parallel_efficiency")
     assert [row["step"] for row in points] == [
@@ -230,14 +222,14 @@ def test_document_page_and_section_say_the_same(
     assert sum(shares) == pytest.approx(100) and len(shares) == 4
     (figure,) = (one for one in of.figures if one.id == "scaling_loss")
     assert sum(trace["y"][1] for trace in figure.traces) == pytest.approx(100)
-    fit, rate = rows(of, "collective_fits")[0], rows(of, "collective_rates")[0]
+    fit = rows(of, "collective_fits")[0]
     assert fit["latency"] == pytest.approx(1e6 * found["fits"][0]["alpha"])
     assert fit["bandwidth to"] == pytest.approx(1e-9 * found["fits"][0]["bandwidth_range"]["high"])
     assert fit["held out, worst"] == found["fits"][0]["worst_held_out"]
-    four = next(row for row in rows(of, "collective_rates") if row["ranks"] == 4)
+    rate = next(row for row in rows(of, "collective_rates") if row["ranks"] == 4)
     assert rate["algorithm"] == pytest.approx(1e-9 * 1024 / (1e-6 * rate["time"]))
     # nccl-tests: 2 (N - 1) / N
-    assert four["bus"] == pytest.approx(1.5 * four["algorithm"])
+    assert rate["bus"] == pytest.approx(1.5 * rate["algorithm"])
     first = found["projection"]["steps"][0]
     ends = dict.fromkeys(f"{first[f'efficiency_{end}']:.0f}" for end in ("low", "high"))
     assert rows(of, "projected_efficiency")[0]["8 devices"] == " to ".join(ends)
@@ -250,28 +242,24 @@ def test_document_page_and_section_say_the_same(
     for text in (said, page):
         assert text.count("## ") >= 5 and "None" not in text and "nan" not in text
         assert points[3]["efficiency"] in text
-    assert "ranks_8.json: is cut short" in page and "| NVLink 4" in page
+    assert "ranks_8.json: is cut short" in page
     assert f" {number_text(1e3 * first['seconds_high'])} " in page
-    assert len([line for line in page.splitlines() if line.endswith("| projection |")]) == 33
 
 
 def test_a_report_of_several_runs_names_what_it_lacks(
     inputs: ReportInputs, folder: Path, tmp_path: Path
 ) -> None:
-    assert "scripts/scaling --processes 1,2 makes one" in section(ReportInputs()).missing
     one_file = section(read_inputs([source_of(folder / "ranks_4.json")]))
     assert any("scripts/scaling --from" in one.reason for one in one_file.omissions)
     (failed,) = (one for one in section(inputs).omissions if one.is_error)
     assert failed.kind == "ranks" and failed.name.endswith("8 ranks")
-    # a second run whose projections or failures are damaged; the first run's figures count
+    # a second run whose projections are damaged; its figures count
     other, found = write_run(tmp_path / "other", (2, 3), 3), read_json(folder / "scaling.json")
-    for key, wrong in (("projection.steps.3.ranks", "many"), ("failures.0.ranks", [8])):
-        changed = json.loads(json.dumps(found))
-        set_key(changed, key, wrong)
-        (other / "scaling.json").write_text(json.dumps(changed), encoding="utf-8")
-        both = read_inputs([*inputs.sources, source_of(other)])
-        (damaged,) = both.omissions
-        assert damaged.is_error and f"ranks: {wrong!r} is not" in damaged.reason
+    set_key(found, "projection.steps.3.ranks", "many")
+    (other / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
+    both = read_inputs([*inputs.sources, source_of(other)])
+    (damaged,) = both.omissions
+    assert damaged.is_error and "ranks: 'many' is not" in damaged.reason
     assert rows(section(both), "parallel_efficiency_2")
     own, figures = (figures_of_merit(of).splitlines()[:-1] for of in (inputs, both))
     names = [line.split()[1] for line in figures]
@@ -283,33 +271,20 @@ def test_a_report_of_several_runs_names_what_it_lacks(
 
 
 def test_two_runs_are_compared_row_by_row(tmp_path: Path) -> None:
-    first, second = document(2, 4), document(2, 4)
-    second["context"]["distributed"]["started_by"] = "slurm"
-    paths = []
-    for side, made in (("base", first), ("new", second)):
-        (tmp_path / side).mkdir()
-        paths.append(write_world(tmp_path / side, 2, made))
-    out = tmp_path / "out"
-    assert compare([*map(str, paths), "--format=json", f"--output={out}"]) == 0
-    found = read_json(out / "comparison.json")
-    names = {case["name"] for case in found["cases"]}
+    sides = [write_world(write_run(tmp_path / side, ()), 2) for side in ("base", "new")]
+    assert compare([*map(str, sides), "--format=json", f"--output={tmp_path / 'out'}"]) == 0
+    names = {case["name"] for case in read_json(tmp_path / "out/comparison.json")["cases"]}
     step = f"{STEP}/batch:8/seq:256/ranks:2/overlap"
     assert {step, "all_reduce/f32/bytes:1024/ranks:2"} <= names
-    assert any("started_by: " in text and "slurm in the new" in text for text in found["warnings"])
 
 
-def test_what_the_reference_reaches_is_what_the_page_says() -> None:
-    """Percent, of small in f32. Ranks share two busy processors: overlap hides waiting for a slow
-    link, not what keeps the processors at work."""
+def test_what_the_page_says_of_the_reference_is_what_it_holds() -> None:
     page = " ".join((RESULTS / "MEASURED.md").read_text(encoding="utf-8").split())
     weak, slow, strong = (analysis_of(reference(kind)) for kind in KINDS)
     for kind, of in zip(KINDS, (weak, slow, strong), strict=True):
         assert f"(reference/{reference(kind).name}/" in page
         assert all(result.context["git_dirty"] is False for result in of.results)
-    one, two, slow, strong = (point(weak, 1), point(weak, 2), point(slow, 2), point(strong, 2))
-    assert one.efficiency.median >= 98 and two.communication_free.median >= 85
-    assert slow.overlap.median >= 50
-    assert 100 - two.busy.median < 50 < 100 - slow.busy.median
-    told = (one.efficiency, two.efficiency, two.communication_free, two.overlap, two.busy)
-    for of in (*told, slow.overlap, slow.busy, strong.efficiency):
+    two, slow, strong = (point(of, 2) for of in (weak, slow, strong))
+    told = (two.efficiency, two.communication_free, two.overlap, two.busy, slow.overlap, slow.busy)
+    for of in (point(weak, 1).efficiency, *told, strong.efficiency):
         assert of.text(1).replace(" (", " % (") in page

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fake_slurm import FakeSlurm
-from fake_suite import QUICK_STEP
+from fake_cluster import QUICK_STEP, FakeSlurm, fake_bench
 
 from built_programs import PROJECT_ROOT, give_up
 
@@ -33,6 +32,14 @@ CASES = {
     "large/optimized": ("not_a_number", "not a number: FOM full_step/train/optimized/large/f32/"),
     "very_large/baseline": ("", "full_step/train/kernels has a reference and was not measured"),
     "very_large/optimized": ("miscounts", "figures of 1 cases, not of 2"),
+}
+FIGURES = {
+    f"{STEP}/time": (0.0928359, "s"),
+    RATE: (86.1736, "samples/s"),
+    f"{STEP}/tokens_per_second": (1.10302e6, "tokens/s"),
+    f"{STEP}/TFLOPS": (0.241826, "TFLOP/s"),
+    **dict.fromkeys((f"{STEP}/{of}_percent" for of in ("MFU", "peak", "roof")), (64.5247, "%")),
+    f"{STEP}/peak_memory": (97.5664, "MiB"),
 }
 REFERENCES = f"""
 TinyLlamaStep:
@@ -60,13 +67,13 @@ class Outcome(NamedTuple):
 
 
 def outcome(case: dict[str, Any]) -> Outcome:
-    folder = Path(case["outputdir"] or case["stagedir"])
-    scripts = [path / "rfm_job.sh" for path in (Path(case["stagedir"]), folder)]
+    folders = [Path(of) for of in (case["outputdir"], case["stagedir"]) if of]
+    scripts = [path / "rfm_job.sh" for path in folders]
     text = "".join(path.read_text(encoding="utf-8") for path in scripts if path.is_file())
     values = (case.get("perfvalues") or {}).items()
     figures = {name.split(":")[-1]: (entry[0], entry[4]) for name, entry in values}
     said = (case["result"], case["fail_reason"] or "")
-    return Outcome(*said, figures, folder, text, case["tags"], case["partition"])
+    return Outcome(*said, figures, folders[0], text, case["tags"], case["partition"])
 
 
 def run_reframe(
@@ -100,14 +107,14 @@ def run_reframe(
 
 
 def test_every_size_and_variant_of_the_step_and_its_components(
-    tmp_path: Path, fake_bench_program: Path
+    tmp_path: Path,
 ) -> None:
     """One run of ReFrame for all; the fake refuses to be run twice at once."""
     (tmp_path / "references.yaml").write_text(REFERENCES, encoding="utf-8")
     console, outcomes = run_reframe(
         tmp_path,
         "settings_local.py",
-        fake_bench_program,
+        fake_bench(tmp_path),
         "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
         RFM_REFERENCE_PREFIX=str(tmp_path),
         FAKE=",".join(f"{case}={how}" for case, (how, _) in CASES.items()),
@@ -123,15 +130,7 @@ def test_every_size_and_variant_of_the_step_and_its_components(
         assert found.verdict == verdict, name
         assert reason in (console if is_skipped else found.reason)
     step, components = outcomes["tiny/baseline"], outcomes["components"].figures
-    percent = (64.5247, "%")
-    assert step.figures == {
-        f"{STEP}/time": (0.0928359, "s"),
-        RATE: (86.1736, "samples/s"),
-        f"{STEP}/tokens_per_second": (1.10302e6, "tokens/s"),
-        f"{STEP}/TFLOPS": (0.241826, "TFLOP/s"),
-        **dict.fromkeys((f"{STEP}/{of}_percent" for of in ("MFU", "peak", "roof")), percent),
-        f"{STEP}/peak_memory": (97.5664, "MiB"),
-    }
+    assert step.figures == FIGURES
     assert (step.output / "results.json").is_file()
     # a local job takes the best device present
     assert "--device=auto" in step.script
@@ -156,12 +155,12 @@ SBATCH = {
 
 
 def test_a_partition_measures_on_what_its_job_asks_for(
-    tmp_path: Path, fake_bench_program: Path
+    tmp_path: Path,
 ) -> None:
     _, outcomes = run_reframe(
         tmp_path,
         "settings_slurm_amd.py",
-        fake_bench_program,
+        fake_bench(tmp_path),
         "--system=cluster",
         "--name=TinyLlamaStep%size=small%variant=optimized%dtype=bf16",
         **FakeSlurm(tmp_path / "slurm").environment,
@@ -190,7 +189,9 @@ def test_the_program_measures_what_fits_and_says_what_does_not(
     step = outcomes["tiny/optimized"]
     assert (step.verdict, step.reason) == ("pass", "")
     assert step.figures[RATE][0] > 0
-    assert step.figures[f"{STEP}/peak_memory"][1] == "MiB"
+    # the fake prints what the program does
+    units = ({name: unit for name, (_, unit) in of.items()} for of in (step.figures, FIGURES))
+    assert next(units) == next(units)
     assert (step.output / "results.json").stat().st_size > 0
     assert outcomes["small/optimized"].verdict == "skip"
     assert "exceeds 300.00 MiB (--memory-limit)" in console

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fake_slurm import FakeSlurm
+from fake_cluster import FakeSlurm, fake_bench
 
 from built_programs import PROJECT_ROOT
 
@@ -27,12 +27,12 @@ exit "${FAKE_STATUS:-0}"
 class Cluster:
     """A checkout with the examples and the programs; and srun."""
 
-    def __init__(self, root: Path, bench: Path) -> None:
+    def __init__(self, root: Path) -> None:
         self.checkout = root / "a path" / "with spaces"
         shutil.copytree(FOLDER, self.checkout / "integrations" / "slurm")
         self.programs = self.checkout / "build" / "benchmarks"
         self.programs.mkdir(parents=True)
-        shutil.copy(bench, self.programs / "tiny_llama_bench")
+        fake_bench(self.programs)
         for name in RANK_PROGRAMS:
             (self.programs / name).write_text(PROGRAM, encoding="utf-8")
             (self.programs / name).chmod(0o755)
@@ -50,8 +50,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, fake_bench_program: Path) -> Cluster:
-    return Cluster(tmp_path, fake_bench_program)
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
     done = cluster.run(example, *arguments, SLURM_CPUS_PER_TASK=threads)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "SUCCESS: 2 cases measured"
-    (call,) = cluster.slurm.calls("srun")
+    (call,) = cluster.slurm.srun_calls()
     program = cluster.programs / "tiny_llama_bench"
     start = f"srun --ntasks=1 --cpus-per-task={threads} {program} --threads {threads} "
     assert call.startswith(start)
@@ -88,7 +88,7 @@ def test_a_job_that_ran_out_of_time_is_gone_on_with(cluster: Cluster) -> None:
     done = cluster.run("one_gpu.sbatch", TINY_LLAMA_RESUME=str(folder))
     assert done.returncode == 0, done.stderr
     assert cluster.results() == [folder]
-    assert "--resume" in cluster.slurm.calls("srun")[-1]
+    assert "--resume" in cluster.slurm.srun_calls()[-1]
     assert cluster.run("one_gpu.sbatch", FAKE="fails").returncode == 1
 
 
@@ -104,13 +104,13 @@ def test_what_is_not_set_up_says_how(cluster: Cluster, example: str, program: st
     done = cluster.run(example)
     assert done.returncode == 2
     assert "scripts/bench --setup-only" in done.stderr
-    assert cluster.slurm.calls("srun") == [] == cluster.results()
+    assert cluster.slurm.srun_calls() == [] == cluster.results()
 
 
 def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Cluster) -> None:
     done = cluster.run(DATA_PARALLEL, "--size", "medium", SLURM_CPUS_PER_TASK="7")
     assert (done.returncode, done.stderr) == (0, "")
-    one, all_, training = cluster.slurm.calls("srun")
+    one, all_, training = cluster.slurm.srun_calls()
     assert one.startswith("srun --nodes=1 --ntasks=8 --ntasks-per-node=8 --cpus-per-task=7 ")
     assert all_.startswith("srun --nodes=4 --ntasks=32 --ntasks-per-node=8 ")
     # a lost rank must not take the results of the others with it
@@ -124,6 +124,6 @@ def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Clus
     assert done.stdout == f"Results: {folder}\n"
     # one node is measured once; a lost rank ends the job
     assert cluster.run(DATA_PARALLEL, SLURM_JOB_NUM_NODES="1").returncode == 0
-    assert len(cluster.slurm.calls("srun")) == 3 + 2
+    assert len(cluster.slurm.srun_calls()) == 3 + 2
     assert cluster.run(DATA_PARALLEL, FAKE_STATUS="1").returncode == 1
-    assert len(cluster.slurm.calls("srun")) == 3 + 2 + 1
+    assert len(cluster.slurm.srun_calls()) == 3 + 2 + 1

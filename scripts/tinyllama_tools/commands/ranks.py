@@ -71,17 +71,16 @@ LAUNCHERS = ("OMPI_", "SLURM_", "TORCHELASTIC_")
 
 def free_port() -> int:
     """A TCP port of the loopback address that nobody listens on now. OSError without one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((ADDRESS, 0))
+    with socket.create_server((ADDRESS, 0)) as probe:
         return probe.getsockname()[1]
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """Of one of `ranks` local processes that meet at `port`, as torchrun says it."""
     kept = {n: value for n, value in os.environ.items() if not n.startswith(LAUNCHERS)}
-    numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
-    own = {name: str(number) for name, number in numbers.items()}
-    return kept | own | {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(port)}
+    own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+    own |= {"MASTER_ADDR": ADDRESS, "MASTER_PORT": port}
+    return kept | {name: str(value) for name, value in own.items()}
 
 
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
@@ -275,10 +274,9 @@ def measure(
         except KeyboardInterrupt:
             # while the ranks were being started
             failure = Failure(ranks, INTERRUPTED, "interrupted")
-        if failure is None:
-            continue
-        failures.append(failure)
-        progress.line(f"{ranks} ranks: {failure.words}")
-        if failure.status in (REFUSED_OPTIONS, INTERRUPTED):
-            return failure.status, failures
+        if failure is not None:
+            failures.append(failure)
+            progress.line(f"{ranks} ranks: {failure.words}")
+            if failure.status in (REFUSED_OPTIONS, INTERRUPTED):
+                return failure.status, failures
     return int(bool(failures)), failures

@@ -39,8 +39,6 @@ from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 if TYPE_CHECKING:
     from tinyllama_tools.data.ranks import Row
 
-RING, TREE, NONE = "ring", "tree", "none"
-
 
 @dataclass(frozen=True)
 class Link:
@@ -88,8 +86,6 @@ def tree_all_reduce(ranks: int, size: float, link: Link) -> float:
     packets, the last of them arrives after 2 h + k steps of a + n / (k B); the best k is
     sqrt(2 h n / (a B)). With fewer than one packet for the best k the vector travels whole.
     """
-    if ranks < 2:
-        return 0.0
     steps = 2 * math.ceil(math.log2(ranks))
     whole = size / link.bandwidth
     packets = max(1.0, math.sqrt(steps * whole / link.latency))
@@ -98,10 +94,10 @@ def tree_all_reduce(ranks: int, size: float, link: Link) -> float:
 
 def flat_all_reduce(ranks: int, size: float, link: Link) -> tuple[float, str]:
     """Seconds of the better of ring and tree, and which that is."""
+    of = (ranks, size, link)
     if ranks < 2:
-        return 0.0, NONE
-    ways = ((ring_all_reduce, RING), (tree_all_reduce, TREE))
-    return min((of(ranks, size, link), name) for of, name in ways)
+        return 0.0, "none"
+    return min((ring_all_reduce(*of), "ring"), (tree_all_reduce(*of), "tree"))
 
 
 def all_reduce(ranks: int, size: float, over: Interconnect) -> tuple[float, str]:

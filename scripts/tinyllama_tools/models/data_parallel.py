@@ -130,12 +130,15 @@ class LossPart:
     high: float | None
 
 
-def losses_of(result: ScalingResult, step: Row) -> Iterator[LossPart]:
-    """Of a data-parallel step, the efficiency first; of the rounds that have every counter."""
+def losses_of(result: ScalingResult) -> Iterator[LossPart]:
+    """Of the data-parallel step of several ranks, the efficiency first; of the rounds that have
+    every counter."""
+    if result.ranks == 1 or result.step is None:
+        return
     names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
     if result.scaling != STRONG:
         del names[SMALL_BATCH]
-    counters = {name: step.figures(key) for key, name in names.items()}
+    counters = {name: result.step.figures(key) for key, name in names.items()}
     rounds = set.intersection(*map(set, counters.values()))
     for name, of in counters.items() if rounds else ():
         values = [of[number] for number in rounds]
@@ -189,18 +192,6 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
         }
 
 
-def measured_interconnect(fit: AlphaBeta, backend: str) -> Interconnect:
-    """What explains the fit of an all-reduce as a ring."""
-    source = (
-        f"measured here: all_reduce of {fit.ranks} ranks over {backend}, taken as a ring "
-        f"({fit.sizes} sizes)"
-    )
-    title = f"the link measured here between {fit.ranks} ranks ({backend})"
-    link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
-    network = SourcedLink(backend, link, source, source, is_assumed=False)
-    return Interconnect(MEASURED, title, 1, network)
-
-
 @dataclass(frozen=True)
 class Analysis:
     """`results` in the order of ranks. `refused`: fits that the data does not support, with the
@@ -232,10 +223,19 @@ class Analysis:
 
     @property
     def interconnect(self) -> Interconnect | None:
-        """What explains the all-reduce of the largest world; None without a fit."""
+        """What explains the all-reduce of the largest world as a ring; None without a fit."""
         found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
-        backend = self.results[-1].distributed["backend"]
-        return measured_interconnect(found[-1], backend) if found else None
+        if not found:
+            return None
+        fit, backend = found[-1], self.results[-1].distributed["backend"]
+        source = (
+            f"measured here: all_reduce of {fit.ranks} ranks over {backend}, taken as a ring "
+            f"({fit.sizes} sizes)"
+        )
+        title = f"the link measured here between {fit.ranks} ranks ({backend})"
+        link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
+        network = SourcedLink(backend, link, source, source, is_assumed=False)
+        return Interconnect(MEASURED, title, 1, network)
 
 
 # what must not differ between the worlds of one run
@@ -283,12 +283,7 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     return Analysis(
         tuple(ordered),
         tuple(point for one in ordered for point in points_of(one)),
-        tuple(
-            part
-            for one in ordered
-            if one.ranks > 1 and one.step
-            for part in losses_of(one, one.step)
-        ),
+        tuple(part for one in ordered for part in losses_of(one)),
         tuple(fits),
         tuple(checks),
         tuple(refused),
