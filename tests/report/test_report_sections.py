@@ -36,10 +36,9 @@ from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.models.roofline import step_products
 from tinyllama_tools.report import command
-from tinyllama_tools.report.analysis import main_step
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.inputs import ReportInputs, main_step
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, plain
 from tinyllama_tools.report.sections.growth import memory_parts
 

@@ -11,8 +11,7 @@ import pytest
 
 from reference_study import MACHINES, Published
 from tinyllama_tools.data.names import STEP
-from tinyllama_tools.report.analysis import CHECKED
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
+from tinyllama_tools.report.inputs import CHECKED, ReportInputs, read_inputs, source_of
 
 SIZES = ("tiny", "small")
 # percent: what laws (median over held-out cells) and predictions of time and memory are good for
