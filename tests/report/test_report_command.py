@@ -1,5 +1,5 @@
 """scripts/report: the results that it finds, tells apart, reads and refuses; what it writes where,
-what it says, its exit status; and its shell script."""
+what it says, and its exit status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from stored import (
@@ -24,10 +23,7 @@ import tools
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.report import command
 from tinyllama_tools.report.document import Kind, Omission
-from tinyllama_tools.report.inputs import ReportInputs, Source, source_of
-
-if TYPE_CHECKING:
-    from conftest import ScriptCheckout
+from tinyllama_tools.report.inputs import ReportInputs, source_of
 
 WRITTEN, WITH_ERRORS, NOTHING_USABLE = 0, 1, 2
 Capture = pytest.CaptureFixture[str]
@@ -58,6 +54,16 @@ def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capt
     assert page.read_text(encoding="utf-8").lstrip().startswith("<!doctype html>")
     said = capsys.readouterr()
     assert (said.out, said.err.splitlines()[-1]) == ("", f"wrote {page}")
+    grid, suite, scaling = newest
+    for path, kind in (
+        (grid / "study.json", Kind.STUDY),
+        (suite.parent, Kind.SUITE),
+        (scaling / "scaling.json", Kind.SCALING),
+        (scaling / "ranks_2.json", Kind.SCALING),
+    ):
+        assert source_of(path).kind == kind
+    with pytest.raises(BadInputError, match=r"holds none of study\.json, results\.json"):
+        source_of(tmp_path)
     taken = re.findall(r"^taking (.*): (.*)$", said.err, re.MULTILINE)
     kinds = ("grid study", "run of the suite", "data-parallel run")
     assert taken == [(str(path), kind) for path, kind in zip(newest, kinds, strict=True)]
@@ -118,34 +124,6 @@ def test_what_cannot_be_read_or_written_ends_with_2(
     monkeypatch.setattr(command, "page_of", interrupted)
     assert run(result, "-o", tmp_path / "page.html") == INTERRUPTED
     assert not (tmp_path / "page.html").exists()
-
-
-@pytest.mark.parametrize("arguments", ["--setup-only", "a.json --format=png", "--format png"])
-def test_the_script_sets_up_what_it_needs_and_no_build(
-    checkout: ScriptCheckout, arguments: str
-) -> None:
-    checkout.stub("say_python", 'shift 3\necho "main $*"')
-    with (checkout.root / "scripts/lib/set_up.sh").open("a") as stream:
-        stream.write('set_up() { echo "set up $1"; }\nvirtual_python=say_python\n')
-        stream.write("set_up_pictures() { echo pictures; }\n")
-    done = checkout.run(f"bash scripts/report {arguments}")
-    more = ["pictures", "set up tools", f"main {arguments}"] if "png" in arguments else []
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["set up tools", *more]), done.stderr
-
-
-def test_every_kind_is_told_apart(tmp_path: Path) -> None:
-    grid, suite, scaling = write_everything(tmp_path)
-    for path, expected in {
-        grid: Source(Kind.STUDY, grid),
-        grid / "study.json": Source(Kind.STUDY, grid),
-        suite: Source(Kind.SUITE, suite),
-        suite.parent: Source(Kind.SUITE, suite),
-        scaling / "scaling.json": Source(Kind.SCALING, scaling),
-        scaling / "ranks_2.json": Source(Kind.SCALING, scaling / "ranks_2.json"),
-    }.items():
-        assert source_of(path) == expected
-    with pytest.raises(BadInputError, match=r"holds none of study\.json, results\.json"):
-        source_of(tmp_path)
 
 
 def of_another_run(content: Json) -> None:

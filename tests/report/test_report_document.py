@@ -179,7 +179,7 @@ def test_the_report_is_whole_with_own_ids(built: Document) -> None:
     assert None not in values and all(map(math.isfinite, values))
     # the roofline has every case and GEMM
     marks = [of for of in figures[0].traces if of["mode"] == "markers"]
-    count = sum(len(table.rows) for table in section(built, "roofline").tables)
+    count = len(part(built, "roofline_points").rows) + len(part(built, "product_points").rows)
     assert sum(len(of["x"]) for of in marks) == count > 352
 
 
@@ -224,9 +224,7 @@ def test_what_a_result_lacks_or_got_wrong_is_named(tmp_path: Path) -> None:
     path = change(tmp_path / "a.json", lambda of: of["context"].update(peaks={"measured": {}}))
     built = report_of(path)
     assert "cache_bandwidth" in missing_of(built)["roofline"] and "time" not in missing_of(built)
-    # its parts have times, and no speed of light
     assert cell(part(built, "parts"), "ffn", "speed of light") is None
-    assert "cache_bandwidth" in cell(part(built, "steps"), "tiny", "missing")
     # a size without a name has laws, but no parts
     text = json.dumps(document(ROUNDS[0], "/tiny/")).replace("/tiny/", "/custom/")
     built = report_of(write(tmp_path / "a.json", json.loads(text)))
@@ -347,7 +345,6 @@ def test_markdown_has_the_summary_and_key_tables_and_names_what_is_missing(
     built: Document, tmp_path: Path
 ) -> None:
     text = markdown_of(built)
-    assert text.splitlines()[0] == f"# {built.title}"
     assert all(f"| {of.what} " in text and f"| {of.value} " in text for of in built.facts)
     facts, parts = {of.what: of for of in built.facts}, part(built, "parts")
     assert facts["f32 GEMMs"].value == f"{PEAK / 1e9:.4g} GFLOP/s"

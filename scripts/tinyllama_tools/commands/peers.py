@@ -250,12 +250,12 @@ class PeerSide:
         """Builds the case and warms up; seconds of a step."""
         if self._process is None or self._process.poll() is not None:
             self._start()
-        size = problem_sizes()[case.size]
-        self._ask("build", size=size, dtype=case.dtype, batch=case.batch, seq=case.seq)
-        seconds = min(self._ask("warm_up", limit=self._max_seconds)["seconds"])
-        if seconds > self._max_seconds:
-            limit = f"--max-seconds-per-case {self._max_seconds:g}"
-            raise SideError(f"a step took {seconds:.1f} s, more than {limit}", is_skip=True)
+        what = {"size": problem_sizes()[case.size], "batch": case.batch, "seq": case.seq}
+        limit = self._max_seconds
+        seconds = min(self._ask("build", **what, dtype=case.dtype, limit=limit)["seconds"])
+        if seconds > limit:
+            more = f"more than --max-seconds-per-case {limit:g}"
+            raise SideError(f"a step took {seconds:.1f} s, {more}", is_skip=True)
         return seconds
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
