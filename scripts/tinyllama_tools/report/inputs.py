@@ -323,11 +323,6 @@ class ReportInputs:
             raise Missing(f"no result of the suite was given; make one: {Kind.SUITE.command}")
         return self.main
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing could be used."""
-        return not (self.main or self.study or self.scalings)
-
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
         """Laws of every series, in the order of tables."""
@@ -381,8 +376,8 @@ class ReportInputs:
             name = str(one.name)
             if is_asked(name):
                 measured = known.get(name)
-                kind = CHECKED if measured else NOT_RUN
-                kind = CALIBRATED if one.name.size in rates.sizes else kind
+                is_fitted = one.name.size in rates.sizes
+                kind = CALIBRATED if is_fitted else CHECKED if measured else NOT_RUN
                 found.append(PredictedStep(by_name[name], one, kind, measured))
         # of a size its own shape first
         found.sort(key=lambda s: (name_rank(s.cost.name)[1], not is_own_shape(s.cost.name)))
@@ -432,10 +427,6 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
     return found
 
 
-def read_frontier(path: Path) -> Json:
-    return _checked(path, "frontier", Kind.STUDY.command)
-
-
 def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     """BadInputError where no result can be used."""
     read, file = read_results(path), path / SCALING_FILE
@@ -466,7 +457,8 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
         results = found or measured
         check = beside(CHECK, lambda path: _read_check(path, measured))
     costs = beside(COSTS, lambda path: tuple(read_costs(path)))
-    return GridStudy(description, results, costs or (), beside(FRONTIER, read_frontier), check)
+    frontier = beside(FRONTIER, lambda path: _checked(path, "frontier", Kind.STUDY.command))
+    return GridStudy(description, results, costs or (), frontier, check)
 
 
 def _lacks(results: ResultSet) -> int:
