@@ -1,19 +1,15 @@
 """Every command of the README, CONTRIBUTING and docs/ is known to its program, options and all; no
-line of a command's help is wider than 100 columns; and what docs/rocprofv3.md says holds.
+line of a command's help is wider than 100 columns; and docs/rocprofv3.md names the ranges.
 
 tests/test_workshop.py runs the commands of docs/workshop.md.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -51,9 +47,9 @@ def commands_of(script: str) -> list[str]:
     return [t for t in found if "--setup-only" not in t and t not in NAMES]
 
 
-def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    how = {"env": os.environ | environment, "capture_output": True, "text": True, "timeout": 300}
-    return subprocess.run([str(word) for word in command], check=False, **how)
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_there_are_commands() -> None:
@@ -96,11 +92,6 @@ def test_programs_and_their_options_exist(command: str, bench_program: Path) -> 
         assert option.startswith("--benchmark") or option in text, option
 
 
-def assert_is_help(text: str) -> None:
-    assert [line for line in text.splitlines() if len(line) > 100] == []
-    assert "xit status" in text
-
-
 @pytest.mark.parametrize("script", ["bench", "test", "compare", "prove", "golden"])
 def test_help_of_a_script_needs_no_set_up(script: str, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
@@ -113,7 +104,7 @@ def test_help_of_a_script_needs_no_set_up(script: str, tmp_path: Path) -> None:
     done = run("bash", tmp_path / script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"scripts/{script} ")
-    assert_is_help(done.stdout)
+    assert "xit status" in done.stdout
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "compare run", "compare calibrate", "compare history"])
@@ -123,22 +114,11 @@ def test_help_of_a_tool(
     monkeypatch.setenv("COLUMNS", "100")
     # as it is, and before a build
     for before in ([], ["--check-options"]):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit, match="0"):
             run_tool([*before, *name.split(), "--help"])
-        assert ended.value.code == 0
-    text = capsys.readouterr().out
-    if "compare" in name or name in {"peers", "profile"}:
-        text += "exit status"
-    assert_is_help(text)
+        assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 100] == []
 
 
-@pytest.mark.parametrize("name", ["tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling"])
-def test_help_of_a_program(name: str) -> None:
-    text = run(built_program(f"benchmarks/{name}"), "--help", COLUMNS="100").stdout
-    assert text and [line for line in text.splitlines() if len(line) > 100] == []
-
-
-ROCPROF = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
 RANGES = (
     "--batch-size=2 --seq-len=8 --num-steps=8 --eval-interval=6 --eval-iters=1 "
     "--enable-pytorch-profiler --profile-steps=3 --emit-ranges"
@@ -155,38 +135,6 @@ def test_the_ranges_of_a_profile_are_those_of_the_program(tmp_path: Path) -> Non
     trace = json.loads((tmp_path / "trace_step_5_8.json").read_text(encoding="utf-8"))
     ranges = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
     names = {e["name"] for e in ranges if not e["name"].startswith("ProfilerStep#")}
-    table = ROCPROF.split("| ranges | around |")[1].split("\n\n")[0]
+    page = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
+    table = page.split("| ranges | around |")[1].split("\n\n")[0]
     assert names == set(re.findall(r"`([^`]+)`", table))
-
-
-# As rocprofv3 writes them: four steps of 100 ns, two kernels of 30 ns in each.
-STARTS = (0, 100, 200, 300)
-KERNELS = [(f"gemm_{n}", s + 40 * n, s + 40 * n + 30) for s in STARTS for n in range(2)]
-MARKS = [(name, s, s + 5) for s in STARTS for name in ("data_loading", "forward")]
-FILES: dict[str, Sequence[Sequence[object]]] = {
-    "tiny_kernel_stats.csv": [
-        ("Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"),
-        *(("gemm_0", 4, 120, 30.0, 40.0), ("gemm_1", 4, 180, 45.0, 60.0)),
-    ],
-    "tiny_kernel_trace.csv": [("Kernel_Name", "Start_Timestamp", "End_Timestamp"), *KERNELS],
-    "tiny_marker_api_trace.csv": [("Function", "Start_Timestamp", "End_Timestamp"), *MARKS],
-}
-
-
-def test_the_programs_of_the_page_read_a_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "rocprof").mkdir()
-    for name, rows in FILES.items():
-        with (tmp_path / "rocprof" / name).open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
-    monkeypatch.chdir(tmp_path)
-    programs = re.findall(r"```python\n(.*?)```", ROCPROF, flags=re.DOTALL)
-    said = [
-        line for text in programs for line in run(sys.executable, "-c", text).stdout.split("\n")
-    ]
-    assert [" ".join(line.split()) for line in said if line] == [
-        "60.0 % 4 calls gemm_1",
-        "40.0 % 4 calls gemm_0",
-        "2 kernels a step, GPU busy 60 % of the time",
-    ]

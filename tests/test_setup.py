@@ -205,6 +205,8 @@ MEASURES = f"{TOOLS} checked build programs"
         ("scaling --from results/a", True, TOOLS),
         ("profile --compare a b", True, TOOLS),
         ("compare a.json b.json", True, TOOLS),
+        ("report --setup-only", False, TOOLS),
+        ("report a.json --format=png", False, f"{TOOLS} requirements-pictures.txt {TOOLS}"),
         ("compare calibrate --record=a.jsonl", True, MEASURES),
     ],
 )

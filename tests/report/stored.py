@@ -16,7 +16,7 @@ from typing import Any
 from published import FOLDER, write_run
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.command import SECTIONS
-from tinyllama_tools.report.document import Document, Figure, Section, Table
+from tinyllama_tools.report.document import Document, Section, Table
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tools import scaling
 
@@ -82,11 +82,6 @@ def change(path: Path, what: Callable[[Json], object]) -> Path:
     return write(path, content)
 
 
-def cut_short(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text[: len(text) // 2], encoding="utf-8")
-
-
 def write_study(folder: Path, keep: str = OWN_SHAPE, rounds: int = 3) -> Path:
     """The study without its check; of its rounds what has `keep`, over and over."""
     for name in ("study.json", "products.json", "costs.json", "frontier.json"):
@@ -125,12 +120,11 @@ def section(of: Document | ReportInputs, identity: str) -> Section:
     return page
 
 
-def figure(of: Section, identity: str) -> Figure:
-    return next(one for one in of.figures if one.id == identity)
-
-
-def table(of: Section, identity: str) -> Table:
-    return next(one for one in of.tables if one.id == identity)
+def part(of: Document | Section, identity: str) -> Any:  # noqa: ANN401
+    """A table or a figure."""
+    pages = of.sections if isinstance(of, Document) else [of]
+    every = (one for page in pages for one in (*page.tables, *page.figures))
+    return next(one for one in every if one.id == identity)
 
 
 def cell(of: Table, row: str, column: str) -> Any:  # noqa: ANN401

@@ -213,8 +213,8 @@ COLUMNS += ("allocations", "operators", "rel error", "note")
 
 def figures(study: Study, cell: Cell) -> list[str]:
     """A row of a table."""
-    seconds, peak = cell.seconds, cell.counter("peak_memory_MiB")
-    error = cell.counter("max_rel_error")
+    seconds, peak = cell.seconds, cell.counters.get("peak_memory_MiB")
+    error = cell.counters.get("max_rel_error")
     return [
         cell.row,
         # the baseline's own has no interval
@@ -225,9 +225,9 @@ def figures(study: Study, cell: Cell) -> list[str]:
         number(cell.mfu_percent),
         number(peak, 2 if peak is not None and peak < 10 else 1),
         number(study.memory_ratio(cell), 2),
-        number(cell.counter("allocations"), 0),
+        number(cell.counters.get("allocations"), 0),
         # on a GPU, of kernels
-        number(cell.counter("kernels") or cell.counter("operators"), 0),
+        number(cell.counters.get("kernels") or cell.counters.get("operators"), 0),
         NOT_MEASURED if error is None else f"{error:.1e}",
         cell.note,
     ]

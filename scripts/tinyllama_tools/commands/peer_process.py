@@ -7,8 +7,7 @@ step outside the timed region, tokens come from the same vocabulary.
 It stays for a whole run; between its turns it computes nothing. peers.py asks:
 
   {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
-  {"do": "build", "size": {...}, "dtype", "batch", "seq"} -> {}, after the first step
-  {"do": "warm_up", "limit": 10.0}                     -> {"seconds": [...]}
+  {"do": "build", "size": {...}, "dtype", "batch", "seq", "limit": 10.0} -> {"seconds": [...]}
   {"do": "time", "steps": 5}                           -> {"seconds", "cpu_seconds"}, lists
 
 An answer of {"error": "..."} means that this was not done; the process goes on.
@@ -78,8 +77,9 @@ class Peer:
             "float32_product_error": error,
         }
 
-    def build(self, size: Json, dtype: str, batch: int, seq: int) -> Json:
-        """The first step compiles where the form says so."""
+    def build(self, size: Json, dtype: str, batch: int, seq: int, limit: float) -> Json:
+        """The first step compiles where the form says so; then steps until they settle, or one
+        where that takes more than `limit` / 3: what is slow to warm up is timed as it is."""
         # Nothing of another shape may be left: dynamo would make its code work for both.
         self.forward = self.optimizer = self.loss = None
         torch._dynamo.reset()
@@ -102,7 +102,14 @@ class Peer:
             self.step()
         finally:
             os.sched_setaffinity(0, pinned)
-        return {}
+        seconds: list[float] = []
+        while len(seconds) < MOST_WARM_UP_STEPS and sum(seconds) < LONGEST_WARM_UP_SECONDS:
+            seconds.append(self.step()[0])
+            is_long_enough = len(seconds) >= FEWEST_WARM_UP_STEPS
+            is_settled = is_long_enough and min(seconds[-2:]) >= SETTLED * min(seconds[:-2])
+            if seconds[0] > limit / 3 or is_settled:
+                break
+        return {"seconds": seconds}
 
     def step(self) -> tuple[float, float]:
         """Seconds of one step: by the clock, and of the thread that runs it."""
@@ -133,18 +140,6 @@ class Peer:
             timed.append((begin, end, time.thread_time() - cpu_start))
         torch.cuda.synchronize(self.device)
         return [(begin.elapsed_time(end) / 1e3, cpu) for begin, end, cpu in timed]
-
-    def warm_up(self, limit: float) -> Json:
-        """Steps until they settle; one where that takes more than `limit` / 3: what was slow to
-        warm up is slow enough to be timed as it is."""
-        seconds: list[float] = []
-        while len(seconds) < MOST_WARM_UP_STEPS and sum(seconds) < LONGEST_WARM_UP_SECONDS:
-            seconds.append(self.step()[0])
-            is_long_enough = len(seconds) >= FEWEST_WARM_UP_STEPS
-            is_settled = is_long_enough and min(seconds[-2:]) >= SETTLED * min(seconds[:-2])
-            if seconds[0] > limit / 3 or is_settled:
-                break
-        return {"seconds": seconds}
 
     def time(self, steps: int) -> Json:
         """After one step more: memory and caches were the others' meanwhile, and a process of ours

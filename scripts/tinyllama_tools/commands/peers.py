@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
@@ -250,12 +250,12 @@ class PeerSide:
         """Builds the case and warms up; seconds of a step."""
         if self._process is None or self._process.poll() is not None:
             self._start()
-        size = problem_sizes()[case.size]
-        self._ask("build", size=size, dtype=case.dtype, batch=case.batch, seq=case.seq)
-        seconds = min(self._ask("warm_up", limit=self._max_seconds)["seconds"])
-        if seconds > self._max_seconds:
-            limit = f"--max-seconds-per-case {self._max_seconds:g}"
-            raise SideError(f"a step took {seconds:.1f} s, more than {limit}", is_skip=True)
+        what = {"size": problem_sizes()[case.size], "batch": case.batch, "seq": case.seq}
+        limit = self._max_seconds
+        seconds = min(self._ask("build", **what, dtype=case.dtype, limit=limit)["seconds"])
+        if seconds > limit:
+            more = f"more than --max-seconds-per-case {limit:g}"
+            raise SideError(f"a step took {seconds:.1f} s, {more}", is_skip=True)
         return seconds
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
@@ -288,23 +288,17 @@ class PeerSide:
 Side = OurSide | PeerSide
 
 
-@dataclass
-class SideRun:
-    """What one side did at a case: the entries of each turn, or the one that says why not."""
-
-    turns: list[list[Json]] = field(default_factory=list)
-    stopped: Json = field(default_factory=dict)
-
-
-# By side, in the order of their rows. It fills meanwhile: whoever interrupts still has it.
-CaseRun = Mapping[str, SideRun]
+# By side, in the order of their rows, the entries of each turn; of a side that stopped, which has
+# no times, the one that says why. It fills meanwhile: whoever interrupts still has it.
+CaseRun = Mapping[str, list[list[Json]]]
 
 
 def ratio_of(run: CaseRun, other: str, ours: str) -> Ratio | None:
     """Times of `other` over those of `ours`, over the turns that both had: above 1, ours is
     faster."""
-    pairs = zip(run[other].turns, run[ours].turns, strict=False)
-    medians = [tuple(map(median_seconds, pair)) for pair in pairs]
+    pairs = zip(run[other], run[ours], strict=False)
+    timed = [pair for pair in pairs if all(turn[0]["iterations"] for turn in pair)]
+    medians = [tuple(map(median_seconds, pair)) for pair in timed]
     return ratio_of_turns(*zip(*medians, strict=True)) if medians else None
 
 
@@ -323,11 +317,10 @@ def measure_case(
                     affordable = int(max_seconds / turns / side.get_ready(case))
                     steps_of[name] = max(1, min(steps, affordable))
                 else:
-                    run[name].turns.append(side.time(case, steps_of[name]))
+                    run[name].append(side.time(case, steps_of[name]))
             except SideError as reason:
                 # no times beside the reason
-                run[name].turns.clear()
-                run[name].stopped = reason.entry
+                run[name][:] = [[reason.entry]]
                 left.remove(side)
 
 
@@ -339,10 +332,10 @@ def entries(case: CaseName, run: CaseRun, family: int) -> Iterator[Json]:
     """One entry a step of every side at a case, the turns in order; of a side that did not measure
     it, one with the reason. Keys are Google Benchmark's."""
     # the peers compute the same model
-    every = (entry for side in run.values() for turn in side.turns for entry in turn)
+    every = (entry for turns in run.values() for turn in turns for entry in turn)
     flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
-    for number, (variant, side) in enumerate(run.items(), start=family):
-        found = [side.stopped] if side.stopped else list(itertools.chain(*side.turns))
+    for number, (variant, turns) in enumerate(run.items(), start=family):
+        found = list(itertools.chain(*turns))
         for index, entry in enumerate(found):
             name = entry.get("name", str(replace(case, variant=variant)))
             if flops and "samples_per_second" in entry and "model_flops" not in entry:
@@ -455,7 +448,7 @@ def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) ->
         for number, case in enumerate(options.cases, start=1):
             spent = time.monotonic() - begin
             say(f"[{number}/{len(options.cases)}] {title(case)}  ({spent:.0f} s so far)")
-            run = results[case] = {side.variant: SideRun() for side in sides}
+            run = results[case] = {side.variant: [] for side in sides}
             try:
                 measure_case(case, run, sides, options.turns, options.steps, limit)
             except KeyboardInterrupt:
@@ -464,7 +457,7 @@ def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) ->
             page = write(peers_document(options, results, sides, context), folder)
             if status == INTERRUPTED:
                 break
-            status |= any("error_occurred" in side.stopped for side in run.values())
+            status |= any("error_occurred" in turns[0][0] for turns in run.values())
     finally:
         for peer in peers:
             peer.close()

@@ -113,10 +113,6 @@ class Cell:
             return f"failed: {self.failure}"
         return f"skipped: {self.reason}" if self.reason else self.above_peak
 
-    def counter(self, name: str) -> float | None:
-        """A counter, None where the case has none of that name."""
-        return self.counters.get(name)
-
     @property
     def mfu_percent(self) -> float | None:
         """Of the same denominator as the program's own MFU, at the median time over turns."""
@@ -177,7 +173,7 @@ class Study:
     def memory_ratio(self, cell: Cell) -> float | None:
         """Peak memory over the baseline's, of a removed row over that of `optimized`."""
         other = self._other(cell)
-        peak, before = (c and c.counter("peak_memory_MiB") for c in (cell, other))
+        peak, before = (c and c.counters.get("peak_memory_MiB") for c in (cell, other))
         return None if peak is None or not before else peak / before
 
 

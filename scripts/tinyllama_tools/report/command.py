@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
             reason = str(error).removeprefix(f"{path}: ")
             unknown.append(Omission("file", str(path), reason, is_error=True))
     inputs = read_inputs(sources, unknown)
-    if inputs.is_empty:
+    if not (inputs.main or inputs.study or inputs.scalings):
         _say_omissions(inputs.omissions)
         where = ", ".join(map(str, named)) or str(folder)
         raise BadInputError(
