@@ -237,14 +237,14 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
     a = profiled(tmp_path, "v1")
     b = profiled(tmp_path, "v2", "--variant", "fused")
     path = b / "pytorch_profiling" / SUMMARY
-    changed = json.loads(path.read_text())
-    operators = changed["operators"]
+    faster = json.loads(path.read_text())
+    operators = faster["operators"]
     operators["table"] = [r for r in operators["table"] if r["name"] != "aten::neg"]
     for component in operators["components"]:
         if component["name"] == "attention/core":
             component["forward_seconds"] /= 2
             component["backward_seconds"] /= 2
-    path.write_text(json.dumps(changed))
+    path.write_text(json.dumps(faster))
     capsys.readouterr()
     assert run(tmp_path, "--compare", a, b) == 0
     text = capsys.readouterr().out
