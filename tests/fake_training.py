@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ from tinyllama_tools.data.programs import CaseCost, TrainingError, TrainingRun
 Json = dict[str, Any]
 GIB = 2**30
 STORED: Json = json.loads(Path(__file__).with_name("training_summary.json").read_text("utf-8"))
-ALL_PROFILERS = ("operators", "memory", "flops")
-PROFILER_OPTIONS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
+PROFILER_OPTIONS = {
+    "operators": "--enable-pytorch-profiler",
+    "memory": "--profile-memory",
+    "flops": "--enable-deepspeed-flops",
+}
 FLOPS_PER_SECOND, STEP_SECONDS = 80e9, 0.02
 # of a step, against a plain step of the baseline
 FIRST_STEP, PROFILED_STEP, OTHER_VARIANT = 3.0, 1.1, 0.7
@@ -145,21 +148,17 @@ def averages(steps: list[Json], samples: int, tokens: int) -> Json:
 
 
 def memory_part(cost: CaseCost, scores: int) -> Json:
-    """`memory`, whose parts at the peak are those of the formulas."""
+    """`memory`, whose peak, weights and scores are those of the formulas."""
     weights, peak = 4 * cost.parameters, cost.predicted_memory_bytes
     found = copy.deepcopy(STORED["memory"])
     found["breakdown_at_peak"] |= {
         **{"parameters": weights, "gradients": weights, "optimizer_states": 2 * weights},
         **{"activations": peak - 4 * weights - scores, "attention_scores": scores, "temporary": 0},
     }
-    kept = found["component_activation_bytes"]
-    for name, size in kept.items():
-        kept[name] = scores if name == "attention/core" else size * cost.name.seq // 128
+    found["component_activation_bytes"]["attention/core"] = scores
     return found | {
         **{"peak_bytes": peak, "average_bytes": 0.7 * peak, "peak_to_average": 1 / 0.7},
-        **{"forward_peak_bytes": peak - peak // 20, "backward_peak_bytes": peak},
-        **{"optimizer_peak_bytes": 4 * weights, "baseline_bytes": 3 * weights},
-        "live_bytes_after_steps": [3 * weights] * 3,
+        **{"baseline_bytes": 3 * weights, "live_bytes_after_steps": [3 * weights] * 3},
     }
 
 
@@ -192,7 +191,7 @@ def made_up_summary(
     size: str = "tiny",
     dtype: str = "f32",
     variant: str = "baseline",
-    profilers: Sequence[str] = ALL_PROFILERS,
+    profilers: Collection[str] = tuple(PROFILER_OPTIONS),
     gpu: bool = False,
     shapes: bool = False,
 ) -> Json:
@@ -265,13 +264,16 @@ def write_profile(folder: Path, summary: Json) -> Path:
 def summary_of(options: Sequence[str], *, gpu: bool = False) -> Json:
     """What a run with these options of the program leaves."""
     given = dict(text.removeprefix("--").split("=") for text in options if "=" in text)
-    own = problem_sizes()[given.get("size", "tiny")]
-    numbers = {"batch-size": own["batch"], "seq-len": own["seq"], "num-steps": 50}
-    named = zip(ALL_PROFILERS, PROFILER_OPTIONS, strict=True)
+    size = given.get("size", "tiny")
+    own = problem_sizes()[size]
     return made_up_summary(
-        **{key.replace("-", "_"): int(given.get(key, own)) for key, own in numbers.items()},
-        **{key: given[key] for key in ("size", "dtype", "variant") if key in given},
-        profilers=[name for name, flag in named if flag in options],
+        batch_size=int(given.get("batch-size", own["batch"])),
+        seq_len=int(given.get("seq-len", own["seq"])),
+        num_steps=int(given.get("num-steps", 50)),
+        size=size,
+        dtype=given.get("dtype", "f32"),
+        variant=given.get("variant", "baseline"),
+        profilers=[name for name, flag in PROFILER_OPTIONS.items() if flag in options],
         gpu=gpu,
         shapes="--profile-operators" in options,
     ) | {"command": list(options)}
