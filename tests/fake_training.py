@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ from tinyllama_tools.data.programs import CaseCost, TrainingError, TrainingRun
 Json = dict[str, Any]
 GIB = 2**30
 STORED: Json = json.loads(Path(__file__).with_name("training_summary.json").read_text("utf-8"))
-ALL_PROFILERS = ("operators", "memory", "flops")
-PROFILER_OPTIONS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
+PROFILER_OPTIONS = {
+    "operators": "--enable-pytorch-profiler",
+    "memory": "--profile-memory",
+    "flops": "--enable-deepspeed-flops",
+}
 FLOPS_PER_SECOND, STEP_SECONDS = 80e9, 0.02
 # of a step, against a plain step of the baseline
 FIRST_STEP, PROFILED_STEP, OTHER_VARIANT = 3.0, 1.1, 0.7
@@ -115,18 +118,6 @@ def operator_table(rows: Sequence[tuple[str, int, float, float]]) -> list[Json]:
     ]
 
 
-def scaled(document: Any, factor: float) -> Any:  # noqa: ANN401
-    """With all its times so much longer."""
-    if not isinstance(document, dict):
-        return document
-    return {
-        key: value * factor
-        if key.endswith("seconds") and isinstance(value, (int, float))
-        else scaled(value, factor)
-        for key, value in document.items()
-    }
-
-
 def made_up_steps(count: int, seconds: float, peak: int, is_profiled: bool) -> list[Json]:
     """The first is slow, and a profiler touches PROFILED_STEPS."""
     stored, found = STORED["steps"][0], []
@@ -134,15 +125,16 @@ def made_up_steps(count: int, seconds: float, peak: int, is_profiled: bool) -> l
         profiled = is_profiled and step in PROFILED_STEPS
         factor = (FIRST_STEP if step == 1 else 1) * (PROFILED_STEP if profiled else 1)
         of = {"step": step, "loss": 6.9 - 0.01 * step, "peak_memory_bytes": peak}
-        at = scaled(stored, seconds * factor / stored["time_seconds"])
-        found.append(at | of | {"profiled": profiled})
+        phases = {f"{phase}_seconds": seconds * factor / 4 for phase in ("forward", "backward")}
+        at = {"time_seconds": seconds * factor, **phases, "profiled": profiled}
+        found.append(stored | of | at)
     return found
 
 
 def averages(steps: list[Json], samples: int, tokens: int) -> Json:
     """`summary` of steps, whose averages are those of a plain one."""
-    seconds, stored = min(s["time_seconds"] for s in steps), STORED["summary"]
-    return scaled(stored, seconds / stored["average_step_seconds"]) | {
+    seconds = min(step["time_seconds"] for step in steps)
+    return STORED["summary"] | {
         "steps_completed": len(steps),
         "steps_averaged": max(1, len(steps) - 1),
         "first_step_seconds": steps[0]["time_seconds"],
@@ -156,21 +148,17 @@ def averages(steps: list[Json], samples: int, tokens: int) -> Json:
 
 
 def memory_part(cost: CaseCost, scores: int) -> Json:
-    """`memory`, whose parts at the peak are those of the formulas."""
+    """`memory`, whose peak, weights and scores are those of the formulas."""
     weights, peak = 4 * cost.parameters, cost.predicted_memory_bytes
     found = copy.deepcopy(STORED["memory"])
     found["breakdown_at_peak"] |= {
         **{"parameters": weights, "gradients": weights, "optimizer_states": 2 * weights},
         **{"activations": peak - 4 * weights - scores, "attention_scores": scores, "temporary": 0},
     }
-    kept = found["component_activation_bytes"]
-    for name, size in kept.items():
-        kept[name] = scores if name == "attention/core" else size * cost.name.seq // 128
+    found["component_activation_bytes"]["attention/core"] = scores
     return found | {
         **{"peak_bytes": peak, "average_bytes": 0.7 * peak, "peak_to_average": 1 / 0.7},
-        **{"forward_peak_bytes": peak - peak // 20, "backward_peak_bytes": peak},
-        **{"optimizer_peak_bytes": 4 * weights, "baseline_bytes": 3 * weights},
-        "live_bytes_after_steps": [3 * weights] * 3,
+        **{"baseline_bytes": 3 * weights, "live_bytes_after_steps": [3 * weights] * 3},
     }
 
 
@@ -203,7 +191,7 @@ def made_up_summary(
     size: str = "tiny",
     dtype: str = "f32",
     variant: str = "baseline",
-    profilers: Sequence[str] = ALL_PROFILERS,
+    profilers: Collection[str] = tuple(PROFILER_OPTIONS),
     gpu: bool = False,
     shapes: bool = False,
 ) -> Json:
@@ -276,13 +264,16 @@ def write_profile(folder: Path, summary: Json) -> Path:
 def summary_of(options: Sequence[str], *, gpu: bool = False) -> Json:
     """What a run with these options of the program leaves."""
     given = dict(text.removeprefix("--").split("=") for text in options if "=" in text)
-    own = problem_sizes()[given.get("size", "tiny")]
-    numbers = {"batch-size": own["batch"], "seq-len": own["seq"], "num-steps": 50}
-    named = zip(ALL_PROFILERS, PROFILER_OPTIONS, strict=True)
+    size = given.get("size", "tiny")
+    own = problem_sizes()[size]
     return made_up_summary(
-        **{key.replace("-", "_"): int(given.get(key, own)) for key, own in numbers.items()},
-        **{key: given[key] for key in ("size", "dtype", "variant") if key in given},
-        profilers=[name for name, flag in named if flag in options],
+        batch_size=int(given.get("batch-size", own["batch"])),
+        seq_len=int(given.get("seq-len", own["seq"])),
+        num_steps=int(given.get("num-steps", 50)),
+        size=size,
+        dtype=given.get("dtype", "f32"),
+        variant=given.get("variant", "baseline"),
+        profilers=[name for name, flag in PROFILER_OPTIONS.items() if flag in options],
         gpu=gpu,
         shapes="--profile-operators" in options,
     ) | {"command": list(options)}

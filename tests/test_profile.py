@@ -1,23 +1,59 @@
-"""scripts/profile: its runs, saved profiles, and files."""
+"""scripts/profile: its runs, saved profiles and files, and the bottlenecks that it ranks."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import tools
-from fake_training import FOUR_RANKS, PlayedProgram, made_up_summary, write_profile
+from fake_suite_program import CONTEXT, POINT
+from fake_training import (
+    FOUR_RANKS,
+    PlayedProgram,
+    changed,
+    made_up_summary,
+    operator_table,
+    write_profile,
+)
 from tinyllama_tools.commands.profile import read_profiles, warnings_in
 from tinyllama_tools.commands.worksheet import shown
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.profiles import read_training
-from tinyllama_tools.data.programs import TrainingError, TrainingRun
+from tinyllama_tools.models.ablations import (
+    Cell,
+    Evidence,
+    Study,
+    find_evidence,
+    read_evidence,
+    result_text,
+)
+from tinyllama_tools.models.bottlenecks import (
+    ATTENTION,
+    CHECKPOINTING,
+    FLASH,
+    FUSION,
+    LAUNCHES,
+    MEMORY,
+    MIXED,
+    QKV,
+    SOFTMAX,
+    SWIGLU,
+    WORTHWHILE_SPEEDUP,
+    Bottleneck,
+    memory_effects,
+    rank_bottlenecks,
+    small_calls_percent,
+)
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 REPORT, SUMMARY = "performance_summary_report.md", "performance_summary.json"
 FLOPS = "FLOPS efficiency and roofline"
+LAUNCH = "operators.launch_overhead_percent"
+CORE, PROJECTIONS = "attention/core", "attention/qkv_proj"
 
 
 def run(tmp_path: Path, *options: object, program: PlayedProgram | None = None) -> int:
@@ -83,12 +119,10 @@ def test_another_measurement_gives_another_section(
 ) -> None:
     softmax = {"operators.softmax_percent": 55.5}
     for title, changes, words in (
-        ("Baseline", {"summary.samples_per_second": 12345.0}, "12,345 samples/s"),
         ("Top 3 operators", {"operators.matrix_product_percent": 77.7}, "77.7 %"),
         ("Components", {"operators.components.0.percent": 77.7}, "77.7 %"),
         ("Memory", {"memory.breakdown_at_peak.attention_scores": 2**33}, "8,192.0 MiB"),
         (FLOPS, {"flops.roofline_data.points.0.bound": "memory"}, "[x] Below roofline"),
-        (FLOPS, {"flops.flops_profile.efficiency_metrics.mfu_percent": 55.5}, "55.5 %"),
         ("Bottlenecks", softmax, "Softmax operations (1.38x, Medium-High)"),
     ):
         folder = write_profile(tmp_path / "p", made_up_summary(changes))
@@ -99,55 +133,28 @@ def test_another_measurement_gives_another_section(
         assert "Not measured:" not in report and not (folder / REPORT).exists()
 
 
-class Fails(PlayedProgram):
-    """Its memory profiler raises an error; `error` None: once it has written its files, Ctrl-C."""
-
-    error: Exception | None = None
-
-    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
-        if "--profile-memory" in options and self.error:
-            raise self.error
-        done = super().run(options, folder, log)
-        if "--profile-memory" in options:
-            raise KeyboardInterrupt
-        object.__setattr__(done, "output", "Step 1: Loss = 6\nWarning: clock is low\n")
-        return done
-
-
-def test_what_a_run_that_ends_early_leaves(tmp_path: Path) -> None:
+def test_what_failed_is_in_the_report(tmp_path: Path) -> None:
     # of an earlier run in the same place, nothing is taken for this one's
-    folder, program = profiled(tmp_path, "p"), Fails()
-    program.error = TrainingError("killed", 1)
+    folder = profiled(tmp_path, "p")
+    program = PlayedProgram(
+        exit_status=1, changes={"operators": None}, refuses={"--profile-memory": "no room"}
+    )
     assert run(tmp_path, "--profile-dir", folder, program=program) == 1
     merged, report = read_profiles(folder), (folder / REPORT).read_text()
     assert merged["memory"] is None and merged["flops"] is not None
-    assert "- memory_analysis: killed" in report
-    assert "- baseline_training: Warning: clock is low" in report
-    assert "Not measured: needs --profile-memory." in report and "aten::mm" in report
-    # what an interrupted run wrote itself stays, and the next one is not made
-    program.error = None
-    assert run(tmp_path, "--profile-dir", folder, program=program) == 130
-    merged = read_profiles(folder)
-    assert merged["memory"] is not None and merged["flops"] is None
-    assert "- memory_analysis: interrupted" in (folder / REPORT).read_text()
-    text = "a: error: x\n[W1122 y\nno trouble\nerror rate 0\n"
-    assert warnings_in(text) == ["a: error: x", "[W1122 y"]
-
-
-def test_a_loss_that_is_not_finite_leaves_a_report(tmp_path: Path) -> None:
-    folder = tmp_path / "p"
-    program = PlayedProgram(exit_status=1, changes={"operators": None})
-    assert run(tmp_path, "--profile-dir", folder, program=program) == 1
-    report = (folder / REPORT).read_text()
+    assert "- memory_analysis: tiny_llama_train: no room" in report
     assert "- pytorch_profiling: exit status 1: the loss was not finite" in report
-    assert "Not measured: needs --enable-pytorch-profiler." in report
+    for option in ("--profile-memory", "--enable-pytorch-profiler"):
+        assert f"Not measured: needs {option}." in report
+    text = "a: error: x\n[W1122 y\nWarning: z\nno trouble\nerror rate 0\n"
+    assert warnings_in(text) == ["a: error: x", "[W1122 y", "Warning: z"]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("ends_at", "kept"), [(0, 4), (1, 1), (2, 2)])
+@pytest.mark.parametrize(("ends_at", "kept"), [(0, 4), (2, 2)])
 def test_earlier_summaries_stay_until_something_is_measured(
     tmp_path: Path, ends_at: int, kept: int
 ) -> None:
@@ -177,7 +184,6 @@ def test_refused_options_change_nothing(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--batch-size 0", "'0': must be a whole number of 1 or more"),
         ("--generate-report", "--generate-report: has no meaning"),
         ("--analyze-existing x --batch-size 4", "--batch-size: has no meaning"),
         ("--analyze-existing x --output-dir y", "--output-dir: has no meaning"),
@@ -207,19 +213,10 @@ def test_damaged_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     summary = folder / "pytorch_profiling" / SUMMARY
     timeline = folder / "memory_analysis/memory_timeline.json"
     text = summary.read_text()
-    memory = made_up_summary()["memory"] | {"peak_MiB": 5}
-    changes = (
-        ({"summary.final_loss": float("nan")}, "summary.final_loss"),
-        ({"model.total_parameters": 10**400}, "model.total_parameters"),
-        ({"operators.table.0.calls": "many"}, "operators.table[0].calls"),
-        ({"summary.samples_per_second": -1}, "summary.samples_per_second"),
-        ({"memory": memory}, "('peak_MiB'"),
-    )
+    wrong = made_up_summary({"summary.final_loss": float("nan")})
     for path, found, words in (
-        *((summary, text[:keep], "is ") for keep in (0, 5000)),
-        *((summary, "[" * 100_000, "no JSON"), (summary, "[]", "holds no")),
-        *((summary, json.dumps(made_up_summary(of)), words) for of, words in changes),
-        (timeline, "{", "is cut short"),
+        (summary, text[:5000], "is cut short"),
+        (summary, json.dumps(wrong), "summary.final_loss"),
         (timeline, json.dumps({"events": [[0.0, 1, "forward", "ffn"]]}), "as it wrote it"),
     ):
         before = path.read_text()
@@ -240,14 +237,14 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
     a = profiled(tmp_path, "v1")
     b = profiled(tmp_path, "v2", "--variant", "fused")
     path = b / "pytorch_profiling" / SUMMARY
-    changed = json.loads(path.read_text())
-    operators = changed["operators"]
+    faster = json.loads(path.read_text())
+    operators = faster["operators"]
     operators["table"] = [r for r in operators["table"] if r["name"] != "aten::neg"]
     for component in operators["components"]:
         if component["name"] == "attention/core":
             component["forward_seconds"] /= 2
             component["backward_seconds"] /= 2
-    path.write_text(json.dumps(changed))
+    path.write_text(json.dumps(faster))
     capsys.readouterr()
     assert run(tmp_path, "--compare", a, b) == 0
     text = capsys.readouterr().out
@@ -304,3 +301,144 @@ def test_figures_in_their_units() -> None:
         *(("a|b", "", "a\\|b"), (True, "", "yes"), (12345.6, "s", "12,346 s")),
     ):  # fmt: skip
         assert shown(value, unit) == text
+
+
+# The six bottlenecks, what optimizations save, and the ablation that both may rest on.
+
+
+def evidence(**speedups: float) -> Evidence:
+    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
+    return Evidence(Path("ablation.json"), Study(), POINT, ratios)
+
+
+def judged(summary: dict, found: Evidence | None = None) -> dict[str, Bottleneck]:
+    return {bottleneck.name: bottleneck for bottleneck in rank_bottlenecks(summary, found)}
+
+
+def test_shares_are_those_of_the_profile_and_speedups_by_hand() -> None:
+    components = {PROJECTIONS: 40, CORE: 20, "ffn/gate_up_proj": 30, "ffn/swiglu": 10}
+    summary = made_up_summary({LAUNCH: 50.0, "components": components})
+    summary["operators"]["table"][0]["name"] = "aten::empty_strided"
+    found = judged(summary)
+    assert [found[n].share_percent for n in (QKV, ATTENTION, SWIGLU, LAUNCHES)] == [40, 20, 40, 50]
+    assert found[SOFTMAX].share_percent == summary["operators"]["softmax_percent"]
+    # half of the time is launches, of which one of three is left
+    assert found[QKV].factor == pytest.approx(1 / (0.5 + 0.5 / 3))
+    assert found[QKV].expected_speedup == pytest.approx(1 / (0.6 + 0.4 * (0.5 + 0.5 / 3)))
+    assert found[QKV].upper_bound == pytest.approx(1 / 0.6)
+    # of 128 x 128 scores the mask leaves 128 x 129 / 2
+    assert found[ATTENTION].factor == found[SOFTMAX].factor == pytest.approx(256 / 129)
+    # two launches become one; of five passes over memory three are left
+    assert found[SWIGLU].factor == pytest.approx(40 / (30 * 0.75 + 10 * 3 / 5))
+    layers = summary["configuration"]["n_layers"]
+    assert found[LAUNCHES].factor == pytest.approx((7 * layers + 1) / (4 * layers + 1))
+    memory, rows = summary["memory"], summary["operators"]["table"]
+    every, small = memory["allocations_per_step"], memory["small_allocations_per_step"]
+    assert found[MEMORY].factor == pytest.approx(every / (every - small))
+    seconds = sum(r["cpu_self_seconds"] for r in rows if r["name"].startswith("aten::empty"))
+    share = 100 * seconds / sum(row["cpu_self_seconds"] for row in rows)
+    assert found[MEMORY].share_percent == pytest.approx(share)
+    # of one that has it already
+    assert judged(made_up_summary(variant="qkv"))[QKV].expected_speedup == 1
+
+
+def test_the_order_is_by_quadrant_and_what_brings_nothing_comes_last() -> None:
+    small, large = (judged(made_up_summary({"components": {CORE: share}})) for share in (1.0, 60.0))
+    assert [found[ATTENTION].quadrant for found in (small, large)] == [4, 2]
+    assert [*large].index(ATTENTION) < [*small].index(ATTENTION)
+    fast = judged(made_up_summary(), evidence(qkv=1.15, sdpa=1.02, fused_attention=1.5))
+    assert fast[QKV].quadrant == 1 and next(iter(fast)) == QKV
+    assert fast[ATTENTION].measured_text.endswith("with fused_attention")
+    # what is beyond the bound is not the category's doing
+    assert fast[SOFTMAX].best_known_speedup == fast[SOFTMAX].upper_bound < 1.1
+    # the first may be chance, the second is below what is worth anything
+    known = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
+    known.speedups["qkv"] = ratio_of_turns([1.3, 0.9] * 3, [1.0] * 6)
+    found = judged(made_up_summary({"components": {CORE: 10.0, PROJECTIONS: 40.0}}), known)
+    assert (found[QKV].quadrant, next(iter(found))) == (1, ATTENTION)
+    worth = [b.is_worthwhile for b in found.values()]
+    assert len(worth) == 6 and worth == sorted(worth, reverse=True)
+    assert not found[QKV].is_worthwhile and not found[SWIGLU].is_worthwhile
+
+
+def test_a_gpus_shares_are_made_shares_of_the_step() -> None:
+    idle = made_up_summary({LAUNCH: 40.0, "components": {CORE: 50.0}}, gpu=True)
+    found = judged(idle)
+    assert found[ATTENTION].share_percent == pytest.approx(30)
+    assert found[SOFTMAX].share_percent == pytest.approx(0.6 * idle["operators"]["softmax_percent"])
+    assert found[LAUNCHES].share_percent == 40
+    assert found[LAUNCHES].factor == idle["operators"]["kernels_per_step"]
+    for unknown in (changed(idle, {LAUNCH: None}), made_up_summary(profilers=())):
+        of = judged(unknown)[ATTENTION]
+        assert (of.share_percent, of.expected_speedup, of.quadrant) == (None, None, None)
+
+
+def test_what_optimizations_save_is_at_most_their_part_of_the_peak() -> None:
+    peak = {"activations": 60, "attention_scores": 20}
+    kept = {"rms_norm": 7, CORE: 10**6}
+    memory = {"breakdown_at_peak": peak, "component_activation_bytes": kept, "peak_bytes": 200}
+    for layers, all_but_one in ((4, 60), (1, 0)):
+        found = memory_effects({"memory": memory, "configuration": {"n_layers": layers}})
+        saved = {row["name"]: row["saved_bytes"] for row in found}
+        assert saved == {FLASH: 20, CHECKPOINTING: all_but_one, MIXED: 40, FUSION: 7}
+        assert [*saved.values()] == sorted(saved.values(), reverse=True)
+        assert found[0]["saved_percent"] == max(saved.values()) / 2
+
+
+def test_only_rows_that_work_count() -> None:
+    views = ("aten::view", "aten::t", "detach", "torch::autograd::AccumulateGrad", "MulBackward0")
+    dispatching = operator_table([(name, 99, 1e-4, 0.1) for name in views])
+    rows = [("aten::mm", 30, 1.0, 60.0), ("aten::_softmax_backward_data", 20, 1.0, 30.0)]
+    short = [("aten::add_", 50, 50e-6, 1.0), ("aten::transpose_kernel", 100, 100e-6, 0.1)]
+    table = [*dispatching, *operator_table([*rows, *short])]
+    assert small_calls_percent(table) == pytest.approx(75)
+    assert small_calls_percent(dispatching) is None
+    # on a GPU those with time of their own there
+    table = operator_table([("aten::mm", 30, 1.0, 60.0), ("aten::add_", 10, 9.0, 1.0)])
+    for row, seconds in zip([*table, *dispatching], (1.0, 1e-5, 0.0, None), strict=False):
+        row["device_self_seconds"] = seconds
+    assert small_calls_percent([*table, *dispatching]) == pytest.approx(25)
+
+
+# What an ablation measured.
+
+
+def write_ablation(results: Path, name: str, qkv: float = 0.08, **context: object) -> Path:
+    """Turns of baseline and qkv; of gate_up one that failed after them; in f32 and bf16."""
+    study = Study(context={**CONTEXT, **context})
+    for row, time, failure in (("baseline", 0.1, ""), ("qkv", qkv, ""), ("gate_up", 0.05, "wrong")):
+        turns = {turn: time * (1 + turn / 100) for turn in range(6)}
+        for dtype in ("f32", "bf16"):
+            point = dataclasses.replace(POINT, dtype=dtype)
+            study.add(Cell(row, point, variant=row, turns=turns, failure=failure))
+    path = results / f"reference/ablation_{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(result_text(study))
+    return path
+
+
+def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
+    summary = made_up_summary({"context": CONTEXT})
+    assert find_evidence(summary, tmp_path) is None
+    path = write_ablation(tmp_path, "a")
+    write_ablation(tmp_path, "b", qkv=0.01, device=CONTEXT["device"] | {"name": "another"})
+    (tmp_path / "reference/ablation_broken.json").write_text("{")
+    for of in (summary, changed(summary, {"configuration.dtype": "bf16"})):
+        found = find_evidence(of, tmp_path)
+        assert found is not None and found.file == path
+        assert found.speedups.keys() == {"qkv"}
+        assert found.speedups["qkv"].median == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("context.device.name", "another", r"those of the profile \('another'"),
+        ("configuration.variant", "fused", "over baseline, not fused"),
+        ("configuration.seq_len", 64, "no turn at .*sequence 64"),
+    ],
+)
+def test_an_ablation_of_something_else(tmp_path: Path, key: str, value: object, words: str) -> None:
+    path = write_ablation(tmp_path, "a")
+    with pytest.raises(BadInputError, match=words):
+        read_evidence(path, made_up_summary({"context": CONTEXT, key: value}))

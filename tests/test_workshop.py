@@ -252,20 +252,6 @@ def test_the_commands_do_what_the_page_says(session: list[str], folder: Path) ->
         check(command, folder, done.stdout)
 
 
-# The page's exact figures, and the form of its rows.
-
-
-def test_what_the_page_names_is_what_the_tests_type() -> None:
-    typed = "\n".join(command for session in sessions() for command in session)
-    named = [text for _, here in rows(COMMANDS) for text in code(here)]
-    scripts = {text.split()[0] for text in named if text.startswith(("scripts/", "build/"))}
-    assert len(scripts) > 6
-    assert [text for text in scripts - {"scripts/peers"} if text not in typed] == []
-    options = {word for text in named for word in text.split() if word.startswith("--")}
-    assert [word for word in options - {"--num-heads"} if word not in typed] == []
-    assert len(re.findall(r"^\S", typed, re.MULTILINE)) > 80
-
-
 def test_the_exact_figures(tmp_path: Path) -> None:
     # the default size as it is: the page's figures are of this run
     program = built_program("benchmarks/tiny_llama_train")

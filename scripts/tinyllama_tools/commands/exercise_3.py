@@ -7,7 +7,6 @@ import itertools
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +55,7 @@ from tinyllama_tools.data.profiles import (
 )
 from tinyllama_tools.data.programs import (
     CaseCost,
+    Predictor,
     SuiteError,
     TrainingError,
     TrainingProgram,
@@ -102,39 +102,25 @@ TARGETS = (
 )
 
 
-@dataclass
-class Findings:
-    """All that the worksheet is made of, as far as it came. `forecasts`: by the names in FORECASTS.
-    `compiled`: torch.compile's speedup. `results`: of scripts/study, smallest first. `gap`: what
-    ended the sizes early, empty where nothing did."""
+def analysis_of(runs: Runs) -> MeasuredRun:
+    """The comprehensive profile as one run."""
+    parts = [run for name, run in runs.items() if name.startswith(ANALYSIS)]
+    found = [run.summary for run in parts if run.summary]
+    summary, seconds = merged(found) if found else None, sum(r.seconds or 0 for r in parts)
+    notes = [f"{run.name}: {note}" for run in parts for note in run.notes]
+    link = runs[ANALYSIS].link
+    return MeasuredRun(ANALYSIS, "", summary, link=link, seconds=seconds, notes=notes)
 
-    runs: Runs
-    forecasts: Mapping[str, Sequence[CaseCost]]
-    results: Sequence[SizeRun] = ()
-    evidence: Evidence | None = None
-    compiled: Ratio | None = None
-    gap: str = ""
 
-    @property
-    def analysis(self) -> MeasuredRun:
-        """Of the comprehensive profile, as one run."""
-        parts = [run for name, run in self.runs.items() if name.startswith(ANALYSIS)]
-        found = [run.summary for run in parts if run.summary]
-        summary, seconds = merged(found) if found else None, sum(r.seconds or 0 for r in parts)
-        notes = [f"{run.name}: {note}" for run in parts for note in run.notes]
-        link = self.runs[ANALYSIS].link
-        return MeasuredRun(ANALYSIS, "", summary, link=link, seconds=seconds, notes=notes)
-
-    @property
-    def sizes(self) -> dict[str, MeasuredRun]:
-        """The measured sizes by name."""
-        found = {}
-        for result in self.results:
-            if result.is_measured and result.folder is not None:
-                name = f"{result.folder.name}/{PROFILES}"
-                command = str(result.config.get("command", ""))
-                found[result.size] = MeasuredRun(name, command, result.summary)
-        return found
+def measured_sizes(results: Sequence[SizeRun]) -> dict[str, MeasuredRun]:
+    """Of scripts/study, by name, smallest first."""
+    found = {}
+    for result in results:
+        if result.is_measured and result.folder is not None:
+            name = f"{result.folder.name}/{PROFILES}"
+            command = str(result.config.get("command", ""))
+            found[result.size] = MeasuredRun(name, command, result.summary)
+    return found
 
 
 def planned_runs(options: Namespace) -> Plan:
@@ -293,9 +279,10 @@ def target_rows(
     ]
 
 
-def plan_values(findings: Findings) -> Json:
-    """Of steps 1 to 7 and their questions."""
-    runs, evidence, analysis = findings.runs, findings.evidence, findings.analysis
+def plan_values(
+    runs: Runs, analysis: MeasuredRun, evidence: Evidence | None, compiled: float | None
+) -> Json:
+    """Of steps 1 to 7 and their questions; `compiled`: torch.compile's gain."""
     summary = analysis.summary or {}
     operators, ranking = summary["operators"], rank_bottlenecks(summary, evidence)
     components = operators["components"]
@@ -311,7 +298,7 @@ def plan_values(findings: Findings) -> Json:
         return together([by_name[name].expected_speedup for name in names])
 
     overall, gain = expected(QKV, ATTENTION, SWIGLU), faster("version_2")
-    compiled, precision = planned_gain(findings.compiled), faster("mixed_precision")
+    precision = faster("mixed_precision")
     traffic, ground = traffic_gain(summary, evidence)
     top = operator_shares(operators)[:TOP]
     return {
@@ -401,22 +388,23 @@ def largest_fitting(found: Sequence[CaseCost]) -> CaseCost | None:
     return max(fitting, key=lambda cost: (cost.parameters, cost.name.batch), default=None)
 
 
-def size_values(findings: Findings) -> Json:
-    """Of chapter 6."""
-    predicted = findings.forecasts
-    sizes = [size_row(name, run) for name, run in findings.sizes.items()]
+def size_values(
+    runs: Runs, results: Sequence[SizeRun], forecasts: Mapping[str, Sequence[CaseCost]]
+) -> Json:
+    """Of chapter 6; `forecasts`: by the names in FORECASTS."""
+    sizes = [size_row(name, run) for name, run in measured_sizes(results).items()]
     by_size = {size["name"]: size for size in sizes}
     # half, once and twice the worksheet's
-    batches = [r for name, r in findings.runs.items() if re.match("baseline$|batch_", name)]
+    batches = [r for name, r in runs.items() if re.match("baseline$|batch_", name)]
     batches.sort(key=lambda run: run("configuration.batch_size"))
-    medium, gain = largest_fitting(predicted["medium"]), ratio(batches[-1].speed, batches[-2].speed)
+    medium, gain = largest_fitting(forecasts["medium"]), ratio(batches[-1].speed, batches[-2].speed)
     recommended = medium and medium.name.batch
     if medium and (gain is None or gain < BATCH_GAIN):
         recommended = min(medium.name.batch, problem_sizes()["medium"]["batch"])
     target = by_size.get("medium") or sizes[-1]
     part = target["top_percent"] and min(target["top_percent"], 99.9) / 100
     # tiny's over the three longest
-    peaks = [(cost.name.seq, cost.predicted_memory_bytes) for cost in predicted["sequences"][-3:]]
+    peaks = [(cost.name.seq, cost.predicted_memory_bytes) for cost in forecasts["sequences"][-3:]]
 
     def exponent(values: Sequence[float | None]) -> float | None:
         return growth_exponent([size["parameters"] for size in sizes], values)
@@ -429,7 +417,7 @@ def size_values(findings: Findings) -> Json:
         "by_size": by_size,
         "all_sizes": [
             {"cost": r.cost, "of": by_size.get(r.size), "reason": r.failure or r.refusal}
-            for r in findings.results
+            for r in results
         ],
         "speed_exponent": exponent([size["run"].speed for size in sizes]),
         "peak_exponent": exponent([size["peak"] for size in sizes]),
@@ -444,34 +432,27 @@ def size_values(findings: Findings) -> Json:
         "most_compute_bound": largest_by("distance"),
         "medium": medium,
         "recommended_batch": recommended,
-        "largest_model": largest_fitting(predicted["single"]),
+        "largest_model": largest_fitting(forecasts["single"]),
         "target": target,
         "halved": part and amdahl(part, 2.0),
         "quick": [s["name"] for s in sizes if 50 * (s["run"].step_seconds or 300) <= 300],
     }
 
 
-def sheet_of(findings: Findings) -> tuple[str, int]:
-    """The page of whatever was measured; a size that was left out is a finding, no gap."""
-    runs, results = findings.runs, findings.results
-    missing = [
-        *missing_of(runs, {**dict.fromkeys(runs, ()), **WANTED}),
-        *([f"problem sizes: {findings.gap}"] if findings.gap else ()),
-        *(f"size {result.size}: {result.failure}" for result in results if result.failure),
-    ]
-    if not findings.sizes and not missing:
-        missing.append("no problem size was measured")
-    values = {} if missing else {**plan_values(findings), **size_values(findings)}
-    return make_sheet(
-        "exercise_3.md.j2",
-        runs,
-        missing,
-        also=tuple(findings.sizes.values()),
-        interrupted=findings.gap == INTERRUPTED_REASON or any(r.is_interrupted for r in results),
-        analysis=findings.analysis,
-        report=f"{ANALYSIS}/{REPORT}",
-        **values,
-    )
+def run_study(
+    options: Namespace, program: TrainingProgram, predictor: Predictor
+) -> tuple[Sequence[SizeRun], str]:
+    """The performance study with profilers; and what ended it early, empty where nothing did."""
+    limit = 60 * options.max_minutes
+    settings = Settings(num_steps=STUDY_STEPS, max_seconds=limit, has_profilers=True)
+    try:
+        costs = size_costs(tuple(problem_sizes()), settings, options.device, predictor)
+        plans = plan_sizes(program, settings, costs)
+        return run_sizes(program, settings, plans, options.profile_dir, say), ""
+    except KeyboardInterrupt:
+        return (), INTERRUPTED_REASON
+    except (TrainingError, SuiteError) as error:
+        return (), str(error)
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
@@ -483,29 +464,41 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
     what is missing is on the page.
     """
     predictor = partial(ask_costs, options.build_folder / "benchmarks/tiny_llama_bench")
-    every, of = tuple(problem_sizes()), {"dtypes": "f32", "variants": "baseline"}
-    predicted = {
+    every, of = ",".join(problem_sizes()), {"dtypes": "f32", "variants": "baseline"}
+    forecasts = {
         name: predictor(
-            step_options(options.device, sizes=sizes or ",".join(every), batch=batch, seq=seq, **of)
+            step_options(options.device, sizes=sizes or every, batch=batch, seq=seq, **of)
         )
         for name, (sizes, batch, seq) in FORECASTS.items()
     }
     folder = options.profile_dir
     runs = measure_all(planned_runs(options), program, folder, options.output.parent)
-    found = Findings(runs, predicted)
-    if summary := found.analysis.summary:
-        found.evidence, found.compiled = find_evidence(summary), compile_speedup(summary)
+    analysis, evidence, compiled = analysis_of(runs), None, None
+    if summary := analysis.summary:
+        evidence, compiled = find_evidence(summary), planned_gain(compile_speedup(summary))
         place = folder / ANALYSIS
-        write_whole(place / REPORT, report_text(summary, place, TOP, found.evidence))
-    if not was_interrupted(runs):
-        try:
-            limit = 60 * options.max_minutes
-            settings = Settings(num_steps=STUDY_STEPS, max_seconds=limit, has_profilers=True)
-            costs = size_costs(every, settings, options.device, predictor)
-            plans = plan_sizes(program, settings, costs)
-            found.results = run_sizes(program, settings, plans, folder, say)
-        except KeyboardInterrupt:
-            found.gap = INTERRUPTED_REASON
-        except (TrainingError, SuiteError) as error:
-            found.gap = str(error)
-    return sheet_of(found)
+        write_whole(place / REPORT, report_text(summary, place, TOP, evidence))
+    results, gap = ((), "") if was_interrupted(runs) else run_study(options, program, predictor)
+    sizes = tuple(measured_sizes(results).values())
+    # a size that was left out is a finding, no gap
+    missing = [
+        *missing_of(runs, {**dict.fromkeys(runs, ()), **WANTED}),
+        *([f"problem sizes: {gap}"] if gap else ()),
+        *(f"size {result.size}: {result.failure}" for result in results if result.failure),
+    ]
+    if not sizes and not missing:
+        missing.append("no problem size was measured")
+    values: Json = {}
+    if not missing:
+        values = plan_values(runs, analysis, evidence, compiled)
+        values |= size_values(runs, results, forecasts)
+    return make_sheet(
+        "exercise_3.md.j2",
+        runs,
+        missing,
+        also=sizes,
+        interrupted=gap == INTERRUPTED_REASON or any(r.is_interrupted for r in results),
+        analysis=analysis,
+        report=f"{ANALYSIS}/{REPORT}",
+        **values,
+    )
