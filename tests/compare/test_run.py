@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import random
 import re
 import signal
 import statistics
@@ -27,7 +26,6 @@ from tinyllama_tools.compare.blocks import (
     Interleaved,
     RecordingWriter,
     SliceEffort,
-    balanced_order,
     read_recording,
 )
 from tinyllama_tools.compare.run import (
@@ -171,9 +169,6 @@ def test_an_unclear_case_says_how_long_an_answer_takes(
     block = statistics.median(after["at"] - before["at"] for before, after in pairs)
     expected = (needed - len(items)) * block
     assert found.cases[FFN]["seconds_needed"] == pytest.approx(expected, rel=0.4)
-    # the only look leaves it open, which a strict gate does not let pass
-    found = ran(*builds, tmp_path / "strict", "--strict")
-    assert (found.status, found.outcomes) == (3, {FFN: "unclear"})
 
 
 def interleaved(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Interleaved:
@@ -202,9 +197,6 @@ def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: 
     # never fewer than 4 where as many are asked for; a long slice counts as a long iteration
     asked = ((8, 0.015, 0.25), (2, 0.015, 60.0), (100, 0.1, 0.001))
     assert [SliceEffort(n, length).pairs_for(s) for n, length, s in asked] == [4, 2, 7]
-    orders = {tuple(balanced_order(8, random.Random(seed))) for seed in range(20)}
-    assert len(orders) > 10
-    assert {sum(order) for order in orders} == {4}
 
 
 def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> None:
@@ -235,7 +227,6 @@ def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("at", "how", "said"),
     [
-        ("open", "failed", "told to be failed"),
         ("open", "skipped", "told to be skipped"),
         ("open", "signal", "ended by signal SIGSEGV at open loss/"),
         ("open", "zero", "answered open with seconds"),
@@ -243,7 +234,6 @@ def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> Non
         ("time", "crash", "ended with 3 at time loss/.*; it last said: out of luck"),
         ("time", "hang", r"no answer to time loss/.* within 0\.3 s"),
         ("time", "nonsense", r"answered time loss/.* with '\[\"what\?\"\]'"),
-        ("close", "crash", "ended with 3 at close loss/"),
     ],
 )
 def test_a_case_that_a_side_fails_does_not_touch_the_others(
@@ -368,15 +358,6 @@ def test_what_was_found_is_not_lost_where_files_fail(
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("1 slower, 2 same; exit status 1")
     assert "out: cannot be written" in said.err.splitlines()[-1]
-    opened, full = Path.open, Path("/dev/full")
-
-    def filling(path: Path, *how: str, **more: str) -> io.TextIOBase:
-        return opened(full, "w", **more) if path.name == "blocks.jsonl" else opened(path, *how)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", filling)
-        with pytest.raises(BadInputError, match=r"blocks.jsonl: .* cannot be written: .* space"):
-            RecordingWriter(tmp_path / "blocks.jsonl", {})
     add = RecordingWriter.add
 
     def failing(self: RecordingWriter, item: Json) -> None:
@@ -571,11 +552,9 @@ def test_what_is_written_is_read_back_and_bad_lines_are_named(tmp_path: Path) ->
     assert read_recording(path).items == ITEMS[:-1]
     for line, text, expected in (
         (0, json.dumps({**HEADER, "recording": "other"}), r"\[0\]\.recording: .* was expected"),
-        (0, json.dumps({**HEADER, "schema_version": 2}), r"\[0\]\.schema_version: 1 was expected"),
         (0, json.dumps({**HEADER, "slice_seconds": {}}), r"\[0\]\.slice_seconds: .* 'number'"),
         (2, "{", "line 3 cannot be read"),
         (3, json.dumps({**BLOCK, "base": [0.0]}), r"\[3\]\.base\[0\]: 0.0 is less than"),
-        (3, json.dumps({"block": 1, "case": FFN, "base": [1.0]}), r"\[3\]: 'at' is a required"),
         (3, json.dumps({**BLOCK, "new": [0.01, 0.02]}), "line 4: not as many slices on both sides"),
     ):
         lines = before.splitlines()
