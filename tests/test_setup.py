@@ -59,20 +59,20 @@ def test_missing_packages_are_named_with_the_command_or_installed_by_root(
 
 
 def test_libraries_that_cannot_be_installed_are_taken_as_sources(checkout: ScriptCheckout) -> None:
-    packages = "libfmt-dev header:no/fmt.h source\nlibgtest-dev header:no/g.h source\n"
+    packages = "libcli11-dev header:no/c.h source\nlibgtest-dev header:no/g.h source\n"
     code = 'set_up_packages libgtest-dev; sources_lacking "${libraries_not_installed[@]}"'
     set_packages(checkout, packages, user=1000)
     lines = checkout.run(code).stdout.splitlines()
-    assert lines == ["benchmark benchmark 1.9.1", "fmt fmtlib 10.1.1"]
+    assert lines == ["benchmark benchmark 1.9.1", "cli11 cli11 2.4.1"]
     set_packages(checkout, packages, user=0)
     assert checkout.run(code).stdout.splitlines() == ["benchmark benchmark 1.9.1"]
-    assert checkout.calls()[-1].endswith(" libfmt-dev")
+    assert checkout.calls()[-1].endswith(" libcli11-dev")
     # without a network they are left to CMake
     checkout.stub("apt-get", "echo 'no network'; exit 100")
     checkout.stub("apt-cache", "exit 100")
-    result = checkout.run("set_up_library_sources libfmt-dev")
+    result = checkout.run("set_up_library_sources libcli11-dev")
     assert result.returncode == 0
-    assert "downloads the rest from github.com: benchmark fmt" in result.stderr
+    assert "downloads the rest from github.com: benchmark cli11" in result.stderr
 
 
 ONE_LINE = """\
