@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from built_programs import undo_nohup
-from campaign import fuzzing, processes, readers, resources, sanitizers, soak
+from campaign import processes, readers, resources, sanitizers, soak
 from campaign.runs import Scope, Tally
 from campaign.workloads import PROJECT
 from tinyllama_tools.core.app import changed_files, head_commit, write_whole
@@ -32,8 +32,8 @@ PARTS = {
     part.__name__: part
     for part in (
         *(processes.kills, resources.writes, resources.memory, processes.signals, processes.sides),
-        *(readers.readers, fuzzing.fuzzing, sanitizers.sanitizers, soak.soak, processes.together),
-        resources.supply,
+        *(readers.readers, sanitizers.fuzzing, sanitizers.sanitizers),
+        *(soak.soak, processes.together, resources.supply),
     )
 }
 

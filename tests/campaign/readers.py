@@ -1,4 +1,4 @@
-"""Damaged files in every reader of the tools; fuzzing.py has those of the programs."""
+"""Damaged files in every reader of the tools; sanitizers.py has those of the programs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -25,7 +26,7 @@ require_oracle_packages()
 
 from tinyllama_tools.proofs import prove  # noqa: E402
 from tinyllama_tools.proofs.oracle import Proof  # noqa: E402
-from tinyllama_tools.proofs.prove import CONTROLS, FAULTS, Fault, failed_tests  # noqa: E402
+from tinyllama_tools.proofs.prove import FAULTS, Fault, failed_tests  # noqa: E402
 
 CLAIM = {"section": "FLOPs", "check": "model_flops", "against": "a counter", "tolerance": 0}
 CLAIM |= {"largest_error": "inf", "worst": "embedding at grid_00", "comparisons": 12}
@@ -50,6 +51,7 @@ PYTEST_XML = """<testsuites>
 </testsuites>
 """
 EMPTY_XML = '<?xml version="1.0"?><testsuites tests="0" name="AllTests"></testsuites>'
+NO_TEST = f"echo '{EMPTY_XML}' >\"${{2#*xml:}}\""
 ONE_PASSED = '<testsuites><testcase name="Passes" status="run" classname="A" /></testsuites>'
 
 
@@ -142,17 +144,17 @@ def test_pattern_environment_and_folders_reach_the_programs(tmp_path: Path) -> N
     assert [program.command[4] for program in folders] == ["tests/cli", "tests/training"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        # any python3, and one with the oracle's packages but not the tools'
-        ["-S", "-m", "tinyllama_tools.proofs.run_tests", "--help"],
-        ["-c", "import sys; sys.modules['jsonschema'] = None; import tinyllama_tools.proofs.prove"],
-    ],
-)
-def test_what_runs_without_the_tools_packages(project_root: Path, options: list[str]) -> None:
+def test_any_python_runs_the_tests_and_the_oracles_alone_prove(
+    project_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = os.environ | {"PYTHONPATH": str(project_root / "scripts")}
-    subprocess.run([sys.executable, *options], env=environment, check=True, capture_output=True)
+    command = [sys.executable, "-S", "-m", "tinyllama_tools.proofs.run_tests", "--help"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tinyllama_tools"]:
+        monkeypatch.delitem(sys.modules, name)
+    for package in ("jsonschema", "scipy", "ruptures", "plotly"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert importlib.import_module("tinyllama_tools.proofs.prove") is not prove
 
 
 @pytest.mark.parametrize(
@@ -205,21 +207,32 @@ def test_page_and_status_say_what_held_and_what_did_not(
         assert f"error: {words}" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def faulty_programs(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faulty")
+    prove.build_faulty_programs(bench_program.parents[1], folder)
+    return folder
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_is_found(fault: Fault, bench_program: Path, tmp_path: Path) -> None:
-    assert failed_tests(fault, bench_program.parents[1], tmp_path)
+def test_fault_is_found(fault: Fault, faulty_programs: Path) -> None:
+    assert failed_tests(fault.program, faulty_programs, fault)
 
 
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.program)
-def test_without_a_fault_nothing_fails(control: Fault, bench_program: Path, tmp_path: Path) -> None:
-    assert failed_tests(control, bench_program.parents[1], tmp_path) == []
+def test_without_a_fault_nothing_fails(faulty_programs: Path) -> None:
+    for program in {fault.program for fault in FAULTS}:
+        assert failed_tests(program, faulty_programs) == []
 
 
-def test_stale_replacement_and_a_crash_find_nothing(bench_program: Path, tmp_path: Path) -> None:
+def test_stale_replacement_a_crash_and_no_test_find_nothing(tmp_path: Path) -> None:
     stale = Fault("stale", "model/rotary.cpp", "golden_test", "x", {"no such text": ""})
     with pytest.raises(RuntimeError, match="no longer has 'no such text'"):
-        failed_tests(stale, bench_program.parents[1], tmp_path)
-    change = {"return at::cat(": "__builtin_trap();return at::cat("}
-    crash = Fault("crash", "model/rotary.cpp", "golden_test", "GoldenTest.", change)
-    with pytest.raises(RuntimeError, match="golden_test ended with status"):
-        failed_tests(crash, bench_program.parents[1], tmp_path)
+        prove.faulty_source("model/rotary.cpp", [stale])
+    for code, message in (
+        ("kill -ABRT $$", "golden_test ended with status -6"),
+        (NO_TEST, "no test"),
+    ):
+        (tmp_path / "golden_test").write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / "golden_test").chmod(0o755)
+        with pytest.raises(RuntimeError, match=message):
+            failed_tests("golden_test", tmp_path, FAULTS[0])

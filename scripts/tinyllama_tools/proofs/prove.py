@@ -1,8 +1,9 @@
 """scripts/prove: runs every proof and writes the table of what was compared with what.
 
-And puts faults into the model on purpose, each of which has to make the right test fail: a copy of
-one source file is changed, compiled with the build's own command and linked in front of the library
-that holds the right one. Neither the sources nor the build folder change.
+And puts faults into the model on purpose, each of which has to make the right test fail: copies of
+the source files, in which a variable of the environment chooses one fault, are compiled with the
+build's own commands and linked in front of the library that holds the right ones. Neither the
+sources nor the build folder change.
 
 Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete, or the
 page cannot be written.
@@ -18,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,19 +36,14 @@ from tinyllama_tools.proofs.golden import (
     made_anew,
     say,
 )
-from tinyllama_tools.proofs.oracle import (
-    ORACLE_SECTION,
-    PROJECT,
-    Proof,
-    build_model,
-)
+from tinyllama_tools.proofs.oracle import ORACLE_SECTION, PROJECT, Proof, build_model
 from tinyllama_tools.proofs.run_tests import TIMEOUT_S, Program, gtest_programs, run_program
 
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """One mistake that people make: what replaces what in the source, and the tests of which one
-    has to find it, by a part of their names."""
+    """One mistake that people make: what replaces what in the source, each an expression, and the
+    tests of which one has to find it, by a part of their names."""
 
     name: str
     source: str
@@ -67,22 +64,23 @@ def read_faults(text: str) -> list[Fault]:
 
 
 FAULTS = read_faults((Path(__file__).parent / "faults.txt").read_text())
-# The same with nothing changed, in every program that has to find a fault: has to find none.
-CONTROLS = [
-    Fault(f"none ({program})", source, program, "", {})
-    for program, source in {fault.program: fault.source for fault in FAULTS}.items()
-]
 FAULT_TIMEOUT_S = 600
+SLOW = "-*TrainingParity*:*Fuzz*"
 WEIGHTS_SECTION = "Weights in and out"
+# which fault is there, counted from 1; 0: none
+CHOICE = "TINY_LLAMA_FAULT"
+CHOOSING = f'#include <cstdlib>\nstatic const int planted = std::atoi(std::getenv("{CHOICE}"));\n'
 
 
-def changed_source(fault: Fault) -> str:
-    """RuntimeError where the source no longer has what is to be replaced."""
-    text = (PROJECT / fault.source).read_text()
-    for old, new in fault.replacements.items():
-        if old not in text:
-            raise RuntimeError(f"{fault.source} no longer has '{old}': '{fault.name}' is stale")
-        text = text.replace(old, new)
+def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
+    """With all faults of this source, to choose from. RuntimeError where it no longer has what is
+    to be replaced."""
+    text = CHOOSING + (PROJECT / source).read_text()
+    for number, fault in enumerate(faults, start=1):
+        for old, new in fault.replacements.items() if fault.source == source else ():
+            if old not in text:
+                raise RuntimeError(f"{source} no longer has '{old}': '{fault.name}' is stale")
+            text = text.replace(old, f"(planted == {number} ? ({new}) : ({old}))")
     return text
 
 
@@ -96,36 +94,49 @@ def run_shell(command: str, folder: Path) -> str:
     return result.stdout
 
 
-def failed_tests(fault: Fault, build_folder: Path, scratch: Path) -> list[str]:
-    """Which of the tests that have to find the fault did. RuntimeError where it cannot be put in,
-    or where the program did not come to its tests' end: that finds nothing."""
-    source = scratch / Path(fault.source).name
-    source.write_text(changed_source(fault))
-    # programs under sanitizers compile some sources again; what is replaced is the library's
-    commands = [
-        entry["command"]
+def build_faulty_programs(build_folder: Path, scratch: Path) -> None:
+    """Every program that has to find a fault, in `scratch`. RuntimeError where one cannot be."""
+    commands = {
+        entry["file"]: entry["command"]
         for entry in json.loads((build_folder / "compile_commands.json").read_text())
-        if entry["file"] == str(PROJECT / fault.source)
-        and "/CMakeFiles/tiny_llama_" in entry["command"]
-    ]
-    if not commands:
-        raise RuntimeError(f"{build_folder} is not of this checkout: it has no {fault.source}")
-    faulty = source.with_suffix(".o")
-    before, _, _ = commands[0].rpartition(" -o ")
-    run_shell(f"{before} -w -o '{faulty}' -c '{source}'", build_folder)
-    # its object before all libraries, so that it is the one taken
-    listed = run_shell(f"ninja -t commands {fault.program}", build_folder)
-    before, _, after = listed.rstrip().rpartition("\n")[2].partition(" -o ")
-    program = scratch / fault.program
-    libraries = after.partition(" ")[2]
-    run_shell(f"{before} '{faulty}' -o '{program}' {libraries}", build_folder)
-    # without the slow tests, where no fault names the tests that have to find it
-    tests = f"*{fault.found_by}*" if fault.found_by else "-*Training*:*Fuzz*:*Counted*"
-    command = (str(program), f"--gtest_filter={tests}")
-    run = Program(fault.program, command, scratch, environment={"OMP_NUM_THREADS": "1"})
+        # programs under sanitizers compile some sources again; what is replaced is the library's
+        if "/CMakeFiles/tiny_llama_" in entry["command"]
+    }
+    for source in {fault.source for fault in FAULTS}:
+        file = str(PROJECT / source)
+        if file not in commands:
+            raise RuntimeError(f"{build_folder} is not of this checkout: it has no {source}")
+        faulty = scratch / Path(source).name
+        faulty.write_text(faulty_source(source))
+        before, _, _ = commands[file].rpartition(" -o ")
+        run_shell(f"{before} -w -o '{faulty.with_suffix('.o')}' -c '{faulty}'", build_folder)
+    for program in {fault.program for fault in FAULTS}:
+        sources = {fault.source for fault in FAULTS if fault.program == program}
+        # before all libraries, so that they are the ones taken
+        objects = " ".join(f"'{scratch / Path(source).stem}.o'" for source in sources)
+        listed = run_shell(f"ninja -t commands {program}", build_folder)
+        before, _, after = listed.rstrip().rpartition("\n")[2].partition(" -o ")
+        libraries = after.partition(" ")[2]
+        run_shell(f"{before} {objects} -o '{scratch / program}' {libraries}", build_folder)
+
+
+def failed_tests(program: str, scratch: Path, fault: Fault | None = None) -> list[str]:
+    """Which of the tests that have to find the fault did; without one, of all that have to find
+    any but slow ones. RuntimeError where the program did not come to its tests' end, or has no such
+    test: that finds nothing."""
+    if fault:
+        tests, number = f"*{fault.found_by}*", FAULTS.index(fault) + 1
+    else:
+        found_by = {f"*{any_of.found_by}*" for any_of in FAULTS if any_of.program == program}
+        tests, number = f"{':'.join(found_by)}:{SLOW}", 0
+    environment = {"OMP_NUM_THREADS": "1", CHOICE: str(number)}
+    command = (str(scratch / program), f"--gtest_filter={tests}")
+    run = Program(program, command, scratch, environment=environment)
     counts = run_program(run, scratch / "report.xml", FAULT_TIMEOUT_S).counts
     if unfinished := [text for text in counts.failures if " " in text]:
-        raise RuntimeError(f"{fault.name}: {fault.program} {unfinished[0]}")
+        raise RuntimeError(f"{fault.name if fault else 'no fault'}: {program} {unfinished[0]}")
+    if not counts.passed + len(counts.failures):
+        raise RuntimeError(f"{program} has no test {tests}")
     return counts.failures
 
 
@@ -187,12 +198,13 @@ def prove_oracle(build_folder: Path) -> list[Proof]:
 
 def find_faults(build_folder: Path, scratch: Path) -> dict[Fault, list[str]]:
     """The tests that found each deliberate fault."""
-    for control in CONTROLS:
-        if failed := failed_tests(control, build_folder, scratch):
-            raise RuntimeError(f"without a fault {control.program} fails: {', '.join(failed)}")
+    build_faulty_programs(build_folder, scratch)
+    for program in {fault.program for fault in FAULTS}:
+        if failed := failed_tests(program, scratch):
+            raise RuntimeError(f"without a fault {program} fails: {', '.join(failed)}")
     found = {}
     for fault in FAULTS:
-        found[fault] = failed_tests(fault, build_folder, scratch)
+        found[fault] = failed_tests(fault.program, scratch, fault)
         say(f"fault: {fault.name}: {'found' if found[fault] else 'NOT FOUND'}")
     return found
 
