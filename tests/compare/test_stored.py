@@ -74,6 +74,8 @@ def test_several_files_a_side_give_verdicts(tmp_path: Path) -> None:
     assert ffn["ratio"] == pytest.approx(math.exp(statistics.median(differences)))
     assert ffn["interval"]["low"] < 1.2 < ffn["interval"]["high"] < ffn["interval"]["low"] + 0.03
     assert ffn["blocks"] == FILES
+    # in the order in which people read them
+    assert [c["name"] for c in ffn["counters"]][:2] == ["samples_per_second", "TFLOPS"]
     # all files of one side beyond all of the other, for two cases of seven
     assert ffn["p_value"] == pytest.approx(7 * 2 / math.comb(18, 9))
     ratios = [case["ratio"] for case in found.cases.values()]

@@ -56,7 +56,7 @@ from tinyllama_tools.core.app import (
     without_folders,
     write_whole,
 )
-from tinyllama_tools.core.options import positive
+from tinyllama_tools.core.options import positive, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration, last_words, markdown_table, template
 from tinyllama_tools.data.names import parse_case_name
@@ -72,8 +72,9 @@ from tinyllama_tools.stats.verdicts import (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """All of them."""
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
+    parser = script_parser("compare calibrate", __doc__, "")
     add = parser.add_argument_group("measuring (nothing is analysed then)").add_argument
     blocks = "record A/A blocks for that long, such as 30m"
     add("--record", type=duration_of, metavar="TIME", help=blocks)
@@ -106,16 +107,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     folder = "recordings, runs, and what is made of them (default: results/calibration)"
     add("--folder", type=Path, default=RESULTS / "calibration", help=folder)
 
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/compare calibrate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser)
     options = parser.parse_args(arguments)
     measures = options.record or options.runs
     if options.simulate and (measures or options.recording):
@@ -125,11 +116,6 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     if options.run_options and not measures:
         parser.error(f"-- {' '.join(options.run_options)}: only with --record or --runs")
     return options
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 # ---- what is measured: every block and run is on disk when it is done, so nothing is lost
@@ -142,7 +128,7 @@ def next_path(folder: Path, kind: str) -> Path:
     return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
 
 
-def record_file(options: argparse.Namespace) -> None:
+def record_file(options: argparse.Namespace, progress: Progress) -> None:
     """Block after block into one file, blocks_NNNN.jsonl, until the time is used up; an interrupt
     leaves all that was measured in it. A block that was begun is finished; the proofs before the
     first one do not count. A case that `compare run` would give up is left out.
@@ -153,26 +139,28 @@ def record_file(options: argparse.Namespace) -> None:
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
     settings = run_settings(options.run_options)
     settings.base = settings.new = str(options.build)
-    sides = prepare(settings, options.seed, Progress())
+    sides = prepare(settings, options.seed, progress)
     # whoever reads it need not know where the program lies
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
     with RecordingWriter(path, {**sides.header, **names}) as writer:
-        say(f"proving {len(sides.shared)} cases on both sides")
-        measuring = Measuring(sides.measurer, sides.shared, writer.add, Progress())
+        progress.line(f"proving {len(sides.shared)} cases on both sides")
+        measuring = Measuring(sides.measurer, sides.shared, writer.add, progress)
         measuring.open_all(verify=True)
         started = time.monotonic()
         while measuring.open_cases and (passed := time.monotonic() - started) < options.record:
-            say(f"block {measuring.blocks + 1}, {duration(passed)} of {duration(options.record)}")
+            progress.line(
+                f"block {measuring.blocks + 1}, {duration(passed)} of {duration(options.record)}"
+            )
             measuring.measure_block()
     if not measuring.open_cases:
         raise BadInputError("every case was skipped or failed: nothing to record")
-    say(f"{measuring.blocks} blocks of {len(sides.shared)} cases in {path}")
+    progress.line(f"{measuring.blocks} blocks of {len(sides.shared)} cases in {path}")
 
 
 COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
 
 
-def run_once(options: argparse.Namespace) -> None:
+def run_once(options: argparse.Namespace, progress: Progress) -> None:
     """One whole run of the command into a folder of its own, run_NNNN.
 
     Raises BadInputError where nothing was measured: bad options, or a program that cannot start.
@@ -191,7 +179,7 @@ def run_once(options: argparse.Namespace) -> None:
     run = read_json(folder / "comparison.json")[0]
     found = ", ".join(f"{case['name']} {case['outcome']}" for case in run["cases"])
     what = found if is_judged(run) else f"no verdict: {run['design']['ended']}"
-    say(f"{folder.name}, {run['seconds'] / 60:.1f} minutes: {what}")
+    progress.line(f"{folder.name}, {run['seconds'] / 60:.1f} minutes: {what}")
 
 
 # ---- what is read back
@@ -364,19 +352,19 @@ def calibration_page(document: Json) -> str:
 EXPANDED = ("false_alarms", "runs", "detection", "noise")
 
 
-def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
+def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Progress) -> Json:
     """The document, written with its page."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     recorded = None
     if not options.simulate:
         recorded = read_blocks(options.recording or newest_recording(options.folder))
     context = recorded.context if recorded else {}
-    say(f"{options.families} simulated families of {options.cases} cases")
+    progress.line(f"{options.families} simulated families of {options.cases} cases")
     alarms, more = rates.simulated_rows(options), {}
     if recorded:
-        say(f"{options.families} families of the recorded blocks")
+        progress.line(f"{options.families} families of the recorded blocks")
         alarms.append(rates.false_alarm_row(recorded.blocks, options))
-        say(f"{options.tries} tries a case and slowdown")
+        progress.line(f"{options.tries} tries a case and slowdown")
         blocks = recorded.blocks
         more = {
             "context": context,
@@ -405,22 +393,22 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     texts = {"calibration.json": compact_json(document, EXPANDED), "CALIBRATION.md": page}
     for name, text in texts.items():
         write_whole(options.folder / name, text)
-        say(str(options.folder / name))
+        progress.line(str(options.folder / name))
     print(page)
     return document
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, or analyses and writes; the exit status."""
-    options = parse_options(arguments)
+    options, progress = parse_options(arguments), Progress()
     try:
         if options.record:
-            record_file(options)
+            record_file(options, progress)
         for _ in range(options.runs or 0):
-            run_once(options)
+            run_once(options, progress)
         if options.record or options.runs:
             return NO_REGRESSION
-        found = document_standing(_analyse(options, arguments))
+        found = document_standing(_analyse(options, arguments, progress))
     except ValueError as error:
         # too few blocks, a rule that cannot be, a part that there is none of
         raise BadInputError(str(error)) from error

@@ -171,8 +171,6 @@ def holm_adjusted(p_values: Array, family: int | None = None) -> Array:
     `family`: number of cases, where more belong to it than have a p-value (they count as 1).
     """
     family = len(p_values) if family is None else family
-    if family < len(p_values):
-        raise ValueError(f"a family of {family} cases cannot have {len(p_values)} p-values")
     order = np.argsort(p_values, kind="stable")
     steps = (family - np.arange(len(p_values))) * p_values[order]
     adjusted = np.empty(len(p_values))
@@ -190,6 +188,14 @@ class Interval:
     low: float
     high: float
     confidence: float
+
+
+def _with_interval(median: float, interval: Interval | None, digits: int) -> str:
+    if interval is None:
+        return f"{median:.{digits}f}"
+    low, high, confidence = astuple(interval)
+    sure = "" if confidence >= WANTED_CONFIDENCE else f" at {100 * confidence:.0f} %"
+    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{sure})"
 
 
 @dataclass(frozen=True)
@@ -213,11 +219,7 @@ class Ratio:
 
     def text(self) -> str:
         """`1.23 (1.20 to 1.26)`, `1.23 (1.10 to 1.40 at 75 %)` below 95 %, or `1.23` alone."""
-        if self.interval is None:
-            return f"{self.median:.2f}"
-        low, high, confidence = astuple(self.interval)
-        sure = "" if confidence >= WANTED_CONFIDENCE else f" at {100 * confidence:.0f} %"
-        return f"{self.median:.2f} ({low:.2f} to {high:.2f}{sure})"
+        return _with_interval(self.median, self.interval, 2)
 
 
 @dataclass(frozen=True)
@@ -234,13 +236,8 @@ class Estimate:
     rounds: int
 
     def text(self, digits: int = 1) -> str:
-        """`92.1 (91.0 to 93.4)`, with the confidence where that is below 95 %."""
-        middle = f"{self.median:.{digits}f}"
-        if self.interval is None:
-            return middle
-        ends = f"{self.interval.low:.{digits}f} to {self.interval.high:.{digits}f}"
-        sure = self.interval.confidence
-        return f"{middle} ({ends}{'' if sure >= WANTED_CONFIDENCE else f' at {100 * sure:.0f} %'})"
+        """As that of a Ratio."""
+        return _with_interval(self.median, self.interval, digits)
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
