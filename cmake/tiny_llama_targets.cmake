@@ -30,7 +30,8 @@ endfunction()
 
 # tiny_llama_test(<name> SOURCES <file>... [LINK <library>...] [ALSO_ON_AVX2]): one GoogleTest program, one ctest entry. One entry a
 # program and not one a test, because loading libtorch costs more than most tests do. ALSO_ON_AVX2: a second entry in which libtorch,
-# oneDNN and our kernels use no more than AVX2, for what is proved must hold on processors without AVX-512 as well.
+# oneDNN and our kernels use no more than AVX2, for what is proved must hold on processors without AVX-512 as well. On those it would
+# repeat the first, and scripts/test leaves it out.
 function(tiny_llama_test name)
   if(NOT TINY_LLAMA_BUILD_TESTS)
     return()

@@ -127,13 +127,25 @@ def test_runner_from_ctest_to_the_last_line(
     assert ("crash" in tests) == (f"failed: {tmp_path.name}/crash: ended with status -6" in output)
 
 
-def test_pattern_environment_and_folders_reach_the_programs(tmp_path: Path) -> None:
+def test_pattern_environment_and_folders_reach_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made_build(tmp_path, f'a "{sys.executable}"')
     with (tmp_path / "CTestTestfile.cmake").open("a") as file:
-        file.write('\nset_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "A=avx2;B=c")\n')
+        file.write(
+            '\nset_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "ATEN_CPU_CAPABILITY=avx2;B=c")\n'
+        )
+    monkeypatch.setattr(run_tests, "CPU_INFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("flags : fpu avx2 fma")
+    assert run_tests.gtest_programs(tmp_path) == []
+    (tmp_path / "cpuinfo").write_text("flags : fpu avx2 avx512f")
     (program,) = run_tests.gtest_programs(tmp_path, "rotary")
     assert program.command[-1] == "--gtest_filter=*rotary*"
-    assert program.environment == {"OMP_NUM_THREADS": "1", "A": "avx2", "B": "c"}
+    assert program.environment == {
+        "OMP_NUM_THREADS": "1",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "B": "c",
+    }
     # no test runs twice
     for name in ("cli", "training"):
         (tmp_path / "tests" / name).mkdir(parents=True)
