@@ -60,6 +60,7 @@ AFTER, BEFORE = "memory.live_bytes_after_steps", "memory.baseline_bytes"
 WHERE = "memory.peak_component"
 FORWARD, BACKWARD = "memory.forward_peak_bytes", "memory.backward_peak_bytes"
 SPREAD, OVERHEAD = "memory.peak_to_average", "summary.operator_profiling_overhead_percent"
+MICRO = "configuration.gradient_accumulation_steps"
 HELD, HUGE = "memory.fragmentation.held_bytes", 10**9
 NULLS: Changes = {
     **dict.fromkeys(("memory.largest_spike", "memory.fragmentation", "memory.average_bytes")),
@@ -315,6 +316,7 @@ ANSWERS: dict[int, list[tuple[str, OfRuns, str]]] = {
         ("Top 3 optimization targets", of_all(LAUNCH, 99.0), "1. Batch size scaling"),
         ("What is the primary bottleneck", of_all(WAIT, 96.0), "[x] Data loading"),
         ("Based on memory", {EVERY: {SCORES: 20, LIVE_PEAK: 80}}, "25.0 %, at most all attention"),
+        ("Training speed", {"plain": {MICRO: 2, SPEED: 0.1}}, "160 samples/sec"),
         ("difference in memory", PLUS_30, "30.0 MB: 130.0 MB with, 100.0 MB without"),
     ],
     2: [
