@@ -131,10 +131,9 @@ def test_pattern_environment_and_folders_reach_the_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_build(tmp_path, f'a "{sys.executable}"')
+    held = "ATEN_CPU_CAPABILITY=avx2;B=c"
     with (tmp_path / "CTestTestfile.cmake").open("a") as file:
-        file.write(
-            '\nset_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "ATEN_CPU_CAPABILITY=avx2;B=c")\n'
-        )
+        file.write(f'\nset_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "{held}")\n')
     monkeypatch.setattr(run_tests, "CPU_INFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("flags : fpu avx2 fma")
     assert run_tests.gtest_programs(tmp_path) == []
