@@ -1,12 +1,12 @@
 #include "benchmarks/training/run_report.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
+#include <ctime>
 #include <map>
 
 #include "benchmarks/console/text_table.hpp"
@@ -212,19 +212,26 @@ std::string flops_summary_text(const Json& flops) {
       number(intensity, "device_memory_bandwidth_gb_per_sec"), kRule);
 }
 
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
 }  // namespace
 
 Json run_header(const TrainOptions& options, const instruments::Device& device,
                 const std::vector<std::string>& command, const std::string& data) {
-  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   const Workload workload = options.workload();
   const Cost cost = step_cost(workload, options.gradient_accumulation_steps);
   const ModelDimensions& d = options.dimensions;
   return {{"schema_version", 1},
           {"program", "tiny_llama_train"},
           {"command", command},
-          {"started", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                                  fmt::gmtime(std::chrono::system_clock::to_time_t(now)))},
+          {"started", utc_now()},
           {"context", instruments::machine_context(device)},
           {"configuration",
            {{"size", options.size},
