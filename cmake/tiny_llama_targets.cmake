@@ -1,12 +1,13 @@
-# One way to declare a library, a program and a test of ours, and the precompiled header that they share: libtorch's headers take five
-# times as long to read as what they are included in takes to compile.
+# One way to declare a library, a program and a test of ours, and tiny_llama_base that all of them have: the build's settings, libtorch,
+# OpenMP, fmt, JSON and the precompiled header. libtorch's headers take five times as long to read as what they are included in takes to
+# compile.
 
 include(CheckCXXSourceCompiles)
 include(find_openmp)
 
-add_library(tiny_llama_precompiled STATIC "${PROJECT_SOURCE_DIR}/model/fmt_library.cpp")
-target_link_libraries(tiny_llama_precompiled PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp nlohmann_json::nlohmann_json)
-target_precompile_headers(tiny_llama_precompiled PRIVATE
+add_library(tiny_llama_base STATIC "${PROJECT_SOURCE_DIR}/model/fmt_library.cpp")
+target_link_libraries(tiny_llama_base PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp nlohmann_json::nlohmann_json)
+target_precompile_headers(tiny_llama_base PRIVATE
   <ATen/core/Tensor.h> <ATen/TensorOperators.h> <fmt/format.h> <nlohmann/json.hpp>
   <algorithm> <functional> <map> <memory> <optional> <string> <vector>)
 
@@ -15,8 +16,8 @@ function(tiny_llama_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(tiny_llama_${name} STATIC ${ARG_SOURCES})
   add_library(tinyllama::${name} ALIAS tiny_llama_${name})
-  target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_precompiled ${ARG_LINK})
-  target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_precompiled)
+  target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_base ${ARG_LINK})
+  target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_base)
 endfunction()
 
 # tiny_llama_program(<name> SOURCES <file>... LINK <library>...): a program that knows where fixtures/ lies.
@@ -24,7 +25,7 @@ function(tiny_llama_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK})
-  target_precompile_headers(${name} REUSE_FROM tiny_llama_precompiled)
+  target_precompile_headers(${name} REUSE_FROM tiny_llama_base)
   target_compile_definitions(${name} PRIVATE TINY_LLAMA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 endfunction()
 
@@ -68,9 +69,9 @@ function(tiny_llama_sanitized_test name)
   # As objects, and before those of the tests: of functions that both have (a parser's templates), the linker takes the first, which is
   # the one that is watched. CMake would list sources of the program itself behind them.
   add_library(${name}_watched OBJECT ${ARG_SOURCES})
-  target_link_libraries(${name}_watched PRIVATE tiny_llama_precompiled)
+  target_link_libraries(${name}_watched PRIVATE tiny_llama_base)
   add_executable(${name} $<TARGET_OBJECTS:${name}_watched> $<TARGET_OBJECTS:${ARG_TESTS}>)
-  target_link_libraries(${name} PRIVATE tiny_llama_precompiled GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE tiny_llama_base GTest::gtest_main)
   if(NOT TINY_LLAMA_SANITIZERS)
     # Without a precompiled header of its own, which takes longer to make than it saves.
     target_compile_options(${name}_watched PRIVATE ${TINY_LLAMA_SANITIZE_FLAGS} -O1)

@@ -28,8 +28,8 @@ from fake_training import (
     operator_table,
     step_cost,
 )
-from tinyllama_tools.commands import exercise, exercise_3, profile
-from tinyllama_tools.commands.study import PROFILES
+from tinyllama_tools.commands import exercise_2, exercise_3, profile
+from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import growth_exponent, holds
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingRun
@@ -118,7 +118,7 @@ def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     # a page of plotly's for each run takes its time
     monkeypatch.setattr(profile, "draw_timelines", lambda _: [])
     row = {"largest": 2048, "predicted_memory_bytes": 2**33, "skip_reason": ""}
-    monkeypatch.setattr(exercise, "ask_json", lambda *_: {"limits": [row]})
+    monkeypatch.setattr(exercise_2, "ask_json", lambda *_: {"limits": [row]})
     predict(monkeypatch, 40)
     monkeypatch.setattr(exercise_3, "find_evidence", lambda *_: None)
 
@@ -398,9 +398,9 @@ def test_growth_by_hand() -> None:
     # bytes of a sample over the sequence, at batch 8 and 4
     known = {"linear": 64.0, "square": 64.0, "small": 1e-3}
     grown = {"linear": 64.0 * 4, "square": 64.0 * 32, "small": 1e-2}
-    found = exercise.component_growth({64: (8, known), 512: (4, grown)})
+    found = exercise_2.component_growth({64: (8, known), 512: (4, grown)})
     assert [(name, round(power, 6)) for name, power, _ in found] == [("square", 2), ("linear", 1)]
-    ratio = exercise.increment_ratio
+    ratio = exercise_2.increment_ratio
     assert ratio([10, 20, 60]) == 4
     assert ratio([10, None, 60]) is ratio([10, 10, 60]) is None
     assert growth_exponent([1, 2, 4], [1, 4, 16]) == pytest.approx(2)
@@ -532,7 +532,7 @@ def test_the_longest_sequence_is_asked_of_the_suite(
     row = {"largest": 640, "predicted_memory_bytes": 2**33, "skip_reason": ""}
     nothing = row | {"largest": None, "skip_reason": "no room"}
     asked = Mock(side_effect=[{"limits": [row]}, {"limits": [nothing]}, KeyboardInterrupt])
-    monkeypatch.setattr(exercise, "ask_json", asked)
+    monkeypatch.setattr(exercise_2, "ask_json", asked)
     for status, words in (
         (0, "is 640 tokens, with a predicted peak of 8,192.0 MB"),
         (0, "Answer: not predicted: no room"),

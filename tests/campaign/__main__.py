@@ -12,13 +12,12 @@ import datetime
 import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from built_programs import undo_nohup
 from campaign import processes, readers, resources, sanitizers, soak
-from campaign.runs import Scope, Tally
+from campaign.runs import Scope, Tally, without_scratch
 from campaign.workloads import PROJECT
 from tinyllama_tools.core.app import changed_files, head_commit, write_whole
 from tinyllama_tools.core.text import duration, template
@@ -61,10 +60,7 @@ def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
         "seed": scope.seed,
         "tried": dict(sorted(tally.tried.items())),
         "violations": len(tally.violations),
-        # whose words name no folder of this machine
-        "first_violations": [
-            text.replace(f"{tempfile.gettempdir()}/", "") for text in tally.violations[:MOST_KEPT]
-        ],
+        "first_violations": [without_scratch(text) for text in tally.violations[:MOST_KEPT]],
         "of_libraries": dict(sorted(tally.of_libraries.items())),
         "notes": tally.notes,
     }

@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from campaign.runs import Scope, Tally, scratch
+from campaign.runs import Scope, Tally, end_of, scratch
 from campaign.workloads import REFERENCE
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
@@ -285,7 +285,7 @@ def fault_of(reader: Reader, folder: Path) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:400]}"
     if "not foreseen" in said or "Traceback" in said:
-        return said.strip()[-400:]
+        return end_of(said)
     if status != REFUSED:
         return ""
     if len(said) > LONGEST_MESSAGE:

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from campaign.runs import (
+    PREFIX,
     TIME_LIMIT_S,
     OfLibrary,
     Scope,
     Tally,
     Trial,
     each,
+    end_of,
     finish,
     next_run,
     scratch,
@@ -51,7 +53,7 @@ FAILED, REFUSED = 1, 2
 @functools.cache
 def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     """Compiled once; the folder goes when this process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="tiny_llama_campaign_")
+    folder = tempfile.TemporaryDirectory(prefix=PREFIX)
     built = Path(folder.name, "failing_calls.so")
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", built, SOURCE, "-ldl"]
     subprocess.run(command, check=True)
@@ -115,7 +117,7 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
             names = (re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip("."), str(folder))
             reasons = [line for line in said.splitlines() if any(r in line.lower() for r in TOLD)]
             if not any(part in line for part in names for line in reasons):
-                problems.append(f"no reason with its file: {reasons} in ...{said.strip()[-200:]!r}")
+                problems.append(f"no reason with its file: {reasons} in ...{end_of(said)!r}")
             if kind == SHORT:
                 problems.append(f"a short write is no error, and the status {status}")
         problems += workload.problems(folder, status == 0, {})
@@ -246,7 +248,7 @@ def without_network(workload: Workload) -> list[str]:
     with scratch() as folder:
         command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]
         status, said = finish(command, folder, workload.environment)
-        problems = [f"{workload.name}: {status}: {said.strip()[-300:]}"] * bool(status)
+        problems = [f"{workload.name}: {status}: {end_of(said)}"] * bool(status)
         return problems + workload.problems(folder, status == 0, {})
 
 

@@ -84,13 +84,23 @@ class Scope:
         return [random.Random(f"{self.seed} {kind} {i}") for i in range(self.count(full))]
 
 
+PREFIX = "tiny_llama_campaign_"
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder that is removed, whatever happens."""
-    with tempfile.TemporaryDirectory(
-        prefix="tiny_llama_campaign_", ignore_cleanup_errors=True
-    ) as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+def end_of(said: str, characters: int = 300) -> str:
+    """The last of it, for the page: whose words name no folder of this machine."""
+    return without_scratch(said).strip()[-characters:]
+
+
+def without_scratch(text: str) -> str:
+    return re.sub(rf"[^\s'\"]*{PREFIX}\w+/", "", text)
 
 
 class Trial(NamedTuple):
@@ -281,7 +291,7 @@ def next_run(workload: Workload, folder: Path) -> list[str]:
     """What does not hold of the run that a user starts after one that broke off."""
     rows = journal_rows(folder / "journal.jsonl")
     status, said = finish(workload.command(folder), folder, workload.environment)
-    problems = [f"the next run ended with {status}: ...{said.strip()[-300:]!r}"] * bool(status)
+    problems = [f"the next run ended with {status}: ...{end_of(said)!r}"] * bool(status)
     return problems + workload.problems(folder, status == 0, rows)
 
 

@@ -64,6 +64,13 @@ def test_damaged_files_are_refused_by_name(name: str) -> None:
     assert try_reader(name, Scope(seed=2).draws(name, 5)).violations == []
 
 
+def test_what_is_published_names_no_folder_of_the_machine() -> None:
+    with runs.scratch() as folder:
+        said = f"{folder}/work/a.json: cannot be written\n'{folder}/work/b' is left"
+    assert runs.end_of(said) == "work/a.json: cannot be written\n'work/b' is left"
+    assert runs.end_of(said, 6) == "s left"
+
+
 # Writes its result in pieces, in place, and says nothing when that fails.
 CARELESS = """
 import os, time

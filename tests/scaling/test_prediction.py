@@ -33,7 +33,8 @@ from tinyllama_tools.models.prediction import (
     predict_steps,
     spread_of,
 )
-from tinyllama_tools.report.inputs import CHECKED, read_inputs, source_of
+from tinyllama_tools.report.analysis import CHECKED
+from tinyllama_tools.report.inputs import read_inputs, source_of
 
 SIZES = problem_sizes()
 PARTS = ("embedding", "rms_norm", "attention", "ffn", "loss", "optimizer")

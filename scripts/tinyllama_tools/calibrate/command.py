@@ -25,7 +25,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +51,7 @@ from tinyllama_tools.core.app import (
     Json,
     changed_files,
     head_commit,
+    now_text,
     read_json,
     without_folders,
     write_whole,
@@ -354,7 +354,6 @@ EXPANDED = ("false_alarms", "runs", "detection", "noise")
 
 def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Progress) -> Json:
     """The document, written with its page."""
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     recorded = None
     if not options.simulate:
         recorded = read_blocks(options.recording or newest_recording(options.folder))
@@ -378,7 +377,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
         "schema_version": 4,
         # what the figures belong to: the commit that was recorded, else the one that computes
         "meta": {
-            "date": recorded.row["started"] if recorded else now,
+            "date": recorded.row["started"] if recorded else now_text(),
             "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
             "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
             "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),

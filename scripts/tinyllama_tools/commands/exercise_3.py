@@ -20,7 +20,7 @@ from tinyllama_tools.commands.profile import (
     report_text,
     say,
 )
-from tinyllama_tools.commands.study import (
+from tinyllama_tools.commands.sizes import (
     PROFILES,
     Settings,
     SizeRun,

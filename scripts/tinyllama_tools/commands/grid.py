@@ -7,7 +7,6 @@ Whatever ends it early keeps what was measured, in journals; --resume goes on fr
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import random
 import re
@@ -23,9 +22,11 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
+    now_text,
     parse_json,
     problem_sizes,
     read_json,
+    say_line,
     schema_problem,
     write_whole,
 )
@@ -420,18 +421,9 @@ def write_frontier(study: GridStudy) -> None:
     write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
-def now_text() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
 # ---- the whole of it
 
 RESUME = "scripts/study --resume, with the same --results and --build-folder,"
-
-
-def say_line(text: str) -> None:
-    """To standard output at once, also into a pipe."""
-    print(text, flush=True)
 
 
 def complain(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 import shlex
@@ -19,6 +18,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     head_commit,
+    now_text,
     run_folder,
     without_folders,
     write_whole,
@@ -111,12 +111,11 @@ def scaling_document(
     analysis: Analysis, projection: Json, command: str, failures: Iterable[Failure]
 ) -> Json:
     """scaling.json. Times in s, bandwidths in bytes/s, shares in percent."""
-    now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "kind": SCALING_KIND,
         "schema_version": SCALING_SCHEMA_VERSION,
         "command": command,
-        "date": now.isoformat(timespec="seconds"),
+        "date": now_text(),
         "git_commit": head_commit(PROJECT),
         "device": analysis.device,
         "processes": [one.ranks for one in analysis.results],

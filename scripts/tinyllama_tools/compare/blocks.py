@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import random
 import statistics
@@ -46,7 +45,7 @@ from tinyllama_tools.compare.sides import (
     ServedProcess,
     ServedProgram,
 )
-from tinyllama_tools.core.app import BadInputError, Json, parse_json, schema_problem
+from tinyllama_tools.core.app import BadInputError, Json, now_text, parse_json, schema_problem
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.looks import Costs
@@ -551,7 +550,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         "pairs": options.pairs,
         "slice_seconds": options.slice,
         "seed": seed,
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "started": now_text(),
         **{f"{side}_context": greetings[side]["context"] for side in SIDES},
         "settings": settings_of(options),
     }

@@ -205,6 +205,16 @@ RESULTS = PROJECT / "results"
 SUITE_FILE = "results.json"
 
 
+def now_text() -> str:
+    """`2026-11-24T12:00:00+00:00`, in UTC to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def say_line(text: str) -> None:
+    """To standard output at once, also into a pipe."""
+    print(text, flush=True)
+
+
 @contextlib.contextmanager
 def naming(file: Path) -> Iterator[None]:
     """What cannot be written is this file, also where only its closing finds that."""

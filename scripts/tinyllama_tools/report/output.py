@@ -30,6 +30,7 @@ from plotly.utils import PlotlyJSONEncoder
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import markdown_table, template
 from tinyllama_tools.data.machine import BYTES, FLOPS
+from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     TEMPLATES,
@@ -41,7 +42,6 @@ from tinyllama_tools.report.document import (
     listed,
     scaled,
 )
-from tinyllama_tools.report.inputs import headline_steps, held_out_by_size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -12,6 +12,14 @@ from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
+from tinyllama_tools.report.analysis import (
+    COMPONENTS,
+    headline_steps,
+    main_step,
+    name_rank,
+    rank,
+    sizes_by_name,
+)
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     COLOURS,
@@ -34,14 +42,6 @@ from tinyllama_tools.report.document import (
     step_text,
     table_of,
     trace,
-)
-from tinyllama_tools.report.inputs import (
-    COMPONENTS,
-    headline_steps,
-    main_step,
-    name_rank,
-    rank,
-    sizes_by_name,
 )
 
 if TYPE_CHECKING:

@@ -1,0 +1,339 @@
+"""Trains each problem size that fits and compares them: what scripts/study does without --grid."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    Json,
+    now_text,
+    problem_sizes,
+    say_line,
+    write_whole,
+)
+from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.process import SAID_NOTHING
+from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
+from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
+from tinyllama_tools.data.programs import (
+    CaseCost,
+    Predictor,
+    TrainingError,
+    TrainingProgram,
+    command_line,
+    step_options,
+)
+
+# ---- before the runs: what fits, and how long it takes
+
+# The first is left out of the average.
+SAMPLE_STEPS = 3
+# A sample of the whole batch that is expected to take longer is made with a quarter of it, which is
+# nearly as efficient.
+LONG_SAMPLE_SECONDS = 10.0
+SEED_SIZE = "tiny"
+
+
+class Rate(NamedTuple):
+    """What a sample attained: model FLOPs a second, and of what it was measured."""
+
+    flops_per_second: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all sizes of a study share. `max_seconds`: of one size."""
+
+    dtype: str = "f32"
+    variant: str = "baseline"
+    num_steps: int = 50
+    max_seconds: float = 900.0
+    has_profilers: bool = False
+
+    def options(self, size: str, batch: int, steps: int) -> list[str]:
+        """Of tiny_llama_train; batch and sequence are given so that nothing hangs on its
+        defaults."""
+        shape = {"size": size, "batch-size": batch, "seq-len": problem_sizes()[size]["seq"]}
+        how = {"num-steps": steps, "dtype": self.dtype, "variant": self.variant}
+        return [f"--{name}={value}" for name, value in {**shape, **how}.items()]
+
+
+@dataclass(frozen=True)
+class SizeRun:
+    """A size of the study before and after its run.
+
+    `cost`: of a step. `rate` is None where nothing was sampled to predict from. `refusal` says why
+    the size is not attempted, `failure` why there is nothing to compare. `config`, `summary`:
+    config.json and performance_summary.json of the `folder`.
+    """
+
+    size: str
+    cost: CaseCost
+    num_steps: int
+    rate: Rate | None = None
+    refusal: str = ""
+    failure: str = ""
+    folder: Path | None = None
+    config: Json = field(default_factory=dict)
+    summary: Json | None = None
+    seconds: float = 0.0
+    is_interrupted: bool = False
+
+    @property
+    def step_seconds(self) -> float | None:
+        """FLOPs of a step over the attained rate."""
+        return self.cost.model_flops / self.rate.flops_per_second if self.rate else None
+
+    @property
+    def total_seconds(self) -> float | None:
+        """Of all steps."""
+        return self.num_steps * self.step_seconds if self.rate else None
+
+    @property
+    def expected(self) -> str:
+        """`0.243 s/iter, 12 s for 50 steps`."""
+        if not self.rate:
+            return "not known"
+        total = f"{duration(self.total_seconds)} for {self.num_steps} steps"
+        return f"{self.step_seconds:.3g} s/iter, {total}"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has figures to compare."""
+        return self.summary is not None and not self.failure
+
+
+def size_costs(
+    sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
+) -> list[CaseCost]:
+    """A step of each size, in the order given."""
+    axes = {"sizes": ",".join(sizes), "dtypes": settings.dtype, "variants": settings.variant}
+    found = {cost.name.size: cost for cost in predictor(step_options(device, **axes))}
+    return [found[size] for size in sizes]
+
+
+def plan_at(settings: Settings, cost: CaseCost, rate: Rate | None) -> SizeRun:
+    """Refused where it does not fit, or would take too long at this rate."""
+    plan = SizeRun(cost.name.size, cost, settings.num_steps, rate)
+    if not cost.fits:
+        return replace(plan, rate=None, refusal=cost.reason)
+    if not rate or plan.total_seconds <= settings.max_seconds:
+        return plan
+    refusal = (
+        f"{plan.num_steps} steps would take {duration(plan.total_seconds)}, more than "
+        f"--max-minutes {settings.max_seconds / 60:g} ({rate.source})"
+    )
+    return replace(plan, refusal=refusal)
+
+
+def attained_rate(program: TrainingProgram, settings: Settings, size: str, batch: int) -> Rate:
+    """From a sample of a few steps. TrainingError where it cannot be run or gives no time."""
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_study_") as folder:
+        run = program.run(settings.options(size, batch, SAMPLE_STEPS), Path(folder))
+    if run.exit_status != 0 or not run.summary:
+        raise TrainingError(f"the sample of {size} ended with {run.exit_status}")
+    flops, seconds = run.summary["model"]["flops_per_step"], run.summary["summary"]
+    rate = flops / seconds["average_step_seconds"]
+    what = f"{SAMPLE_STEPS} steps of {size} at batch {batch}"
+    return Rate(rate, f"{rate / 1e9:,.1f} GFLOP/s attained in {what}")
+
+
+def plan_sizes(
+    program: TrainingProgram, settings: Settings, costs: Sequence[CaseCost]
+) -> list[SizeRun]:
+    """Samples every size that fits, the smallest first, and returns them in the order given. The
+    rate of a smaller size decides whether, and with which batch, a size is sampled at all.
+    TrainingError where even the smallest model cannot be trained with these settings."""
+    plans: dict[str, SizeRun] = {}
+    known: Rate | None = None
+    for cost in sorted(costs, key=lambda cost: cost.model_flops):
+        size, batch = cost.name.size, cost.name.batch
+        if cost.fits:
+            seed_batch = problem_sizes()[SEED_SIZE]["batch"]
+            known = known or attained_rate(program, settings, SEED_SIZE, seed_batch)
+            seconds = SAMPLE_STEPS * cost.model_flops / known.flops_per_second
+            if seconds > LONG_SAMPLE_SECONDS:
+                seconds, batch = seconds * max(1, batch // 4) / batch, max(1, batch // 4)
+            if seconds <= settings.max_seconds and size != SEED_SIZE:
+                try:
+                    known = attained_rate(program, settings, size, batch)
+                except TrainingError as error:
+                    failure = f"its sample failed: {error}"
+                    plans[size] = replace(plan_at(settings, cost, None), failure=failure)
+                    continue
+        plans[size] = plan_at(settings, cost, known)
+    return [plans[cost.name.size] for cost in costs]
+
+
+# what is said before anything runs: headings, and their text from the plan of a size
+PLANNED: dict[str, Callable[[SizeRun], str]] = {
+    "size": lambda plan: plan.size,
+    "parameters": lambda plan: f"{plan.cost.parameters:,}",
+    "batch x seq": lambda plan: f"{plan.cost.name.batch} x {plan.cost.name.seq}",
+    "FLOPs a step": lambda plan: f"{plan.cost.model_flops:.3g}",
+    "peak MB": lambda plan: f"{plan.cost.predicted_memory_bytes / MIB:,.0f}",
+    "expected": lambda plan: plan.expected,
+    "runs": lambda plan: f"no: {why}" if (why := plan.refusal or plan.failure) else "yes",
+}
+
+
+def table_of(columns: Mapping[str, Callable[[Any], str]], items: Iterable[Any]) -> str:
+    """A row of each item."""
+    rows = [[text(item) for text in columns.values()] for item in items]
+    return "\n".join(markdown_table(tuple(columns), rows))
+
+
+# ---- one run of a size, and its files
+
+CONFIG, LOG, PROFILES = "config.json", "training_output.log", "pytorch_profiles"
+PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
+
+
+def _timed(name: str) -> str:
+    """The name with the time behind it."""
+    return f"{name}_{datetime.datetime.now(datetime.timezone.utc):%Y%m%d_%H%M%S}"
+
+
+def _text(macro: str, *values: object) -> str:
+    found = template(Path(__file__).with_name("templates") / "study.md.j2")
+    return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
+
+
+def _keep(path: Path, document: Json) -> None:
+    write_whole(path, json.dumps(document, indent=2) + "\n")
+
+
+def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
+    """Trains one size into its folder, which must exist. An interruption keeps what was written."""
+    cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
+    shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
+    below = PROFILES if settings.has_profilers else ""
+
+    def options(place: Path) -> list[str]:
+        found = settings.options(plan.size, cost.name.batch, plan.num_steps)
+        return [*found, *PROFILERS, f"--output-dir={place}"] if below else found
+
+    place = Path(shown(folder))
+    target = f"--{'profile' if below else 'output'}-dir={place / below}"
+    config = {
+        "problem_size": plan.size,
+        **dimensions,
+        **shape,
+        "num_steps": plan.num_steps,
+        "parameters": cost.parameters,
+        "dtype": settings.dtype,
+        "variant": settings.variant,
+        "profilers_enabled": settings.has_profilers,
+        # what repeats the run, typed in the checkout
+        "command": command_line([*program.arguments, *options(place), target]),
+        "started": now_text(),
+        "expected": {
+            "step_seconds": plan.step_seconds,
+            "total_seconds": plan.total_seconds,
+            "source": plan.rate.source if plan.rate else None,
+            "peak_memory_bytes": cost.predicted_memory_bytes,
+        },
+    }
+    _keep(folder / CONFIG, config)
+    plan = replace(plan, folder=folder, config=config)
+    try:
+        run = program.run(options(folder), folder / below, folder / LOG)
+    except TrainingError as error:
+        return replace(plan, failure=str(error))
+    except KeyboardInterrupt:
+        # what the program wrote when it was ended is kept, and is no result to compare
+        summary = None
+        with contextlib.suppress(BadProfileError):
+            summary = read_profile(folder / below)
+        done = summary["summary"]["steps_completed"] if summary else 0
+        what = f"interrupted after {done} of {plan.num_steps} steps"
+        return replace(plan, summary=summary, failure=what, is_interrupted=True)
+    found = (run.summary or {}).get("summary", {})
+    if run.summary and not (folder / SUMMARY).is_file():
+        _keep(folder / SUMMARY, run.summary)
+    failure = "" if found.get("steps_completed") else "no step was completed"
+    if run.exit_status != 0:
+        failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
+        failure = failure.replace("\n", "; ")
+    return replace(plan, summary=run.summary, seconds=run.seconds, failure=failure)
+
+
+def run_sizes(
+    program: TrainingProgram,
+    settings: Settings,
+    plans: Sequence[SizeRun],
+    results: Path,
+    say: Callable[[str], None],
+) -> list[SizeRun]:
+    """Runs what the plans do not refuse, in order; stops at an interruption."""
+    found: list[SizeRun] = []
+    for plan in plans:
+        if any(result.is_interrupted for result in found):
+            found.append(replace(plan, refusal=plan.refusal or "interrupted before its turn"))
+        elif plan.refusal or plan.failure:
+            found.append(plan)
+        else:
+            folder = results / _timed(f"performance_results_{plan.size}")
+            folder.mkdir(parents=True)
+            say(_text("banner", plan, settings, shown(folder), problem_sizes()[plan.size]))
+            found.append(run_size(program, settings, plan, folder))
+            say(_text("ending", found[-1]))
+    return found
+
+
+# ---- the whole of it
+
+# its headings, and their text from the figures of a size
+FIGURES: dict[str, Callable[[Json], str]] = {
+    "Problem Size": lambda f: f["size"],
+    "Parameters": lambda f: f"{f['total_parameters']:,}",
+    "Throughput (samples/s)": lambda f: f"{f['samples_per_second']:.4g}",
+    "tokens/s": lambda f: f"{f['tokens_per_second']:,.0f}",
+    "Memory (MB)": lambda f: f"{f['peak_memory_bytes'] / MIB:,.1f}",
+    "memory / parameters": lambda f: f"{f['peak_memory_bytes'] / f['model_size_bytes']:.1f}",
+    "Time/Iter (s)": lambda f: f"{f['average_step_seconds']:.4g}",
+    "expected (s)": lambda f: f"{f['expected']:.4g}",
+    "GFLOP/s": lambda f: f"{f['flops_per_step'] / f['average_step_seconds'] / 1e9:,.1f}",
+}
+
+
+def train(
+    options: argparse.Namespace, command: str, program: TrainingProgram, predictor: Predictor
+) -> int:
+    """The problem sizes: plans, runs, compares; 130 where it was interrupted, 1 where a run
+    failed."""
+    own = (options.dtype, options.variant, options.num_steps, 60 * options.max_minutes)
+    settings = Settings(*own, options.enable_profilers)
+    costs = size_costs(options.sizes, settings, options.device, predictor)
+    if options.dry_run:
+        say_line(table_of(PLANNED, [plan_at(settings, cost, None) for cost in costs]))
+        return 0
+    options.results.mkdir(parents=True, exist_ok=True)
+    say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
+    plans = plan_sizes(program, settings, costs)
+    say_line(table_of(PLANNED, plans) + "\n")
+    found = run_sizes(program, settings, plans, options.results, say_line)
+    ordered = sorted(found, key=lambda result: result.cost.model_flops)
+    devices = [r.summary["context"]["device"]["name"] for r in ordered if r.summary] or ["none"]
+    figures = [
+        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
+        for r in ordered
+        if r.is_measured
+    ]
+    compared = _text("comparison", table_of(FIGURES, figures) if figures else "", ordered)
+    page = options.results / f"{_timed('performance_study')}.md"
+    write_whole(page, _text("page", compared, settings, command, devices[0], ordered) + "\n")
+    say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
+    if any(result.is_interrupted for result in found):
+        return INTERRUPTED
+    return int(any(result.failure for result in found))
