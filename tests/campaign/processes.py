@@ -39,8 +39,8 @@ from campaign.workloads import (
     WORKLOADS,
     Workload,
     environment,
-    files_problems,
     journal_rows,
+    json_problems,
     tool,
 )
 from compare.fake_bench import FFN, LOSS, NORM, make_build
@@ -66,7 +66,7 @@ def killed(workload: Workload, draw: random.Random) -> list[str]:
             time.sleep(usual * (draw.uniform(0.85, 1.05) if late else draw.uniform(0, 1)))
             process.kill()
             status = process.wait()
-            problems += left_of(process.pid) + workload.problems(folder, status == 0, rows)
+            problems += left_of(folder) + workload.problems(folder, status == 0, rows)
             rows = journal_rows(folder / "journal.jsonl")
         return problems + next_run(workload, folder)
 
@@ -76,7 +76,7 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
     time limit that was given."""
     with scratch() as folder:
         process = start(SCALING.command(folder), folder, SCALING.environment)
-        ranks = ranks_of(process, RANKS)
+        ranks = ranks_of(process, folder, RANKS)
         time.sleep(draw.uniform(0, 1.5))
         # one that is stopped first has not ended when it is killed
         is_lost = len(ranks) == RANKS and stop(lost := draw.choice(ranks))
@@ -86,7 +86,7 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
         # a lost rank is no success
         problems = [] if status == int(is_lost) else [f"status {status}"]
         problems += [f"{len(ranks)} of {RANKS} ranks were seen"] * (len(ranks) != RANKS)
-        problems += left_of(process.pid) + SCALING.problems(folder, False, {})
+        problems += left_of(folder) + SCALING.problems(folder, False)
         if not is_lost:
             return [*problems, Untried("not counted where the rank had ended before")]
         return problems + next_run(SCALING, folder)
@@ -122,7 +122,7 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
         problems = [] if status in allowed else [f"status {status}: ...{said[-300:]!r}"]
         # Python's own start has no handler yet
         problems += uncaught(said) if not is_twice and status != -sent else []
-        problems += left_of(process.pid) + workload.problems(folder, status == 0, {})
+        problems += left_of(folder) + workload.problems(folder, status == 0)
         problems += next_run(workload, folder)
         return [f"{sent.name}{' twice' * is_twice}: {problem}" for problem in problems]
 
@@ -151,7 +151,7 @@ def served(how: str, draw: random.Random) -> list[str]:
         allowed = {1, 2} if bad == "new" else {0, 1, 2}
         problems = [] if status in allowed else [f"status {status}"]
         problems += ["the case is not named"] * (case not in said)
-        problems += uncaught(said) + files_problems(folder / "out", False, {})
+        problems += uncaught(said) + json_problems(folder / "out")
         return [f"{how} at {at} of {bad}: {problem}" for problem in problems]
 
 
@@ -171,7 +171,7 @@ def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
     said = said_in(folder)
     is_clear = 0 in statuses and set(statuses) <= {0, REFUSED}
     problems = [] if is_clear else [f"statuses {statuses}: ...{said[-300:]!r}"]
-    return problems + uncaught(said) + [text for p in processes for text in left_of(p.pid)]
+    return problems + uncaught(said) + left_of(folder)
 
 
 def both(workload: Workload, draw: random.Random) -> list[str]:
@@ -182,7 +182,7 @@ def both(workload: Workload, draw: random.Random) -> list[str]:
         first = start(command, folder, more)
         time.sleep(apart)
         problems = ended([first, start(command, folder, more)], folder)
-        problems += workload.problems(folder, True, {})
+        problems += workload.problems(folder, True)
         return [f"{apart:.2f} s apart: {problem}" for problem in problems]
 
 
@@ -208,7 +208,7 @@ def bench_scripts(draw: random.Random) -> list[str]:
         problems += [f"{len(kept)} folders of results"] * (len(kept) != 2)
         for path in kept:
             (path / "results.json").rename(path / "out.json")
-            problems += SUITE.problems(path, True, {})
+            problems += SUITE.problems(path, True)
         return problems
 
 
@@ -222,7 +222,6 @@ def set_ups(draw: random.Random) -> list[str]:
             time.sleep(draw.uniform(0, 0.3))
             first.kill()
             first.wait()
-            left_of(first.pid)
             return ended([second], folder)
         problems = ended([first, second], folder)
         order = [line.split()[1] for line in (folder / "order").read_text().splitlines()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import os
 import random
 import re
@@ -14,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from built_programs import read_json
 from campaign.runs import (
     PREFIX,
     TIME_LIMIT_S,
@@ -36,7 +36,7 @@ from campaign.workloads import (
     TRAINING,
     WORKLOADS,
     Workload,
-    json_problem,
+    json_problems,
 )
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
@@ -120,7 +120,7 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
                 problems.append(f"no reason with its file: {reasons} in ...{end_of(said)!r}")
             if kind == SHORT:
                 problems.append(f"a short write is no error, and the status {status}")
-        problems += workload.problems(folder, status == 0, {})
+        problems += workload.problems(folder, status == 0)
         problems += next_run(workload, folder) if status else []
         return [f"call {number}, {call} of {name}, {kind}: {problem}" for problem in problems]
 
@@ -141,7 +141,7 @@ def closed(workload: Workload, draw: random.Random) -> list[str]:
             said = process.stderr.read().decode(errors="replace")
             status = process.wait(TIME_LIMIT_S)
         problems = [] if status in {0, REFUSED, INTERRUPTED} else [f"{status}: {said[-200:]!r}"]
-        problems += uncaught(said) + workload.problems(folder, False, {})
+        problems += uncaught(said) + workload.problems(folder, False)
         return problems + next_run(workload, folder)
 
 
@@ -186,8 +186,8 @@ def one_request(draw: random.Random) -> list[str]:
             return [OfLibrary(f"{asked} crashes where a request of its own fails")]
         problems = outcome(status, said) if asked == OF_TENSORS else uncaught(said)
         out = work / "out.json"
-        if out.exists() and not json_problem(out):
-            entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+        if out.exists() and not json_problems(work):
+            entries = read_json(out)["benchmarks"]
             cases = {e["run_name"] for e in entries if "error_message" in e}
             problems += [f"{len(cases)} cases failed of one request"] * (len(cases) > 1)
         elif status != REFUSED:
@@ -249,7 +249,7 @@ def without_network(workload: Workload) -> list[str]:
         command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]
         status, said = finish(command, folder, workload.environment)
         problems = [f"{workload.name}: {status}: {end_of(said)}"] * bool(status)
-        return problems + workload.problems(folder, status == 0, {})
+        return problems + workload.problems(folder, status == 0)
 
 
 def supply(scope: Scope) -> Iterator[Tally]:

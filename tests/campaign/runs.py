@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import random
 import re
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from campaign.workloads import Workload, journal_rows
 from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
@@ -165,119 +164,81 @@ def finish(
 
 # in the environment of a started process and of all that these start, whatever their session
 MARK = "TINY_LLAMA_CAMPAIGN_RUN"
-# by the number of the started process
-_marks: dict[int, str] = {}
-_counter = itertools.count()
 
 
-def start(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """In a session of its own, whose processes can be looked for, as can those that leave it; what
-    it says is in `said`."""
-    mark = f"{os.getpid()}.{next(_counter)}"
+def start(
+    command: Sequence[str | Path],
+    folder: Path,
+    environment: dict[str, str],
+    **pipes: Any,  # noqa: ANN401
+) -> subprocess.Popen:
+    """In a session of its own, with a mark by which all that it starts can be looked for; what it
+    says is in `said`, unless `pipes`, which are Popen's, say otherwise."""
     with (folder / "said").open("ab") as said:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment | {MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    _marks[process.pid] = mark
-    return process
+        usual = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
+        marked = environment | {MARK: str(folder)}
+        how = {"cwd": folder, "env": marked, "start_new_session": True}
+        return subprocess.Popen(command, **(how | usual | pipes))
 
 
 def said_in(folder: Path) -> str:
     return (folder / "said").read_text(encoding="utf-8", errors="replace")
 
 
-class Seen(NamedTuple):
-    """A process as the kernel tells of it. `state`: a letter, Z of one that has ended."""
-
-    number: int
-    state: str
-    parent: int
-    session: int
-
-
-def seen(number: int) -> Seen | None:
-    """None where it is gone."""
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
-        # after its name, which may hold anything
-        state, parent, _, session, *_ = text.rpartition(")")[2].split()
-        return Seen(number, state, int(parent), int(session))
-    return None
-
-
-def all_seen() -> list[Seen]:
-    """Every process, zombies apart."""
-    found = [seen(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
-    return [one for one in found if one and one.state != "Z"]
-
-
 def told_of(number: int, name: str) -> list[str]:
-    """Zero-terminated texts of one of its files in /proc; none where it is gone."""
+    """Zero-terminated texts of one of a process's files in /proc; of one that is gone, or has
+    ended, an empty one."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{number}/{name}").read_bytes().decode(errors="replace").split("\0")
-    return []
+    return [""]
 
 
-def processes_of(started: int) -> list[int]:
-    """All that are left of a session and, where start() began it, of what was started in it."""
-    mark = f"{MARK}={_marks[started]}" if started in _marks else None
-    return [
-        one.number
-        for one in all_seen()
-        if one.session == started or (mark and mark in told_of(one.number, "environ"))
-    ]
+def processes_of(folder: Path) -> list[int]:
+    """All that were started in the folder, and by these, as far as they have not ended."""
+    numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [number for number in numbers if f"{MARK}={folder}" in told_of(number, "environ")]
 
 
-def _left_after(started: int, seconds: float) -> list[int]:
+def _left_after(folder: Path, seconds: float) -> list[int]:
     deadline = time.monotonic() + seconds
-    while (left := processes_of(started)) and time.monotonic() < deadline:
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 
 
-def left_of(started: int) -> list[str]:
+def left_of(folder: Path) -> list[str]:
     """What does not hold where processes are still there after GRACE_S; they are killed then, and
     gone before the next try."""
-    left = _left_after(started, GRACE_S)
+    left = _left_after(folder, GRACE_S)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
-    _left_after(started, KILLED_S)
+    _left_after(folder, KILLED_S)
     return [f"{len(left)} processes are left after {GRACE_S} s"] * bool(left)
 
 
-def is_rank(number: int) -> bool:
-    """Not before its program runs in it: a stop before that would stop its launcher too."""
-    command = told_of(number, "cmdline")
-    return bool(command) and Path(command[0]).name == RANK_PROGRAM.name
-
-
-def ranks_of(process: subprocess.Popen[bytes], number: int) -> list[int]:
-    """Ranks that this launcher starts, each in a session of its own, once there are so many; fewer
-    where it ends before."""
+def ranks_of(launcher: subprocess.Popen, folder: Path, number: int) -> list[int]:
+    """Ranks that it starts, once there are so many; fewer where it ends before."""
     ranks: list[int] = []
-    while len(ranks) < number and process.poll() is None:
-        children = [one.number for one in all_seen() if one.parent == process.pid]
-        ranks = [child for child in children if is_rank(child)]
+    while len(ranks) < number and launcher.poll() is None:
+        # not before its program runs in it: a stop before that would stop its launcher too
+        programs = {one: Path(told_of(one, "cmdline")[0]).name for one in processes_of(folder)}
+        ranks = [one for one, name in programs.items() if name == RANK_PROGRAM.name]
         time.sleep(0.005)
     return ranks
 
 
 def stop(number: int) -> bool:
     """Whether it could be stopped: it had not ended, and does nothing from now on."""
-    with contextlib.suppress(ProcessLookupError):
+    # it is gone
+    with contextlib.suppress(OSError):
         os.kill(number, signal.SIGSTOP)
-        while (now := seen(number)) and now.state not in "ZX":
-            # another state: the signal is on its way
-            if now.state == "T":
-                return True
-            time.sleep(0.001)
+        state = ""
+        # Z, X: it has ended; another one than T: the signal is on its way
+        while state not in {"Z", "X", "T"}:
+            # after its name, which may hold anything
+            state = Path(f"/proc/{number}/stat").read_bytes().rpartition(b") ")[2][:1].decode()
+        return state == "T"
     return False
 
 
@@ -301,7 +262,7 @@ def usual_seconds(workload: Workload) -> float:
     with scratch() as folder:
         begun = time.monotonic()
         status, said = finish(workload.command(folder), folder, workload.environment)
-        problems = workload.problems(folder, status == 0, {})
+        problems = workload.problems(folder, status == 0)
         if status or problems:
             end = said[-2000:]
             raise RuntimeError(f"undisturbed, {workload.name}: {status}, {problems}, {end}")

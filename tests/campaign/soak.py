@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from built_programs import ON_CPU, SMALL_OPTIONS
-from campaign.runs import TIME_LIMIT_S, Scope, Tally, left_of, scratch
+from campaign.runs import TIME_LIMIT_S, Scope, Tally, left_of, scratch, start
 from campaign.workloads import (
     AXES,
     BUILD,
     INTERRUPTED,
     PROJECT,
     environment,
-    files_problems,
+    json_problems,
     tool,
 )
 from tinyllama_tools.commands.ranks import free_port
@@ -102,23 +102,15 @@ def running(commands: Sequence[list[str]], folder: Path) -> Iterator[list[subpro
         for rank, command in enumerate(commands):
             world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(commands))}
             world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment(**(world if len(commands) > 1 else {})),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL if rank else subprocess.PIPE,
-                stderr=subprocess.DEVNULL if rank else subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            started.append(process)
+            more = environment(**(world if len(commands) > 1 else {}))
+            told = {} if rank else {"stdout": subprocess.PIPE}
+            started.append(start(command, folder, more, stdin=subprocess.PIPE, text=True, **told))
         yield started
     finally:
         for process in started:
             process.kill()
             process.wait()
-            left_of(process.pid)
+        left_of(folder)
 
 
 def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float | None) -> Watch:
@@ -143,7 +135,7 @@ def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float
         statuses = {process.wait(TIME_LIMIT_S) for process in processes}
     wanted = {INTERRUPTED} if minutes else {0}
     watch.problems += [f"statuses {statuses}: ...{last}"] * (statuses != wanted)
-    watch.problems += files_problems(folder, True, {})
+    watch.problems += json_problems(folder)
     watch.problems += ["no summary"] * (not list(folder.rglob("performance_summary.json")))
     return watch
 

@@ -32,13 +32,15 @@ Rows = dict[str, list[dict[str, Any]]]
 environment = functools.partial(built_programs.environment, PYTHONPATH=str(PROJECT / "scripts"))
 
 
-def json_problem(path: Path) -> str:
-    """Why a file is no whole JSON; empty where it is."""
-    try:
-        read_json(path)
-    except ValueError as error:
-        return f"{path.name} is not whole: {error}"
-    return ""
+def json_problems(folder: Path) -> list[str]:
+    """Which of its JSON files are not whole, and why."""
+    problems = []
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            read_json(path)
+        except ValueError as error:
+            problems.append(f"{path.name} is not whole: {error}")
+    return problems
 
 
 def journal_rows(path: Path) -> Rows:
@@ -59,29 +61,22 @@ def journal_rows(path: Path) -> Rows:
 class Workload:
     """A run of some seconds in a folder of its own, and what a user runs after it broke off.
 
-    `problems`: what does not hold of the folder's files; told whether the last run ended well, and
-    what journal_rows() gave before it.
+    `wanted`: the file that it has left where it ended well. `check`: what else does not hold of its
+    files, all JSON being whole; told what problems() is.
     """
 
     name: str
+    wanted: str
     command: Callable[[Path], list[str]]
-    problems: Callable[[Path, bool, Rows], list[str]]
+    check: Callable[[Path, bool, Rows], list[str]] = lambda *_: []
     environment: dict[str, str] = field(default_factory=environment)
 
-
-def files_problems(folder: Path, _: bool, __: Rows) -> list[str]:
-    """Every JSON file is whole."""
-    return [problem for path in sorted(folder.rglob("*.json")) if (problem := json_problem(path))]
-
-
-def _wanted(name: str) -> Callable[[Path, bool, Rows], list[str]]:
-    """As files_problems, and a file that a run which ended well has left."""
-
-    def problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
-        is_lacking = is_finished and not list(folder.rglob(name))
-        return files_problems(folder, is_finished, before) + [f"{name} is missing"] * is_lacking
-
-    return problems
+    def problems(self, folder: Path, is_finished: bool, before: Rows | None = None) -> list[str]:
+        """What does not hold of the folder's files after a run that ended well, or may not have;
+        `before`: what journal_rows() gave before it."""
+        is_lacking = is_finished and not any(folder.rglob(self.wanted))
+        found = json_problems(folder) + [f"{self.wanted} is missing"] * is_lacking
+        return found or self.check(folder, is_finished, before or {})
 
 
 # The suite: rows are journaled as they are measured.
@@ -100,10 +95,6 @@ def bench_command(folder: Path) -> list[str]:
 
 def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
     """No row lost, none measured twice, and in the result what the journal had."""
-    out = folder / "out.json"
-    problem = json_problem(out) if out.exists() else "out.json is missing" * is_finished
-    if problem:
-        return [problem]
     try:
         rows = journal_rows(folder / "journal.jsonl")
     except ValueError as error:
@@ -111,7 +102,7 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
     problems = [f"{name} was lost from the journal" for name in before if name not in rows]
     if is_finished:
         found: Rows = {}
-        for entry in json.loads(out.read_text(encoding="utf-8"))["benchmarks"]:
+        for entry in read_json(folder / "out.json")["benchmarks"]:
             name = entry["run_name"].removesuffix("/manual_time")
             if not name.startswith("peak/"):
                 found.setdefault(name, []).append(entry)
@@ -137,16 +128,13 @@ def train_command(folder: Path) -> list[str]:
     return [program, *options, *profilers, f"--profile-dir={folder}/train"]
 
 
-def train_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
-    summary = folder / "train/performance_summary.json"
-    problems = files_problems(folder, is_finished, before)
-    if summary.exists() and not problems:
-        listed = json.loads(summary.read_text(encoding="utf-8"))["files"]
-        lacking = [name for name in listed if not (summary.parent / name).is_file()]
-        problems += [f"{name} is in the summary and not there" for name in lacking]
-    elif is_finished and not problems:
-        problems.append("performance_summary.json is missing")
-    return problems
+def train_problems(folder: Path, _: bool, __: Rows) -> list[str]:
+    return [
+        f"{name} is in the summary and not there"
+        for summary in folder.glob("train/performance_summary.json")
+        for name in read_json(summary)["files"]
+        if not (summary.parent / name).is_file()
+    ]
 
 
 # The tools, as their scripts start them once everything is set up.
@@ -183,12 +171,9 @@ def report_command(folder: Path) -> list[str]:
     return tool("report", RESULT, "-o", folder / "page.html")
 
 
-def report_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
-    page = folder / "page.html"
-    if not page.exists():
-        return ["page.html is missing"] * is_finished
-    is_whole = page.read_text(encoding="utf-8").rstrip().endswith("</html>")
-    return [] if is_whole else ["page.html is not whole"]
+def report_problems(folder: Path, _: bool, __: Rows) -> list[str]:
+    pages = [path.read_text(encoding="utf-8").rstrip() for path in folder.glob("page.html")]
+    return ["page.html is not whole" for page in pages if not page.endswith("</html>")]
 
 
 def history_command(folder: Path) -> list[str]:
@@ -198,22 +183,20 @@ def history_command(folder: Path) -> list[str]:
 
 
 def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
-    store = folder / "history.jsonl"
     # a line that was cut short is not read, and the next writer takes its place
-    if not store.exists() or not store.read_bytes():
-        return ["history.jsonl is missing"] * is_finished
+    stores = [path for path in folder.glob("history.jsonl") if path.read_bytes()]
     try:
-        series = read_series(store)
+        has_result = any(map(read_series, stores))
     except BadInputError as error:
         return [str(error)]
-    return [] if series or not is_finished else ["history.jsonl has no result"]
+    return ["history.jsonl has no result"] * (is_finished and not has_result)
 
 
-SUITE = Workload("benchmark", bench_command, bench_problems)
-TRAINING = Workload("training", train_command, train_problems)
-STUDY = Workload("study", study_command, _wanted("performance_summary.json"))
-COMPARE = Workload("compare run", compare_command, _wanted("comparison.json"))
-SCALING = Workload("scaling", scaling_command, _wanted("scaling.json"))
-REPORT = Workload("report", report_command, report_problems)
-HISTORY = Workload("history add", history_command, history_problems)
+SUITE = Workload("benchmark", "out.json", bench_command, bench_problems)
+TRAINING = Workload("training", "performance_summary.json", train_command, train_problems)
+STUDY = Workload("study", "performance_summary.json", study_command)
+COMPARE = Workload("compare run", "comparison.json", compare_command)
+SCALING = Workload("scaling", "scaling.json", scaling_command)
+REPORT = Workload("report", "page.html", report_command, report_problems)
+HISTORY = Workload("history add", "history.jsonl", history_command, history_problems)
 WORKLOADS = (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)
