@@ -26,7 +26,7 @@ require_oracle_packages()
 
 from tinyllama_tools.proofs import prove  # noqa: E402
 from tinyllama_tools.proofs.oracle import Proof  # noqa: E402
-from tinyllama_tools.proofs.prove import FAULTS, Fault, failed_tests  # noqa: E402
+from tinyllama_tools.proofs.prove import FAULTS, Fault  # noqa: E402
 
 CLAIM = {"section": "FLOPs", "check": "model_flops", "against": "a counter", "tolerance": 0}
 CLAIM |= {"largest_error": "inf", "worst": "embedding at grid_00", "comparisons": 12}
@@ -91,7 +91,7 @@ def test_report_and_end_of_a_program_count(
 ) -> None:
     (tmp_path / "r.xml").write_text(ONE_PASSED)  # of an earlier run
     program = Program("made_up", (sys.executable, "-c", HEADER + code), tmp_path, option)
-    outcome = run_program(program, tmp_path / "r.xml", 5 if "sleep" in code else 60)
+    outcome = run_program(program, tmp_path / "r.xml", 2 if "sleep" in code else 60)
     assert outcome.counts == counts
     assert ("last words" in outcome.output) == ("sleep" in code)
 
@@ -218,24 +218,22 @@ def test_page_and_status_say_what_held_and_what_did_not(
         assert f"error: {words}" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def faulty_programs(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("faulty")
-    prove.build_faulty_programs(bench_program.parents[1], folder)
-    return folder
+# what is compiled in seconds; the others take minutes
+FEW = [fault for fault in FAULTS if fault.source == "model/attention.cpp"]
+REST = [fault for fault in FAULTS if fault not in FEW]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_is_found(fault: Fault, faulty_programs: Path) -> None:
-    assert failed_tests(fault.program, faulty_programs, fault)
-
-
-def test_without_a_fault_nothing_fails(faulty_programs: Path) -> None:
-    for program in {fault.program for fault in FAULTS}:
-        assert failed_tests(program, faulty_programs) == []
+@pytest.mark.parametrize("faults", [FEW, pytest.param(REST, marks=pytest.mark.long)])
+def test_faults_are_found_by_tests_that_pass_without(
+    bench_program: Path, tmp_path: Path, faults: list[Fault]
+) -> None:
+    found = prove.find_faults(bench_program.parents[1], tmp_path, faults)
+    assert [fault.name for fault in faults if not found[fault]] == []
 
 
 def test_stale_replacement_a_crash_and_no_test_find_nothing(tmp_path: Path) -> None:
+    for source in {fault.source for fault in FAULTS}:
+        assert "(planted == " in prove.faulty_source(source)
     stale = Fault("stale", "model/rotary.cpp", "golden_test", "x", {"no such text": ""})
     with pytest.raises(RuntimeError, match="no longer has 'no such text'"):
         prove.faulty_source("model/rotary.cpp", [stale])
@@ -246,4 +244,4 @@ def test_stale_replacement_a_crash_and_no_test_find_nothing(tmp_path: Path) -> N
         (tmp_path / "golden_test").write_text(f"#!/bin/sh\n{code}\n")
         (tmp_path / "golden_test").chmod(0o755)
         with pytest.raises(RuntimeError, match=message):
-            failed_tests("golden_test", tmp_path, FAULTS[0])
+            prove.failed_tests(FAULTS[0], tmp_path)

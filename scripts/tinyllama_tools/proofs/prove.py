@@ -65,7 +65,6 @@ def read_faults(text: str) -> list[Fault]:
 
 FAULTS = read_faults((Path(__file__).parent / "faults.txt").read_text())
 FAULT_TIMEOUT_S = 600
-SLOW = "-*TrainingParity*:*Fuzz*"
 WEIGHTS_SECTION = "Weights in and out"
 # which fault is there, counted from 1; 0: none
 CHOICE = "TINY_LLAMA_FAULT"
@@ -94,7 +93,7 @@ def run_shell(command: str, folder: Path) -> str:
     return result.stdout
 
 
-def build_faulty_programs(build_folder: Path, scratch: Path) -> None:
+def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fault]) -> None:
     """Every program that has to find a fault, in `scratch`. RuntimeError where one cannot be."""
     commands = {
         entry["file"]: entry["command"]
@@ -102,7 +101,7 @@ def build_faulty_programs(build_folder: Path, scratch: Path) -> None:
         # programs under sanitizers compile some sources again; what is replaced is the library's
         if "/CMakeFiles/tiny_llama_" in entry["command"]
     }
-    for source in {fault.source for fault in FAULTS}:
+    for source in {fault.source for fault in faults}:
         file = str(PROJECT / source)
         if file not in commands:
             raise RuntimeError(f"{build_folder} is not of this checkout: it has no {source}")
@@ -110,8 +109,8 @@ def build_faulty_programs(build_folder: Path, scratch: Path) -> None:
         faulty.write_text(faulty_source(source))
         before, _, _ = commands[file].rpartition(" -o ")
         run_shell(f"{before} -w -o '{faulty.with_suffix('.o')}' -c '{faulty}'", build_folder)
-    for program in {fault.program for fault in FAULTS}:
-        sources = {fault.source for fault in FAULTS if fault.program == program}
+    for program in {fault.program for fault in faults}:
+        sources = {fault.source for fault in faults if fault.program == program}
         # before all libraries, so that they are the ones taken
         objects = " ".join(f"'{scratch / Path(source).stem}.o'" for source in sources)
         listed = run_shell(f"ninja -t commands {program}", build_folder)
@@ -120,24 +119,35 @@ def build_faulty_programs(build_folder: Path, scratch: Path) -> None:
         run_shell(f"{before} {objects} -o '{scratch / program}' {libraries}", build_folder)
 
 
-def failed_tests(program: str, scratch: Path, fault: Fault | None = None) -> list[str]:
-    """Which of the tests that have to find the fault did; without one, of all that have to find
-    any but slow ones. RuntimeError where the program did not come to its tests' end, or has no such
-    test: that finds nothing."""
-    if fault:
-        tests, number = f"*{fault.found_by}*", FAULTS.index(fault) + 1
-    else:
-        found_by = {f"*{any_of.found_by}*" for any_of in FAULTS if any_of.program == program}
-        tests, number = f"{':'.join(found_by)}:{SLOW}", 0
+def failed_tests(fault: Fault, scratch: Path, *, is_there: bool = True) -> list[str]:
+    """Which of the tests that have to find the fault fail with it, or without it. RuntimeError
+    where the program did not come to its tests' end, or has no such test: that finds nothing."""
+    program, number = fault.program, FAULTS.index(fault) + 1 if is_there else 0
+    command = (str(scratch / program), f"--gtest_filter=*{fault.found_by}*")
     environment = {"OMP_NUM_THREADS": "1", CHOICE: str(number)}
-    command = (str(scratch / program), f"--gtest_filter={tests}")
     run = Program(program, command, scratch, environment=environment)
     counts = run_program(run, scratch / "report.xml", FAULT_TIMEOUT_S).counts
     if unfinished := [text for text in counts.failures if " " in text]:
-        raise RuntimeError(f"{fault.name if fault else 'no fault'}: {program} {unfinished[0]}")
+        raise RuntimeError(f"{fault.name}: {program} {unfinished[0]}")
     if not counts.passed + len(counts.failures):
-        raise RuntimeError(f"{program} has no test {tests}")
+        raise RuntimeError(f"{program} has no test *{fault.found_by}*")
     return counts.failures
+
+
+def find_faults(
+    build_folder: Path, scratch: Path, faults: Sequence[Fault] = FAULTS
+) -> dict[Fault, list[str]]:
+    """The tests that found each. RuntimeError where one of them fails without a fault."""
+    build_faulty_programs(build_folder, scratch, faults)
+    # one of each, though several have the same tests
+    for fault in {(fault.program, fault.found_by): fault for fault in faults}.values():
+        if failed := failed_tests(fault, scratch, is_there=False):
+            raise RuntimeError(f"without a fault {fault.program} fails: {', '.join(failed)}")
+    found = {}
+    for fault in faults:
+        found[fault] = failed_tests(fault, scratch)
+        say(f"fault: {fault.name}: {'found' if found[fault] else 'NOT FOUND'}")
+    return found
 
 
 SECTIONS = (
@@ -194,19 +204,6 @@ def prove_oracle(build_folder: Path) -> list[Proof]:
     for proof in proofs:
         say(f"{proof.check}: largest error {proof.largest_error:.2g}")
     return proofs
-
-
-def find_faults(build_folder: Path, scratch: Path) -> dict[Fault, list[str]]:
-    """The tests that found each deliberate fault."""
-    build_faulty_programs(build_folder, scratch)
-    for program in {fault.program for fault in FAULTS}:
-        if failed := failed_tests(program, scratch):
-            raise RuntimeError(f"without a fault {program} fails: {', '.join(failed)}")
-    found = {}
-    for fault in FAULTS:
-        found[fault] = failed_tests(fault.program, scratch, fault)
-        say(f"fault: {fault.name}: {'found' if found[fault] else 'NOT FOUND'}")
-    return found
 
 
 def environment(build_folder: Path) -> dict[str, str]:
