@@ -39,12 +39,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
 )
 
 
-def _without_empty(page: Section) -> Section:
-    page.tables = [table for table in page.tables if table.records]
-    page.figures = [figure for figure in page.figures if figure.points]
-    return page
-
-
 def _filled(inputs: ReportInputs) -> Iterator[Section]:
     """Every section; a fault of ours in one must not cost the reader the others."""
     for identity, name, fill in SECTIONS:
@@ -57,8 +51,8 @@ def _filled(inputs: ReportInputs) -> Iterator[Section]:
             is_known = isinstance(error, BadInputError)
             why = str(error) if is_known else f"not foreseen: {type(error).__name__}: {error}"
             page = Section(identity, name, missing=why)
-            page.omissions.append(Omission("section", name, why, is_error=True))
-        yield _without_empty(page)
+            page.leave_out("section", name, why, is_error=True)
+        yield page
 
 
 def build_document(inputs: ReportInputs, title: str = "") -> Document:
@@ -67,12 +61,10 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     omissions = [*inputs.omissions, *(of for page in sections for of in page.omissions)]
     last = Section("left_out", "Left out")
     measured.left_out(last, omissions)
-    of = inputs.main.title if inputs.main else next((s.path.name for s in inputs.sources), "")
+    of = inputs.main.title or next((source.path.name for source in inputs.sources), "")
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     title = title or f"Tiny LLaMA on {of}"
-    return Document(
-        title, now, list(measured.facts(inputs)), [*sections, _without_empty(last)], omissions
-    )
+    return Document(title, now, list(measured.facts(inputs)), [*sections, last], omissions)
 
 
 FORMATS = ("html", "md", "png", "fom")
@@ -161,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
             reason = str(error).removeprefix(f"{path}: ")
             unknown.append(Omission("file", str(path), reason, is_error=True))
     inputs = read_inputs(sources, unknown)
-    if not (inputs.main or inputs.study or inputs.scalings):
+    if not (inputs.main.paths or inputs.study or inputs.scalings):
         _say_omissions(inputs.omissions)
         where = ", ".join(map(str, named)) or str(folder)
         raise BadInputError(

@@ -161,7 +161,8 @@ class Figure:
 @dataclass
 class Section:
     """`missing`: why there is nothing to show and which command makes it; empty where there is.
-    `omissions` stand in a section of their own."""
+    `omissions` stand in a section of their own. Tables without rows and figures without points are
+    not kept."""
 
     id: str
     title: str
@@ -170,6 +171,21 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     omissions: list[Omission] = field(default_factory=list)
+
+    def table(self, identity: str, rows: Iterable[Any], **values: str) -> Table:
+        """Adds one as table_of() makes it."""
+        made = table_of(identity, rows, **values)
+        self.tables += [made] if made.records else []
+        return made
+
+    def figure(self, *of: Any, **more: Any) -> None:  # noqa: ANN401
+        """Adds the Figure of these."""
+        made = Figure(*of, **more)
+        self.figures += [made] if made.points else []
+
+    def leave_out(self, kind: str, name: object, reason: str, *, is_error: bool = False) -> None:
+        """Adds an Omission."""
+        self.omissions.append(Omission(kind, str(name), reason, is_error))
 
 
 @dataclass(frozen=True)

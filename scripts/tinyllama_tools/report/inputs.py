@@ -123,16 +123,20 @@ def newest_sources(results: Path) -> list[Source]:
     return found
 
 
+# where no result could be used
+NOTHING = ResultSet("", (), {}, {})
+
+
 class GridStudy(NamedTuple):
     """A folder of scripts/study --grid. `description`: its study.json; `frontier`: None where there
-    is none; `results`: None where no round could be used; `check`: steps of a bigger size, which
-    are no part of `results` so that nothing is calibrated on them."""
+    is none; `check`: steps of a bigger size, which are no part of `results` so that nothing is
+    calibrated on them."""
 
     description: Mapping[str, Any]
-    results: ResultSet | None
+    results: ResultSet = NOTHING
     costs: Sequence[CaseCost] = ()
     frontier: Json | None = None
-    check: ResultSet | None = None
+    check: ResultSet = NOTHING
 
 
 @dataclass(frozen=True)
@@ -156,52 +160,49 @@ class ScalingRun:
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """`main`: the result of the suite, or of a grid study, that is analysed. `study`: the one
-    that it is of."""
+    """`main`: the result of the suite, or of a grid study, that is analysed; NOTHING where there
+    is none. `study`: the one that it is of."""
 
     sources: tuple[Source, ...] = ()
-    main: ResultSet | None = None
+    main: ResultSet = NOTHING
     study: GridStudy | None = None
     scalings: tuple[ScalingRun, ...] = ()
     omissions: tuple[Omission, ...] = ()
 
     def main_result(self) -> ResultSet:
         """The same for sections that show it; raises Missing where there is none."""
-        if self.main is None:
+        if self.main is NOTHING:
             raise Missing(f"no result of the suite was given; make one: {Kind.SUITE.command}")
         return self.main
 
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
         """Laws of every series, in the order of tables."""
-        cases = self.main.cases.values() if self.main is not None else ()
         every: dict[CaseName, list[MeasuredCase]] = {}
-        for case in sorted(cases, key=lambda case: name_rank(case.name)):
+        for case in sorted(self.main.cases.values(), key=lambda case: name_rank(case.name)):
             every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
         return [fitted(cases) for cases in every.values()]
 
     @cached_property
     def steps(self) -> list[StepTimes]:
         """One a size, dtype and variant of a known size, the one that is looked into first."""
-        every = headline_steps(self.main) if self.main is not None else ()
-        main = main_step(self.main) if self.main is not None else None
-        known = (step for step in every if step.name.size in sizes_by_name())
+        main = main_step(self.main)
+        known = (of for of in headline_steps(self.main) if of.name.size in sizes_by_name())
         ordered = sorted(known, key=lambda step: step is not main)
         return [step_times(self.main, step.name) for step in ordered]
 
     @property
     def check_cases(self) -> tuple[MeasuredCase, ...]:
         """Steps that were measured to check predictions by, whose rates do not know of them."""
-        check = self.study.check if self.study else None
-        return tuple(check.cases.values()) if check else ()
+        return tuple(self.study.check.cases.values()) if self.study else ()
 
     @cached_property
     def predictions(self) -> Predictions:
         """In the dtype and variant of the main step, which the rates come from: of steps at their
         problem size's own shape, and of the check."""
         results, costs = self.main, self.study.costs if self.study else ()
-        step = main_step(results) if results is not None else None
-        if results is None or step is None:
+        step = main_step(results)
+        if step is None:
             why = "no training step (full_step/train) was measured to calibrate on"
             return Predictions(refusal=why)
         if not costs:
@@ -244,11 +245,11 @@ def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found
     return None
 
 
-def _read_rounds(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet | None:
+def _read_rounds(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet:
     """All rounds as one set. Where one cannot be used, or is of another device, torch or commit
     than the first that can, it is left out by name and the others stay."""
     try:
-        return read_result_set(paths) if paths else None
+        return read_result_set(paths) if paths else NOTHING
     except BadInputError:
         pass
     kept: list[Path] = []
@@ -257,7 +258,7 @@ def _read_rounds(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet 
         beside = [*kept[:1], path]
         if _attempt(omissions, path, lambda _, beside=beside: read_result_set(beside)) is not None:
             kept.append(path)
-    return read_result_set(kept) if kept else None
+    return read_result_set(kept) if kept else NOTHING
 
 
 def _read_check(path: Path, results: ResultSet) -> ResultSet:
@@ -299,14 +300,13 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
         path = folder / name
         return _attempt(omissions, path, read) if path.exists() else None
 
-    check = None
-    if (measured := results) is not None:
-        found = beside(PRODUCTS, lambda path: add_products(measured, read_result_set([path])))
-        results = found or measured
-        check = beside(CHECK, lambda path: _read_check(path, measured))
-    costs = beside(COSTS, lambda path: tuple(read_costs(path)))
+    whole = check = None
+    if results is not NOTHING:
+        whole = beside(PRODUCTS, lambda path: add_products(results, read_result_set([path])))
+        check = beside(CHECK, lambda path: _read_check(path, results))
+    costs = beside(COSTS, read_costs)
     frontier = beside(FRONTIER, lambda path: _checked(path, "frontier", Kind.STUDY.command))
-    return GridStudy(description, results, costs or (), frontier, check)
+    return GridStudy(description, whole or results, costs or (), frontier, check or NOTHING)
 
 
 def _lacks(results: ResultSet) -> int:
@@ -330,16 +330,15 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         one = _attempt(omissions, source.path, readers[source.kind])
         if one is not None:
             found[source.kind].append(one)
-            results = one if source.kind is Kind.SUITE else getattr(one, "results", None)
-            sets += [results] if results is not None else []
-    main = min(sets, key=_lacks, default=None)
+            results = one if source.kind is Kind.SUITE else getattr(one, "results", NOTHING)
+            sets += [results] if results is not NOTHING else []
+    main = min(sets, key=_lacks, default=NOTHING)
     omissions += [
         Omission("result", shown_path(of.paths[0]), f"{main.title} is analysed; name it alone")
         for of in sets
-        if main is not None and of is not main
+        if of is not main
     ]
-    cases = main.left_out if main is not None else ()
-    omissions += [Omission("case", of.name, of.reason, of.is_failure) for of in cases]
+    omissions += [Omission("case", of.name, of.reason, of.is_failure) for of in main.left_out]
 
     study = next((of for of in found[Kind.STUDY] if of.results is main), None)
     return ReportInputs(tuple(sources), main, study, tuple(found[Kind.SCALING]), tuple(omissions))

@@ -195,13 +195,13 @@ COUNTERS = {
 def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
     """Name, value and unit: of the first result peaks and headline steps; held-out cells by size,
     over all series; predicted steps; and steps over several ranks. None: not known."""
-    measured = (inputs.main.context.get("peaks") or {}).get("measured") or {} if inputs.main else {}
+    measured = (inputs.main.context.get("peaks") or {}).get("measured") or {}
     for name in sorted(set(measured) - set(BANDWIDTHS)):
         yield f"peak/gemm/{name}/TFLOPS", scaled(measured[name].get(FLOPS), 1e-12), "TFLOP/s"
     for name in BANDWIDTHS:
         yield f"peak/{name}", scaled(measured.get(name, {}).get(BYTES), 1e-9), "GB/s"
     shares = {of.step: of.share_percent for of in inputs.steps}
-    for step in headline_steps(inputs.main) if inputs.main else ():
+    for step in headline_steps(inputs.main):
         yield f"{step.name}/time", step.median_seconds, "s"
         for counter, unit in COUNTERS.items():
             name = counter.removesuffix("_MiB")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
 from tinyllama_tools.report.document import (
     GREY,
-    Figure,
     Kind,
     Missing,
     Omission,
@@ -103,7 +102,7 @@ def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) ->
         yield Omission("latency and bandwidth", what, reason)
 
 
-def _speedup_figure(identity: str, analysis: Analysis) -> Figure:
+def _speedup_figure(page: Section, identity: str, analysis: Analysis) -> None:
     """How many times one rank's throughput, against as many times as there are ranks."""
     points = [(point.mode, point.ranks, point.speedup) for point in analysis.points]
     ranks, traces = sorted({ranks for _, ranks, speedup in points if speedup}), []
@@ -118,10 +117,10 @@ def _speedup_figure(identity: str, analysis: Analysis) -> Figure:
     x = axis("ranks", log=True, ticks=ranks)
     y = axis("speed-up over one rank alone", log=True)
     note = "Medians over rounds with their intervals; within a round, ways of a step take turns."
-    return Figure(identity, "Speed-up against ideal", traces, x, y, note)
+    page.figure(identity, "Speed-up against ideal", traces, x, y, note)
 
 
-def _loss_figure(identity: str, analysis: Analysis) -> Figure:
+def _loss_figure(page: Section, identity: str, analysis: Analysis) -> None:
     """Efficiency and losses as parts of a step, which make up 100 %."""
     shares: dict[str, dict[str, float]] = {}
     for row in analysis.losses:
@@ -129,7 +128,7 @@ def _loss_figure(identity: str, analysis: Analysis) -> Figure:
     x, y = axis("ranks", type="category"), axis("share of the step [%]")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
     title = "Where the rest of an ideal step went"
-    return Figure(identity, title, bars(shares), x, y, note, barmode="relative")
+    page.figure(identity, title, bars(shares), x, y, note, barmode="relative")
 
 
 METHOD = (
@@ -146,8 +145,8 @@ def build(page: Section, inputs: ReportInputs) -> None:
     for number, run in enumerate(inputs.scalings):
         mark = f"_{number + 1}" if number else ""
         page.text += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
-        page.figures.append(_speedup_figure(f"speedup{mark}", run.analysis))
-        page.figures.append(_loss_figure(f"scaling_loss{mark}", run.analysis))
+        _speedup_figure(page, f"speedup{mark}", run.analysis)
+        _loss_figure(page, f"scaling_loss{mark}", run.analysis)
         for table in tables_of(run.analysis, run.projection):
             # scaling.md has the hundreds of rows of the last
             if table.id != "projections":
@@ -155,4 +154,4 @@ def build(page: Section, inputs: ReportInputs) -> None:
         page.omissions += omissions_of(run.analysis, run.failures, run.title)
         if run.projection is None:
             why = "no projection in scaling.json: scripts/scaling --from FOLDER makes it"
-            page.omissions.append(Omission("projection", run.title, why))
+            page.leave_out("projection", run.title, why)

@@ -25,7 +25,6 @@ from tinyllama_tools.report.document import (
     KILO,
     MIB,
     Cell,
-    Figure,
     Kind,
     Missing,
     Section,
@@ -33,7 +32,6 @@ from tinyllama_tools.report.document import (
     bars,
     shape_text,
     step_text,
-    table_of,
     trace,
 )
 from tinyllama_tools.stats.laws import RANGES
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
 CURVE_POINTS = 13
 
 
-def law_figure(fit: SeriesFit) -> Figure:
+def _law_figure(page: Section, fit: SeriesFit) -> None:
     """The series over the sequence, a curve a batch; without a law the points alone."""
     of, traces = fit.name, []
     for number, batch in enumerate(sorted({point.batch for point in fit.points})):
@@ -78,10 +76,10 @@ def law_figure(fit: SeriesFit) -> Figure:
     x = axis("sequence [tokens]", log=True, ticks=[point.seq for point in fit.points])
     identity = re.sub(r"\W", "_", f"time_{fit.series}".replace("+", "_plus_"))
     title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
-    return Figure(identity, title, traces, x, axis("time [ms]", log=True), note)
+    page.figure(identity, title, traces, x, axis("time [ms]", log=True), note)
 
 
-def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
+def _shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
     """One a component and size: the passes that a step consists of, `optimized`, f32."""
     return best_of_each(
         (f for f in fits if f.name.pass_name in WHOLE_PASSES and len(f.points) > 1),
@@ -132,13 +130,12 @@ def scaling(page: Section, inputs: ReportInputs) -> None:
         "laws describe the grid that they were fitted to; other model sizes are under Predictions.",
         f"{with_law} of {len(fits)} series of cases support a law.",
     ]
-    page.figures += [law_figure(fit) for fit in shown_fits(fits)]
+    for fit in _shown_fits(fits):
+        _law_figure(page, fit)
     by_size = [_held_out_row(*of) for of in held_out_by_size(fits).items()]
+    page.table("held_out_time", by_size, ranges=RANGES)
     laws = [_law_row(fit, fit.law) for fit in fits if fit.law is not None]
-    page.tables += [
-        table_of("held_out_time", by_size, ranges=RANGES),
-        table_of("time_laws", laws, ranges=RANGES),
-    ]
+    page.table("time_laws", laws, ranges=RANGES)
 
 
 # amp_* keeps parameters and moments in float32
@@ -174,9 +171,7 @@ def memory(page: Section, inputs: ReportInputs) -> None:
         title = f"Peak of a step by part, batch x sequence: {what}"
         x, y = axis("batch x sequence", type="category"), axis("memory [MiB]")
         identity = f"memory_parts_{of.name.size}"
-        page.figures.append(
-            Figure(identity, title, bars(stacks), x, y, PARTS_NOTE, barmode="stack")
-        )
+        page.figure(identity, title, bars(stacks), x, y, PARTS_NOTE, barmode="stack")
     keys = ("peak_memory_MiB", "predicted_memory_MiB")
     pairs = [(case.name, *map(case.counters.get, keys)) for case in main.cases.values()]
     pairs = [pair for pair in pairs if pair[1] and pair[2]]
@@ -195,7 +190,7 @@ def memory(page: Section, inputs: ReportInputs) -> None:
         }
         for name, percents in found.items()
     ]
-    page.tables.append(table_of("memory_agreement", rows))
+    page.table("memory_agreement", rows)
 
 
 def _frontier(page: Section, file: Json, of: Axis) -> None:
@@ -210,27 +205,21 @@ def _frontier(page: Section, file: Json, of: Axis) -> None:
     ]
     limit, overhead = f"{file['limit_bytes'] / GIB:.4g} GiB", file["overhead"]["source"]
     about = {"limit": limit, "limit_source": file["limit_source"], "overhead": overhead}
-    table = table_of(f"frontier_{of.given}", points, **about, made=", ".join(made))
-    page.tables.append(table)
+    table = page.table(f"frontier_{of.given}", points, **about, made=", ".join(made))
     rows = table.records
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         lines: dict[str, list[Mapping[str, Cell]]] = {}
         for row in rows:
             if row["dtype"] == dtype and row[of.title]:
                 lines.setdefault(f"{row['size']}, {row['variant']}", []).append(row)
-        traces = [
-            trace(
-                name,
-                [row[given] for row in points],
-                [row[of.title] for row in points],
-                mode="lines+markers",
-            )
-            for name, points in lines.items()
-        ]
+        traces = []
+        for name, points in lines.items():
+            xs, ys = ([row[key] for row in points] for key in (given, of.title))
+            traces.append(trace(name, xs, ys, mode="lines+markers"))
         x = axis(given, log=True, ticks=[row[given] for row in rows])
         y = axis(of.title, log=True)
         names = (f"{table.id}_{dtype}", f"{table.title}, {dtype}")
-        page.figures.append(Figure(*names, traces, x, y, table.note))
+        page.figure(*names, traces, x, y, table.note)
 
 
 def frontier(page: Section, inputs: ReportInputs) -> None:
@@ -287,9 +276,8 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     x = axis("size and batch x sequence", type="category")
     y = axis("time of a step [s]", log=True)
     title = "Time of a step at each size's batch x sequence"
-    page.figures.append(Figure("predictions_plot", title, traces, x, y))
+    page.figure("predictions_plot", title, traces, x, y)
     of = found.steps[0].cost.name
     about = {"what": f"{of.variant}, {of.dtype}", "basis": found.rates.basis()}
     about["held"] = held or "one size alone"
-    rows = map(_prediction_row, found.steps)
-    page.tables.append(table_of("predicted_steps", rows, **about))
+    page.table("predicted_steps", map(_prediction_row, found.steps), **about)

@@ -27,7 +27,6 @@ from tinyllama_tools.report.document import (
     GREY,
     Cell,
     Fact,
-    Figure,
     Kind,
     Missing,
     Omission,
@@ -40,7 +39,6 @@ from tinyllama_tools.report.document import (
     number_text,
     scaled,
     step_text,
-    table_of,
     trace,
 )
 
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
 
 def cases(page: Section, inputs: ReportInputs) -> None:
     every = sorted(inputs.main_result().cases.values(), key=lambda case: name_rank(case.name))
-    page.tables.append(table_of("all_cases", every))
+    page.table("all_cases", every)
 
 
 def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
@@ -72,10 +70,9 @@ def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
 
 
 def _said(inputs: ReportInputs) -> Iterator[str]:
-    if inputs.main is not None:
-        against = (inputs.main.context.get("peaks") or {}).get("mfu_is_against")
-        yield from [f"MFU is against {against}."] if against else []
-        yield from inputs.main.warnings
+    against = (inputs.main.context.get("peaks") or {}).get("mfu_is_against")
+    yield from [f"MFU is against {against}."] if against else []
+    yield from inputs.main.warnings
     about = inputs.study.description if inputs.study else {}
     done, planned = about.get("rounds_done"), about.get("rounds")
     if isinstance(done, int) and isinstance(planned, int) and done < planned:
@@ -92,7 +89,7 @@ ABOUT = ("verify", "cold_cache", "seed", "memory_source")
 def environment(page: Section, inputs: ReportInputs) -> None:
     page.text += _said(inputs)
     taken = [{"kind": of.kind.words, "path": shown_path(of.path)} for of in inputs.sources]
-    page.tables.append(table_of("sources", taken))
+    page.table("sources", taken)
     results = inputs.main_result()
     context = results.context
     # what is 0 is not known
@@ -104,11 +101,11 @@ def environment(page: Section, inputs: ReportInputs) -> None:
     about = dict(sorted((context.get("settings") or {}).items()))
     about |= {name: context[name] for name in ABOUT if name in context}
     settings = [{"setting": name, "value": str(of)} for name, of in about.items()]
-    page.tables[:0] = [
-        table_of("results", [row]),
-        table_of("peaks", _peaks(context)),
-        table_of("settings", settings),
-    ]
+    sources = page.tables.pop()
+    page.table("results", [row])
+    page.table("peaks", _peaks(context))
+    page.table("settings", settings)
+    page.tables.append(sources)
 
 
 ROOF_POINTS = 25
@@ -139,7 +136,7 @@ def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
     return traces
 
 
-def _roofline_figure(every: Sequence[RooflinePoint], machine: Machine) -> Figure:
+def _roofline_traces(every: Sequence[RooflinePoint], machine: Machine) -> list[Json]:
     """Each component in a colour of its own."""
     found: dict[str, list[RooflinePoint]] = {}
     for point in every:
@@ -151,18 +148,19 @@ def _roofline_figure(every: Sequence[RooflinePoint], machine: Machine) -> Figure
         xs, ys = zip(*((p.intensity, p.flops_per_second / GIGA) for p in points), strict=True)
         symbols, names = [BOUND_SYMBOLS[p.bound] for p in points], [p.name for p in points]
         traces.append(trace(name, xs, ys, colour=colour, symbol=symbols, text=names))
-    x, y = axis("intensity [FLOP/byte]", log=True), axis("rate [GFLOP/s]", log=True)
-    return Figure("roofline_plot", "Roofline", traces, x, y, MEANINGS)
+    return traces
 
 
 def roofline(page: Section, inputs: ReportInputs) -> None:
     """Of the first result. BadInputError for a file without measured peaks."""
     results = inputs.main_result()
     found = roofline_of(results)
-    machine, launch, products = found.machine, found.launch, found.products
+    launch, products = found.launch, found.products
     points = sorted(found.points, key=lambda p: name_rank(results.cases[p.name].name))
-    page.omissions += [Omission("roofline", *pair) for pair in found.left_out.items()]
-    page.omissions += [Omission("roofline", p.name, p.error, True) for p in points if p.error]
+    for name, why in found.left_out.items():
+        page.leave_out("roofline", name, why)
+    for point in (point for point in points if point.error):
+        page.leave_out("roofline", point.name, point.error, is_error=True)
     if not points and not products:
         raise Missing(
             f"no case of {results.title} has FLOPs, bytes and a measured peak; "
@@ -177,8 +175,11 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
             f" data, not measured. It is what the fastest operators, those of {launch.source}, "
             "take beyond their roofline time."
         )
-    page.figures.append(_roofline_figure([*points, *products], machine))
-    page.tables += [table_of("roofline_points", points), table_of("product_points", products)]
+    traces = _roofline_traces([*points, *products], found.machine)
+    x, y = axis("intensity [FLOP/byte]", log=True), axis("rate [GFLOP/s]", log=True)
+    page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS)
+    page.table("roofline_points", points)
+    page.table("product_points", products)
 
 
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -206,32 +207,29 @@ def _step_row(of: StepTimes) -> Mapping[str, Any]:
 def time(page: Section, inputs: ReportInputs) -> None:
     """The main step's parts beside their speed of light; every step's whole and phases."""
     title = inputs.main_result().title
-    known = sizes_by_name()
-    page.omissions += [
-        Omission("step", str(step.name), f"size '{step.name.size}' is not in {FIXTURE}")
-        for step in headline_steps(inputs.main_result())
-        if step.name.size not in known
-    ]
+    for step in headline_steps(inputs.main):
+        if step.name.size not in sizes_by_name():
+            page.leave_out("step", step.name, f"size '{step.name.size}' is not in {FIXTURE}")
     if not inputs.steps:
         what = f"{title} has no training step (full_step/train) of a size in {FIXTURE}"
         raise Missing(f"{what}; measure one with its parts: {Kind.STUDY.command}")
     for of in inputs.steps:
-        name = str(of.step)
-        page.omissions += [Omission("speed of light", name, e, is_error=True) for e in of.errors]
-        page.omissions += [Omission("speed of light", name, of.refusal)] if of.refusal else []
+        for error in of.errors:
+            page.leave_out("speed of light", of.step, error, is_error=True)
+        if of.refusal:
+            page.leave_out("speed of light", of.step, of.refusal)
     main = inputs.steps[0]
     page.text += [f"Missing: {missing}." for missing in main.missing]
     rows = [_part_row(part, main) for part in (*main.parts, main.total)]
-    parts = table_of("parts", rows, step=step_text(main.step))
+    page.table("steps", map(_step_row, inputs.steps))
+    parts = page.table("parts", rows, step=step_text(main.step))
     shown = [row for row in parts.records[:-1] if row["measured [ms]"] is not None]
     of_parts = {
         what: {row["part"]: row[f"{what} [ms]"] for row in shown}
         for what in ("measured", "speed of light")
     }
-    y = axis("time in a step [ms]")
-    page.figures.append(
-        Figure("parts_plot", parts.title, bars(of_parts), axis("part"), y, parts.note)
-    )
+    x, y = axis("part"), axis("time in a step [ms]")
+    page.figure("parts_plot", parts.title, bars(of_parts), x, y, parts.note)
     known = [of for of in inputs.steps if of.phases]
     shares = {
         phase: {
@@ -241,8 +239,7 @@ def time(page: Section, inputs: ReportInputs) -> None:
     }
     phases = "Forward, backward, optimizer and other"
     x, y = axis("step"), axis("share of the step [%]")
-    page.figures.append(Figure("phases_plot", phases, bars(shares), x, y, barmode="relative"))
-    page.tables += [table_of("steps", map(_step_row, inputs.steps)), parts]
+    page.figure("phases_plot", phases, bars(shares), x, y, barmode="relative")
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
@@ -254,14 +251,12 @@ def left_out(page: Section, omissions: Sequence[Omission]) -> None:
         | {"error": "yes" if of.is_error else ""}
         for of, names in grouped(sorted(omissions, key=lambda omission: not omission.is_error))
     ]
-    page.tables.append(table_of("omissions", rows))
+    page.table("omissions", rows)
 
 
 def facts(inputs: ReportInputs) -> Iterator[Fact]:
     """What the device can do at best, what the main step reaches of it, and which of its parts lose
     most."""
-    if inputs.main is None:
-        return
     context = inputs.main.context
     device = (context.get("device") or {}).get("name") or "unknown device"
     for peak in _peaks(context):
