@@ -208,9 +208,9 @@ class MeasuredCase:
 
 @dataclass(frozen=True)
 class ResultSet:
-    """`cases` by their full name. `context`: of the first file, with the best peaks of all files;
-    the others' is alike where it matters (SAME_RUN). `warnings`: what is odd, and cases that some
-    of the rounds lack."""
+    """`cases` by their full name. `paths`: of the rounds. `context`: of the first file, with the
+    best peaks of all files; the others' is alike where it matters (SAME_RUN). `warnings`: what is
+    odd, and cases that some of the rounds lack."""
 
     title: str
     paths: tuple[Path, ...]
@@ -281,31 +281,18 @@ def _products(runs: Sequence[StoredRun]) -> tuple[tuple[ProductRate, ...], list[
     return best_products(products), list(left_out.values())
 
 
-def _with_peaks(
-    results: ResultSet, contexts: Sequence[Mapping[str, Any]], products: Sequence[ProductRate]
-) -> ResultSet:
-    context, warnings = merged_peaks(contexts, products)
-    of = [(case.name, case.counters) for case in results.cases.values()]
-    counters = restated(of, context)
-    cases = {
-        name: replace(case, counters=found)
-        for (name, case), found in zip(results.cases.items(), counters, strict=True)
-    }
-    known = tuple(dict.fromkeys((*results.warnings, *warnings)))
-    return replace(results, context=context, cases=cases, products=tuple(products), warnings=known)
-
-
 def combine(runs: Sequence[StoredRun]) -> ResultSet:
-    """Rounds of the same run as one set; BadInputError where they are not."""
-    first = runs[0]
+    """Rounds of the same run as one set; BadInputError where they are not. A file without cases
+    tells of products and peaks alone, and is no round."""
+    first, rounds = runs[0], [run for run in runs if run.cases]
     for run in runs[1:]:
         refuse_other_run(first.context, first.path, run.context, run.path)
     rows: dict[str, dict[int, StoredCase]] = {}
-    for number, run in enumerate(runs, start=1):
+    for number, run in enumerate(rounds, start=1):
         for name, row in run.cases.items():
             rows.setdefault(name, {})[number] = row
     cases: dict[str, MeasuredCase] = {}
-    products, left_out = _products(runs)
+    left_out: list[LeftOut] = []
     warnings = []
     for text, found in rows.items():
         name = parse_case_name(text)
@@ -316,30 +303,19 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
             left_out.append(case)
         else:
             cases[text] = case
+    products, without_figure = _products(runs)
+    left_out += without_figure
     warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
-    if lacking := [text for text, case in cases.items() if len(case.seconds) < len(runs)]:
+    if lacking := [text for text, case in cases.items() if len(case.seconds) < len(rounds)]:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         warnings.append(f"not measured in every round: {', '.join(lacking[:3])}{more}")
-    paths = tuple(run.path for run in runs)
-    bare = ResultSet(
-        title_of(first.context), paths, {}, cases, tuple(left_out), warnings=tuple(warnings)
-    )
-    return _with_peaks(bare, [run.context for run in runs], products)
-
-
-def add_products(results: ResultSet, others: ResultSet) -> ResultSet:
-    """The set with the products, and peaks, that other processes of the same run measured.
-
-    BadInputError where they are of another run.
-    """
-    refuse_other_run(results.context, results.paths[0], others.context, others.paths[0])
-    products = best_products([*results.products, *others.products])
-    joined = replace(
-        results,
-        left_out=(*results.left_out, *others.left_out),
-        warnings=(*results.warnings, *others.warnings),
-    )
-    return _with_peaks(joined, [results.context, others.context], products)
+    context, odd = merged_peaks([run.context for run in runs], products)
+    counters = restated([(case.name, case.counters) for case in cases.values()], context)
+    for text, found in zip(cases, counters, strict=True):
+        cases[text] = replace(cases[text], counters=found)
+    paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
+    title = title_of(first.context)
+    return ResultSet(title, paths, context, cases, tuple(left_out), products, told)
 
 
 def _foreign(path: Path, document: Json, programs: str) -> BadInputError:
@@ -348,7 +324,8 @@ def _foreign(path: Path, document: Json, programs: str) -> BadInputError:
 
 
 def read_result_set(paths: Sequence[Path]) -> ResultSet:
-    """Of result files of tiny_llama_bench, each a round.
+    """Of result files of tiny_llama_bench, each a round, or what other processes of the same run
+    measured of GEMMs and peaks.
 
     BadInputError for a file that cannot be used, for files of another run than the first
     (SAME_RUN), and where no file holds a case or a product.

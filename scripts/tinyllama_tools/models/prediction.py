@@ -51,7 +51,7 @@ from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import CaseName, LeftOut, full_step, parts_of
+from tinyllama_tools.data.names import CaseName, full_step, parts_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -382,7 +382,7 @@ class StepPrediction(NamedTuple):
     """`low` to `high`: the range of `seconds`, which `range_words` names: `95 % interval`, or
     `assumed range` (as above)."""
 
-    name: CaseName
+    cost: CaseCost
     seconds: float
     low: float
     high: float
@@ -391,7 +391,7 @@ class StepPrediction(NamedTuple):
 
 def predict_steps(
     rates: Rates, costs: Sequence[CaseCost]
-) -> tuple[list[StepPrediction], list[LeftOut]]:
+) -> tuple[list[StepPrediction], list[tuple[CaseCost, str]]]:
     """Of every training step of the rates' dtype and variant among the costs, as far as the costs
     of its parts are there too; and the other steps, with the reason."""
     by_name = {str(cost.name): cost for cost in costs}
@@ -402,7 +402,8 @@ def predict_steps(
         """Its operators are the part's rate's."""
         return work_of(names[text], {"operators": 0.0, **vars(by_name[text])}, rates.machine)
 
-    def predict(name: CaseName) -> StepPrediction:
+    def predict(cost: CaseCost) -> StepPrediction:
+        name = cost.name
         if name.size not in _layers():
             raise RatesRefusedError(f"{name}: its size is none of fixtures/problem_sizes.json")
         found = parts_of(name, _layers()[name.size], names)
@@ -414,13 +415,13 @@ def predict_steps(
         step = Step(name, [(work(text), count) for text, count in found.measured])
         seconds = rates.step_seconds(step)
         factor = rates.spread.factor(rates.distance(step))
-        return StepPrediction(name, seconds, seconds / factor, seconds * factor, rates.spread.words)
+        return StepPrediction(cost, seconds, seconds / factor, seconds * factor, rates.spread.words)
 
     predicted, refused = [], []
-    for name in (cost.name for cost in by_name.values()):
+    for name, cost in ((cost.name, cost) for cost in by_name.values()):
         if name.is_training_step and (name.dtype, name.variant) == (rates.dtype, rates.variant):
             try:
-                predicted.append(predict(name))
+                predicted.append(predict(cost))
             except (RatesRefusedError, BadInputError) as error:
-                refused.append(LeftOut(str(name), str(error), is_failure=False))
+                refused.append((cost, str(error)))
     return predicted, refused

@@ -75,9 +75,9 @@ def predicted_steps(
         return {}, str(error)
     how = (PREDICTED, rates.basis(), rates.spread.words)
     steps = {
-        one.name.size: LocalStep(one.name, one.seconds, one.low, one.high, *how)
+        one.cost.name.size: LocalStep(one.cost.name, one.seconds, one.low, one.high, *how)
         for one in found
-        if _is_own(one.name)
+        if _is_own(one.cost.name)
     }
     return steps, "it has no costs of other sizes; a grid study has"
 

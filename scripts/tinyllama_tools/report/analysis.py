@@ -9,19 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from tinyllama_tools.core.app import (
-    problem_sizes,
-)
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
-from tinyllama_tools.data.programs import CaseCost
-from tinyllama_tools.data.results import (
-    MeasuredCase,
-    ResultSet,
-)
-from tinyllama_tools.models.prediction import (
-    Rates,
-    StepPrediction,
-)
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.models.prediction import Rates, StepPrediction
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.laws import (
     GridPoint,
@@ -171,10 +162,14 @@ class PredictedStep(NamedTuple):
     """`kind`: NOT_RUN; CHECKED where the step was run, but did not serve the rates; CALIBRATED.
     `measured`: None where it was not run."""
 
-    cost: CaseCost
     prediction: StepPrediction
     kind: str
     measured: MeasuredCase | None
+
+    @property
+    def name(self) -> CaseName:
+        """Of the step."""
+        return self.prediction.cost.name
 
 
 class Predictions(NamedTuple):

@@ -25,7 +25,6 @@ from tinyllama_tools.data.ranks import Failure, read_results
 from tinyllama_tools.data.results import (
     MeasuredCase,
     ResultSet,
-    add_products,
     read_result_set,
     refuse_other_run,
 )
@@ -46,11 +45,7 @@ from tinyllama_tools.data.studies import (
     why_no_round,
 )
 from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.prediction import (
-    RatesRefusedError,
-    calibrate_rates,
-    predict_steps,
-)
+from tinyllama_tools.models.prediction import RatesRefusedError, calibrate_rates, predict_steps
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.analysis import (
     CALIBRATED,
@@ -213,25 +208,20 @@ class ReportInputs:
             every, lacking = predict_steps(rates, costs)
         except RatesRefusedError as error:
             return Predictions(refusal=str(error))
-        by_name = {str(cost.name): cost for cost in costs}
-        known = {str(case.name): case for case in (*results.cases.values(), *self.check_cases)}
+        known = {case.name: case for case in (*results.cases.values(), *self.check_cases)}
 
-        def is_asked(name: str) -> bool:
-            of = by_name[name].name
-            return is_own_shape(of) or (name in known and of.size not in rates.sizes)
+        def is_asked(name: CaseName) -> bool:
+            return is_own_shape(name) or (name in known and name.size not in rates.sizes)
 
         found = []
-        for one in every:
-            name = str(one.name)
-            if is_asked(name):
-                measured = known.get(name)
-                is_fitted = one.name.size in rates.sizes
-                kind = CALIBRATED if is_fitted else CHECKED if measured else NOT_RUN
-                found.append(PredictedStep(by_name[name], one, kind, measured))
+        for one in (one for one in every if is_asked(one.cost.name)):
+            name, measured = one.cost.name, known.get(one.cost.name)
+            kind = CALIBRATED if name.size in rates.sizes else CHECKED if measured else NOT_RUN
+            found.append(PredictedStep(one, kind, measured))
         # of a size its own shape first
-        found.sort(key=lambda s: (name_rank(s.cost.name)[1], not is_own_shape(s.cost.name)))
-        asked = [one for one in lacking if is_asked(one.name)]
-        omissions = [Omission("prediction", one.name, one.reason) for one in asked]
+        found.sort(key=lambda s: (name_rank(s.name)[1], not is_own_shape(s.name)))
+        asked = [(cost, why) for cost, why in lacking if is_asked(cost.name)]
+        omissions = [Omission("prediction", str(cost.name), why) for cost, why in asked]
         return Predictions(found, "" if found else "no step could be predicted", omissions, rates)
 
 
@@ -245,8 +235,8 @@ def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found
     return None
 
 
-def _read_rounds(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet:
-    """All rounds as one set. Where one cannot be used, or is of another device, torch or commit
+def _read_files(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet:
+    """All files as one set. Where one cannot be used, or is of another device, torch or commit
     than the first that can, it is left out by name and the others stay."""
     try:
         return read_result_set(paths) if paths else NOTHING
@@ -291,8 +281,9 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
     """What the folder holds; files that are not there are missing parts, not errors. BadInputError
     for a bad study.json."""
     description = _checked(folder / STUDY, "study", Kind.STUDY.command)
-    rounds = rounds_of(folder)
-    results = _read_rounds(rounds, omissions)
+    rounds, products = rounds_of(folder), folder / PRODUCTS
+    files = [*rounds, products] if rounds and products.exists() else rounds
+    results = _read_files(files, omissions)
     if not rounds:
         omissions.append(Omission("file", str(folder), why_no_round(folder), is_error=True))
 
@@ -300,13 +291,12 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
         path = folder / name
         return _attempt(omissions, path, read) if path.exists() else None
 
-    whole = check = None
+    check = None
     if results is not NOTHING:
-        whole = beside(PRODUCTS, lambda path: add_products(results, read_result_set([path])))
         check = beside(CHECK, lambda path: _read_check(path, results))
     costs = beside(COSTS, read_costs)
     frontier = beside(FRONTIER, lambda path: _checked(path, "frontier", Kind.STUDY.command))
-    return GridStudy(description, whole or results, costs or (), frontier, check or NOTHING)
+    return GridStudy(description, results, costs or (), frontier, check or NOTHING)
 
 
 def _lacks(results: ResultSet) -> int:

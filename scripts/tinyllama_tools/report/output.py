@@ -213,10 +213,10 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
         yield f"held_out/time/{size}/median_error_percent", error, "%"
         yield f"held_out/time/{size}/covered_percent", covered, "%"
     for step in inputs.predictions.steps:
-        of, memory = step.prediction, step.cost.predicted_memory_bytes
+        of = step.prediction
         for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
-            yield f"{of.name}/predicted_time{end}", seconds, "s"
-        yield f"{of.name}/predicted_memory", memory / 2**20, "MiB"
+            yield f"{step.name}/predicted_time{end}", seconds, "s"
+        yield f"{step.name}/predicted_memory", of.cost.predicted_memory_bytes / 2**20, "MiB"
     known = set()
     for run in inputs.scalings:
         by_ranks = {result.ranks: result for result in run.analysis.results}

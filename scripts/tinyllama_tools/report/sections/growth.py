@@ -238,7 +238,7 @@ def _off(value: float, measured: float) -> float | None:
 
 
 def _prediction_row(step: PredictedStep) -> Mapping[str, Any]:
-    of, cost, case = step.prediction, step.cost, step.measured
+    of, cost, case = step.prediction, step.prediction.cost, step.measured
     row = {
         **step._asdict(),
         "batch x sequence": shape_text(cost.name),
@@ -264,7 +264,7 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
         for size, percent in found.rates.held_out_percent().items()
     )
     # a size may be there at two shapes
-    steps = {f"{s.cost.name.size}, {shape_text(s.cost.name)}": s for s in found.steps}
+    steps = {f"{step.name.size}, {shape_text(step.name)}": step for step in found.steps}
     every = [step.prediction for step in steps.values()]
     known = {label: s.measured.median_seconds for label, s in steps.items() if s.measured}
     ends = ([one.low for one in every], [one.high for one in every])
@@ -277,7 +277,7 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     y = axis("time of a step [s]", log=True)
     title = "Time of a step at each size's batch x sequence"
     page.figure("predictions_plot", title, traces, x, y)
-    of = found.steps[0].cost.name
+    of = found.steps[0].name
     about = {"what": f"{of.variant}, {of.dtype}", "basis": found.rates.basis()}
     about["held"] = held or "one size alone"
     page.table("predicted_steps", map(_prediction_row, found.steps), **about)
