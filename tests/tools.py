@@ -3,20 +3,15 @@ packages that tests of the oracle need."""
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from built_programs import give_up
+from tinyllama_tools.__main__ import COMMANDS
 from tinyllama_tools.__main__ import main as run_tool
-from tinyllama_tools.commands import ablation as ablation_command
-from tinyllama_tools.commands import exercise as exercise_command
-from tinyllama_tools.commands import peers as peers_command
-from tinyllama_tools.commands import profile as profile_command
-from tinyllama_tools.commands import scaling as scaling_command
-from tinyllama_tools.commands import study as study_command
 from tinyllama_tools.core.app import run_command
-from tinyllama_tools.report import command as report_command
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -24,20 +19,15 @@ def compare(arguments: Sequence[str]) -> int:
     return run_tool(["compare", *arguments])
 
 
-def _tool(name: str, main: Callable[..., int]) -> Callable[..., int]:
-    def run(arguments: Sequence[str], **replaced: Any) -> int:  # noqa: ANN401
-        return run_command(name, lambda: main(list(map(str, arguments)), **replaced))
-
-    return run
+def _run(name: str, arguments: Sequence[object], **replaced: Any) -> int:  # noqa: ANN401
+    module = importlib.import_module(COMMANDS[name])
+    return run_command(name, lambda: module.main(list(map(str, arguments)), **replaced))
 
 
-ablation = _tool("ablation", ablation_command.main)
-exercise = _tool("exercise", exercise_command.main)
-peers = _tool("peers", peers_command.main)
-profile = _tool("profile", profile_command.main)
-report = _tool("report", report_command.main)
-scaling = _tool("scaling", scaling_command.main)
-study = _tool("study", study_command.main)
+ablation, exercise, peers, profile, report, scaling, study = (
+    functools.partial(_run, name)
+    for name in ("ablation", "exercise", "peers", "profile", "report", "scaling", "study")
+)
 
 
 def require_oracle_packages() -> None:

@@ -17,7 +17,6 @@ from campaign.runs import (
     Scope,
     Tally,
     Trial,
-    Untried,
     finish,
     left_of,
     next_run,
@@ -87,9 +86,10 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
         problems = [] if status == int(is_lost) else [f"status {status}"]
         problems += [f"{len(ranks)} of {RANKS} ranks were seen"] * (len(ranks) != RANKS)
         problems += left_of(folder) + SCALING.problems(folder, False)
-        if not is_lost:
-            return [*problems, Untried("not counted where the rank had ended before")]
-        return problems + next_run(SCALING, folder)
+        if problems or is_lost:
+            return problems + next_run(SCALING, folder)
+    # the rank had ended before: only tries that met one count
+    return lost_rank(how, draw)
 
 
 def kills(scope: Scope) -> Iterator[Tally]:

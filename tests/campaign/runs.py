@@ -27,10 +27,6 @@ class OfLibrary(str):
     """What did not hold by a fault of a library: counted and listed apart."""
 
 
-class Untried(str):
-    """Why a try met nothing that it could make fail: noted once, and not counted."""
-
-
 @dataclass
 class Tally:
     """`tried`: how many faults of each kind. `violations`: what did not hold, in words;
@@ -43,14 +39,9 @@ class Tally:
 
     def add(self, kind: str, problems: Iterable[str]) -> None:
         """One fault of this kind and what did not hold after it."""
-        problems = list(problems)
-        if not any(isinstance(problem, Untried) for problem in problems):
-            self.tried[kind] += 1
+        self.tried[kind] += 1
         for problem in problems:
-            if isinstance(problem, Untried):
-                note = f"{kind}: {problem}"
-                self.notes += [note] * (note not in self.notes)
-            elif isinstance(problem, OfLibrary):
+            if isinstance(problem, OfLibrary):
                 self.of_libraries[problem] += 1
             else:
                 self.violations.append(f"{kind}: {problem}")

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,18 @@ import pytest
 
 from campaign import __main__ as program
 from campaign import processes, readers, resources, runs, sanitizers, soak, workloads
-from campaign.runs import OfLibrary, Scope, Tally, Trial, Untried, tried
+from campaign.runs import OfLibrary, Scope, Tally, Trial, tried
 from tinyllama_tools.proofs.run_tests import Program
 
 # of each part, without what other tests try: signals to tiny_llama_bench in tests/cli, sides that
-# fail in every way in tests/compare
+# fail in every way in tests/compare, ranks that are stopped in tests/distributed
 NAMES = {
-    "kills": ("benchmark", "training"),
+    "kills": ("benchmark", "training", "scaling"),
     "writes": ("history add", "benchmark"),
     "signals": ("history add",),
-    "sides": ("crash", "scaling"),
+    "sides": ("crash",),
     "soak": ("training", "served", "ranks"),
-    "together": ("history add", "report", "scripts/bench", "set-ups"),
+    "together": ("history add", "report", "training", "scripts/bench", "set-ups"),
     "supply": ("benchmark",),
 }
 # of readers few files each, but of all of them
@@ -197,11 +196,6 @@ def test_ranks_in_sessions_of_their_own_are_found_lost_and_left(
     assert runs.processes_of(tmp_path) == []
     ended = processes.start_shell("exit 0", tmp_path)
     assert runs.ranks_of(ended, tmp_path, 2) == []
-
-
-def test_a_try_that_met_nothing_is_noted_and_not_counted() -> None:
-    tally = runs.each(Scope(), "loss", [1, 0, 1, 0], lambda n: [Untried("gone")] * n)
-    assert tally == Tally(tried=Counter({"loss": 2}), notes=["loss: gone"])
 
 
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
