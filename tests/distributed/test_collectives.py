@@ -26,7 +26,7 @@ from tinyllama_tools.models.collectives import (
     plan_buckets,
     read_interconnects,
 )
-from tinyllama_tools.models.projection import local_steps, projection_of, read_step_source
+from tinyllama_tools.models.data_parallel import local_steps, projection_of, read_step_source
 
 ALPHA, BANDWIDTH = 30e-6, 1.5e9
 SIZES = np.array([1024.0 * 4**i for i in range(9)])

@@ -9,15 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stored import (
-    change,
-    document,
-    read,
-    write,
-    write_everything,
-    write_result,
-    write_study,
-)
+from stored import change, document, read, write, write_everything, write_result, write_study
 
 import tools
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json

@@ -16,14 +16,7 @@ import pytest
 from grid_fake import HELD, Json, measuring_calls, tell, value
 
 from tinyllama_tools.commands import grid as grid_command
-from tinyllama_tools.commands.grid import (
-    BATCH,
-    COMPONENTS,
-    SEQ,
-    GridPlan,
-    GridStudy,
-    planned_names,
-)
+from tinyllama_tools.commands.grid import BATCH, COMPONENTS, SEQ, GridPlan, GridStudy, planned_names
 from tinyllama_tools.commands.study import parse_options
 from tinyllama_tools.core.app import PROJECT, problem_sizes
 from tinyllama_tools.data.names import full_step, parse_case_name

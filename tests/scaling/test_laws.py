@@ -11,12 +11,7 @@ import pytest
 from scipy.optimize import curve_fit
 from scipy.stats import t as student
 
-from tinyllama_tools.stats.laws import (
-    GridPoint,
-    LawRefusedError,
-    check_held_out,
-    fit_time_law,
-)
+from tinyllama_tools.stats.laws import GridPoint, LawRefusedError, check_held_out, fit_time_law
 
 LENGTHS = (64, 128, 256, 512)
 SIZES = tuple(product((2, 4, 8, 16), LENGTHS))

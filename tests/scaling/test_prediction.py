@@ -16,7 +16,7 @@ import pytest
 from scipy.stats import t as student
 
 from published import MACHINES, STUDIES, Published
-from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
@@ -26,7 +26,6 @@ from tinyllama_tools.models.prediction import (
     MOST_TRAFFIC,
     HeldOutStep,
     Rates,
-    RatesRefusedError,
     StepPrediction,
     calibrate_rates,
     fit_terms,
@@ -163,7 +162,7 @@ def test_what_cannot_be_calibrated_on_is_named() -> None:
         (replace(good, cases=bare), "f32", "loss/.*: the row has no counter model_"),
         (replace(good, context={}), "f32", "cache_bandwidth"),
     ):
-        with pytest.raises(RatesRefusedError, match=words):
+        with pytest.raises(BadInputError, match=words):
             calibrate_rates(results, dtype, "baseline")
 
 

@@ -35,8 +35,13 @@ from tinyllama_tools.data.studies import (
     SCALING_SCHEMA_VERSION,
 )
 from tinyllama_tools.models.collectives import Interconnect, read_interconnects
-from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.projection import StepSource, projection_of, read_step_source
+from tinyllama_tools.models.data_parallel import (
+    Analysis,
+    StepSource,
+    analyse,
+    projection_of,
+    read_step_source,
+)
 from tinyllama_tools.report.document import Table, cell_text
 from tinyllama_tools.report.sections import data_parallel
 

@@ -42,16 +42,16 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
 from scipy.special import stdtrit
 
-from tinyllama_tools.core.app import BadInputError, problem_sizes
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import CaseName, full_step, parts_of
+from tinyllama_tools.data.names import CaseName, full_step, parts_of, sizes_by_name
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -61,19 +61,10 @@ Array = np.ndarray
 OPTIMIZER = "optimizer"
 
 
-class RatesRefusedError(ValueError):
-    """What was measured does not support it; the message names what is missing and what to do."""
-
-
-@cache
-def _layers() -> Mapping[str, int]:
-    return {size: of["n_layers"] for size, of in problem_sizes().items()}
-
-
 def _weights(size: str) -> int:
     """How many weight tensors: four projections of attention, three of the feed-forward network and
     two norms a layer; the embedding, the final norm and the LM head (model/)."""
-    return 9 * _layers()[size] + 3
+    return 9 * sizes_by_name()[size]["n_layers"] + 3
 
 
 # what a part does in one iteration, and what each of it costs
@@ -95,11 +86,11 @@ class Work(NamedTuple):
 def work_of(
     name: CaseName, figures: Mapping[str, Any], machine: Machine, seconds: float = 0.0
 ) -> Work:
-    """RatesRefusedError for a row of another program, which counts less."""
+    """BadInputError for a row of another program, which counts less."""
     for key in ("model_flops", *AMOUNTS):
         if key not in figures:
             what = f"{name}: the row has no counter {key}"
-            raise RatesRefusedError(f"{what}; measure again with this version")
+            raise BadInputError(f"{what}; measure again with this version")
     *amounts, moved = (figures[key] for key in AMOUNTS)
     found = np.array([*amounts, machine.traffic_seconds(moved)], dtype=float)
     return Work(name, figures["model_flops"], found, seconds)
@@ -133,11 +124,11 @@ def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
 
 def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> list[Step]:
     """Of one dtype and variant: the steps that were measured with all of their parts, in the order
-    of FLOPs. RatesRefusedError naming what is missing where there is none."""
+    of FLOPs. BadInputError naming what is missing where there is none."""
     names = {
         text: case.name
         for text, case in results.cases.items()
-        if case.name.dtype == dtype and case.name.size in _layers()
+        if case.name.dtype == dtype and case.name.size in sizes_by_name()
     }
 
     def work(text: str) -> Work:
@@ -147,7 +138,7 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
     complete, lacking = [], []
     for size, batch, seq in sorted({(of.size, of.batch, of.seq) for of in names.values()}):
         name = full_step(size, dtype, batch, seq, variant)
-        found = parts_of(name, _layers()[size], names)
+        found = parts_of(name, sizes_by_name()[size]["n_layers"], names)
         if missing := [*found.missing, *{str(name)} - names.keys()]:
             lacking.append(missing)
         else:
@@ -157,7 +148,7 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
         words = f"no part of a {variant} step of a named size was measured in {dtype}"
         if lacking:
             words = f"not measured: {', '.join(min(lacking, key=len))}"
-        raise RatesRefusedError(
+        raise BadInputError(
             f"{words}; measure embedding, attention, ffn, rms_norm, loss, optimizer and full_step "
             "of one size"
         )
@@ -348,13 +339,10 @@ class Rates:
 
 
 def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
-    """Rates of every part of a training step. RatesRefusedError where a part or a bandwidth was not
-    measured."""
-    try:
-        machine = Machine.from_context(results.context)
-        steps = _collect(results, dtype, variant, machine)
-    except BadInputError as error:
-        raise RatesRefusedError(str(error)) from error
+    """Rates of every part of a training step. BadInputError naming what was not measured, and what
+    to do, where a part or a bandwidth is missing."""
+    machine = Machine.from_context(results.context)
+    steps = _collect(results, dtype, variant, machine)
     peak, by_size = machine.peak_flops.get(product_type(dtype)), large_steps(steps)
 
     def rates_without(size: str) -> Rates:
@@ -404,11 +392,11 @@ def predict_steps(
 
     def predict(cost: CaseCost) -> StepPrediction:
         name = cost.name
-        if name.size not in _layers():
-            raise RatesRefusedError(f"{name}: its size is none of fixtures/problem_sizes.json")
-        found = parts_of(name, _layers()[name.size], names)
+        if name.size not in sizes_by_name():
+            raise BadInputError(f"{name}: its size is none of fixtures/problem_sizes.json")
+        found = parts_of(name, sizes_by_name()[name.size]["n_layers"], names)
         if found.missing:
-            raise RatesRefusedError(
+            raise BadInputError(
                 f"{name}: no cost or no rate of {', '.join(found.missing)}; ask --dry-run for "
                 "all components, and measure those parts at a size that fits"
             )
@@ -422,6 +410,6 @@ def predict_steps(
         if name.is_training_step and (name.dtype, name.variant) == (rates.dtype, rates.variant):
             try:
                 predicted.append(predict(cost))
-            except (RatesRefusedError, BadInputError) as error:
+            except BadInputError as error:
                 refused.append((cost, str(error)))
     return predicted, refused

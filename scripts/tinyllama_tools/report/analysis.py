@@ -6,11 +6,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from tinyllama_tools.core.app import problem_sizes
-from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
+from tinyllama_tools.data.names import (
+    BASELINE,
+    OPTIMIZED,
+    STEP,
+    CaseName,
+    is_own_shape,
+    parts_of,
+    sizes_by_name,
+)
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.prediction import Rates, StepPrediction
 from tinyllama_tools.report.document import Omission
@@ -31,7 +37,6 @@ COMPONENTS = (
     *("full_step", "model", "block", "attention", "ffn", "rms_norm", "rotary", "embedding"),
     *("loss", "optimizer"),
 )
-sizes_by_name = cache(problem_sizes)
 
 
 def rank(value: str, *order: str) -> tuple[int, str]:
@@ -65,12 +70,6 @@ def best_of_each(
     for item in items:
         found.setdefault(key(item), []).append(item)
     return [min(alike, key=preference) for alike in found.values()]
-
-
-def is_own_shape(name: CaseName) -> bool:
-    """Whether a case has the batch and sequence of its problem size."""
-    of = sizes_by_name().get(name.size)
-    return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
 
 
 def steps(results: ResultSet) -> list[MeasuredCase]:

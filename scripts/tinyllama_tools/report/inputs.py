@@ -19,7 +19,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
-from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.names import CaseName, is_own_shape, sizes_by_name
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.ranks import Failure, read_results
 from tinyllama_tools.data.results import (
@@ -45,7 +45,7 @@ from tinyllama_tools.data.studies import (
     why_no_round,
 )
 from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.prediction import RatesRefusedError, calibrate_rates, predict_steps
+from tinyllama_tools.models.prediction import calibrate_rates, predict_steps
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.analysis import (
     CALIBRATED,
@@ -56,11 +56,9 @@ from tinyllama_tools.report.analysis import (
     SeriesFit,
     fitted,
     headline_steps,
-    is_own_shape,
     lacks_parts,
     main_step,
     name_rank,
-    sizes_by_name,
 )
 from tinyllama_tools.report.document import Kind, Missing, Omission
 
@@ -206,7 +204,7 @@ class ReportInputs:
         try:
             rates = calibrate_rates(results, step.name.dtype, step.name.variant)
             every, lacking = predict_steps(rates, costs)
-        except RatesRefusedError as error:
+        except BadInputError as error:
             return Predictions(refusal=str(error))
         known = {case.name: case for case in (*results.cases.values(), *self.check_cases)}
 
