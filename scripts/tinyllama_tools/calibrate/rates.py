@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy.stats import binomtest
@@ -25,7 +25,7 @@ from scipy.stats import binomtest
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.stats.looks import Costs, judge_family
 from tinyllama_tools.stats.rank_tests import Array, summarise_pairs
-from tinyllama_tools.stats.verdicts import DECIDED, Design, Outcome, plan_design
+from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome, plan_design
 
 Found = TypeVar("Found")
 # of a block: the fields of BlockSummary
@@ -53,17 +53,14 @@ def slowed(values: Array, fraction: float) -> Array:
     return values
 
 
-class Verdict(NamedTuple):
-    """`blocks` it stands on; 0 where no look was reached."""
-
-    outcome: Outcome
-    blocks: int
+# of a case that has reached no look
+NOT_JUDGED = Judgement(Outcome.UNCLEAR, 0.0, -math.inf, math.inf, 0.0, 1.0, blocks=0)
 
 
-def judge_looks(rows: Sequence[Array], design: Design) -> list[Verdict]:
+def judge_looks(rows: Sequence[Array], design: Design) -> list[Judgement]:
     """The verdict of every case (blocks x BlockSummary) at the planned looks that its blocks reach.
     As in `compare run`: a case that has its verdict is measured no further."""
-    found = [Verdict(Outcome.UNCLEAR, 0)] * len(rows)
+    found = [NOT_JUDGED] * len(rows)
     for look in design.looks:
         still_open = [case for case, verdict in enumerate(found) if verdict.outcome not in DECIDED]
         if not still_open or look > min(map(len, rows)):
@@ -71,11 +68,11 @@ def judge_looks(rows: Sequence[Array], design: Design) -> list[Verdict]:
         taken = {case: row[: found[case].blocks] for case, row in enumerate(rows)}
         judged = judge_family(taken | {case: rows[case][:look] for case in still_open}, design)
         for case in still_open:
-            found[case] = Verdict(judged[case].outcome, look)
+            found[case] = judged[case]
     return found
 
 
-def seconds_until(number: int, verdicts: Sequence[Verdict], recorded: PairedBlocks) -> float:
+def seconds_until(number: int, verdicts: Sequence[Judgement], recorded: PairedBlocks) -> float:
     """Of measuring, until this case had its verdict: each other one was in its blocks as long as it
     had none itself."""
     own, costs = verdicts[number].blocks, recorded.costs

@@ -45,7 +45,14 @@ from tinyllama_tools.compare.sides import (
     ServedProcess,
     ServedProgram,
 )
-from tinyllama_tools.core.app import BadInputError, Json, now_text, parse_json, schema_problem
+from tinyllama_tools.core.app import (
+    BadInputError,
+    Json,
+    naming,
+    now_text,
+    parse_json,
+    schema_problem,
+)
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.looks import Costs
@@ -394,33 +401,23 @@ class Measuring:
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
-_OBJECT = {"type": "object"}
+_OBJECT, _TEXT, _NUMBER = ({"type": kind} for kind in ("object", "string", "number"))
 _CONTEXT = _OBJECT | {"properties": {"device": _OBJECT}}
-_SLICES = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
-_BLOCK = {
-    **{"block": {"type": "integer"}, "case": {"type": "string"}, "at": {"type": "number"}},
-    **{"base": _SLICES, "new": _SLICES},
+_HEADER = {
+    "recording": {"const": KIND},
+    "schema_version": {"const": SCHEMA_VERSION},
+    "pairs": {"type": "integer", "minimum": 1},
+    "slice_seconds": _NUMBER,
+    **dict.fromkeys(("base", "new", "started"), _TEXT),
+    **dict.fromkeys(("base_context", "new_context"), _CONTEXT),
 }
+_SLICES = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
+_BLOCK = {"block": {"type": "integer"}, "case": _TEXT, "at": _NUMBER}
+_BLOCK |= {"base": _SLICES, "new": _SLICES}
 # of what is read: a header, and blocks among other items
 RECORDING_SCHEMA = {
-    "prefixItems": [
-        {
-            "type": "object",
-            "required": [
-                *("base", "new", "pairs", "slice_seconds", "started"),
-                *("recording", "schema_version", "base_context", "new_context"),
-            ],
-            "properties": {
-                "recording": {"const": KIND},
-                "schema_version": {"const": SCHEMA_VERSION},
-                "settings": _OBJECT,
-                "pairs": {"type": "integer", "minimum": 1},
-                "slice_seconds": {"type": "number"},
-                **{key: {"type": "string"} for key in ("base", "new", "started")},
-                **dict.fromkeys(("base_context", "new_context"), _CONTEXT),
-            },
-        }
-    ],
+    "prefixItems": [{"type": "object", "required": list(_HEADER), "properties": _HEADER}],
+    "minItems": 1,
     "items": {
         "type": "object",
         "if": {"required": ["base"]},
@@ -450,15 +447,12 @@ def refuse_existing(path: Path) -> None:
 
 
 class RecordingWriter:
-    """Writes lines as they come. BadInputError where the file exists, or cannot be written."""
+    """Writes lines as they come. OSError where the file exists, or cannot be written."""
 
     def __init__(self, path: Path, header: Json) -> None:
-        self.path = path
-        refuse_existing(path)
-        with self._named_errors():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # closed in __exit__(); "x": nor is it written over where it has come meanwhile
-            self._file = path.open("x", encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # closed in __exit__()
+        self._file = path.open("x", encoding="utf-8")
         self.add(header)
 
     def __enter__(self) -> RecordingWriter:
@@ -473,34 +467,32 @@ class RecordingWriter:
     def add(self, item: Json) -> None:
         """One line, handed to the operating system when this returns: it outlives this process,
         though not a power failure."""
-        with self._named_errors():
+        with naming(Path(self._file.name)):
             self._file.write(json.dumps(item) + "\n")
             self._file.flush()
 
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            message = f"{self.path}: the recording cannot be written: {error}"
-            raise BadInputError(message) from error
+
+def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
+    """What the lines of a file of JSON lines hold, which as a list keeps the schema; and what
+    follows the last whole line: one that was cut short. BadInputError where it cannot be read, with
+    the line that is wrong."""
+    found: list[Json] = []
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+        for line in lines:
+            found.append(parse_json(line.decode("utf-8")))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
+    if problem := schema_problem(found, schema):
+        raise BadInputError(f"{path}: {problem}")
+    return found, rest
 
 
 def read_recording(path: Path) -> Recording:
-    """The file's contents; a last line cut short is left out.
-
-    Raises BadInputError where it cannot be read or is not a recording, naming the line.
-    """
-    found: list[Json] = []
-    try:
-        for text in path.read_text(encoding="utf-8").split("\n")[:-1]:
-            found.append(parse_json(text))
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
-    problem = schema_problem(found, RECORDING_SCHEMA) if found else "it is empty, or cut short"
-    if problem:
-        raise BadInputError(f"{path}: no recording of `scripts/compare run`: {problem}")
-    header, *items = found
+    """The file's contents; BadInputError where it is no recording of `compare run`."""
+    (header, *items), _ = read_lines(path, RECORDING_SCHEMA)
     for number, item in enumerate(items, start=2):
         if "base" in item and len(item["base"]) != len(item["new"]):
             raise BadInputError(f"{path}: line {number}: not as many slices on both sides")

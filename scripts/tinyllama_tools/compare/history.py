@@ -9,6 +9,7 @@ import argparse
 import datetime
 import fcntl
 import json
+import os
 import re
 import statistics
 import sys
@@ -24,8 +25,8 @@ import ruptures
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
+from tinyllama_tools.compare.blocks import read_lines
 from tinyllama_tools.compare.options import fraction, regular_expression
-from tinyllama_tools.compare.output import write_output
 from tinyllama_tools.compare.sides import git
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -34,27 +35,29 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
-    is_number,
-    parse_json,
-    schema_problem,
+    naming,
+    write_whole,
 )
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import change_text, markdown_table, seconds_text, template
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
 
-# of a line, by which the file is told from others
-BEGINNING = b'{"history": "tiny_llama", "version": 1, '
+# the history's own, by which a file is told from others
+KIND = {"history": "tiny_llama", "version": 1}
+BEGINNING = json.dumps(KIND)[:-1].encode()
 TEXTS = (
     *("file", "digest", "device", "architecture", "commit", "commit_time", "date", "added"),
     *("libtorch", "host"),
 )
-TYPES = {"threads": "integer", "dirty": "boolean", "cases": "object"}
-TYPES |= dict.fromkeys(TEXTS, "string")
-RESULT_SCHEMA = {
-    "type": "object",
-    "required": list(TYPES),
-    "properties": {name: {"type": kind} for name, kind in TYPES.items()},
+_PROPERTIES = {
+    **{name: {"const": value} for name, value in KIND.items()},
+    **{name: {"type": "string"} for name in TEXTS},
+    **{"threads": {"type": "integer"}, "dirty": {"type": "boolean"}},
+    "cases": {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+}
+STORE_SCHEMA = {
+    "items": {"type": "object", "required": list(_PROPERTIES), "properties": _PROPERTIES}
 }
 DEFAULT_STORE = RESULTS / "history.jsonl"
 SHORT_COMMIT = 10
@@ -93,35 +96,19 @@ def label_of(commit: str, dirty: bool) -> str:
     return (commit[:SHORT_COMMIT] or "no commit") + ("+" if dirty else "")
 
 
-def read_store(path: Path) -> tuple[list[Json], int]:
-    """Its results in the order in which they were added, and the bytes of their lines. A last line
-    that was cut short counts as not added. BadInputError for a file that is no history, or cannot
-    be read."""
+def read_store(path: Path) -> tuple[list[Json], bytes]:
+    """Its results in the order in which they were added, and a last line that was cut short, which
+    counts as not added. BadInputError for a file that is no history, or cannot be read."""
     try:
-        *lines, rest = path.read_bytes().split(b"\n")
-    except OSError as error:
+        found, rest = read_lines(path, STORE_SCHEMA)
+        if not rest.startswith(BEGINNING[: len(rest)]):
+            raise BadInputError(f"{path}: its last line begins otherwise")
+    except BadInputError as error:
         raise BadInputError(
-            f"no history at {path}: {error.strerror}; begin one with scripts/compare history add "
-            "FILE..."
+            f"{error}; this is no history of the suite, and is left as it is: name another file "
+            "with --store, or begin one with scripts/compare history add FILE..."
         ) from error
-    found: list[Json] = []
-    for number, line in enumerate((*lines, rest), start=1):
-        problem = "" if line.startswith(BEGINNING[: len(line)]) else "it begins otherwise"
-        if number <= len(lines) and not problem:
-            try:
-                found.append(parse_json(line.decode("utf-8")))
-                problem = schema_problem(found[-1], RESULT_SCHEMA)
-                times = () if problem else found[-1]["cases"].values()
-                if not all(is_number(seconds) and seconds > 0 for seconds in times):
-                    problem = "a case has no positive time"
-            except ValueError as error:
-                problem = str(error)
-        if problem:
-            raise BadInputError(
-                f"{path} is no history of this suite, and is left as it is: line {number}: "
-                f"{problem}; name another file with --store"
-            )
-    return found, sum(len(line) + 1 for line in lines)
+    return found, rest
 
 
 def result_of(path: Path) -> Json:
@@ -148,6 +135,7 @@ def result_of(path: Path) -> Json:
 
     commit = text(context, "git_commit")
     return {
+        **KIND,
         "file": str(path),
         "digest": run.digest,
         "device": text(device, "name"),
@@ -166,15 +154,15 @@ def result_of(path: Path) -> Json:
 
 def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
     """Adds each file whole, or nothing of it, and says so; the exit status. BadInputError where the
-    history cannot be read or written."""
+    history cannot be read, OSError where it cannot be written."""
     status, added = 0, []
+    store.parent.mkdir(parents=True, exist_ok=True)
     try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with store.open("ab") as file:
+        with naming(store), store.open("ab") as file:
             # other writers are waited for
             fcntl.flock(file, fcntl.LOCK_EX)
-            known, size = read_store(store)
-            file.truncate(size)
+            known, rest = read_store(store)
+            file.truncate(file.seek(0, os.SEEK_END) - len(rest))
             numbers = {one["digest"]: number for number, one in enumerate(known, start=1)}
             for path in paths:
                 # one bad file keeps none of the others out
@@ -193,15 +181,11 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
                 if found["digest"] in numbers:
                     continue
                 # one write for the line, so that a reader never sees more than a cut one
-                file.write(BEGINNING + json.dumps(found)[1:].encode() + b"\n")
+                file.write(json.dumps(found).encode() + b"\n")
                 file.flush()
                 number = numbers[found["digest"]] = len(numbers) + 1
                 label = label_of(found["commit"], found["dirty"])
                 added.append(f"result {number}: {label} on {machine_of(found)}, {path}")
-    except OSError as error:
-        raise BadInputError(
-            f"history {store}: cannot be written: {error.strerror}; name another --store"
-        ) from error
     finally:
         # not above: that standard output is full is no fault of the store
         for line in added:
@@ -384,17 +368,11 @@ def _chart(one: Json) -> Json:
     """What plotly draws: the medians of the files, and the level of each segment. The page adds
     what all charts share."""
     points, segments = one["points"], one["segments"]
-    # a gap after each
-    steps = [
-        (x, y)
-        for start, end, level in (segments if len(segments) > 1 else ())
-        for x, y in ((start - 0.4, level), (end - 0.6, level), (None, None))
-    ]
     ticks = range(0, len(points), -(-len(points) // MOST_TICKS))
     return {
         "seconds": [float(f"{point['seconds']:.5g}") for point in points],
         "texts": [", ".join(str(p[key]) for key in SHOWN) for p in points],
-        "levels": {"x": [x for x, _ in steps], "y": [y for _, y in steps]},
+        "levels": [(start - 0.4, end - 0.6, level) for start, end, level in segments],
         "ticks": list(ticks),
         "labels": [points[i]["label"][:LABEL] for i in ticks],
         "changes": [
@@ -474,6 +452,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "changes":
         print(changes_text(series))
     else:
-        write_output(options.output, {options.output: page_of(series)})
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(options.output, page_of(series))
         print(options.output)
     return 0

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     context_value,
 )
-from tinyllama_tools.core.app import BadInputError, Json, write_whole
+from tinyllama_tools.core.app import Json, write_whole
 from tinyllama_tools.core.text import (
     NOT_MEASURED,
     cell,
@@ -307,24 +307,13 @@ def json_of(comparison: Comparison) -> str:
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}
 
 
-def write_output(named: Path, texts: Mapping[Path, str]) -> None:
-    """Each file whole or not at all; folders are made. BadInputError where one cannot be written;
-    `named`: by --output."""
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
-    except OSError as error:
-        raise BadInputError(
-            f"--output {named}: cannot be written: {error.strerror}; name one that can"
-        ) from error
-
-
-def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
-    """comparison.json, .md and .html; see write_output()."""
-    texts = {folder / f"comparison.{form}": made(comparison) for form, made in FILES.items()}
-    write_output(folder, texts)
-    return tuple(texts)
+def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
+    """comparison.json, .md and .html, each whole or not at all; folders are made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"comparison.{form}" for form in FILES]
+    for path, made in zip(paths, FILES.values(), strict=True):
+        write_whole(path, made(comparison))
+    return paths
 
 
 def print_comparison(comparison: Comparison, form: str) -> None:

@@ -28,9 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from tinyllama_tools.compare.blocks import (
-    BASE,
     GIVEN_UP,
-    NEW,
     SIDES,
     CaseRecord,
     Interleaved,
@@ -49,7 +47,6 @@ from tinyllama_tools.compare.comparison import (
     compared_case,
     context_differences,
     exit_status,
-    outcome_without_times,
     value_differences,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, run_parser
@@ -295,11 +292,11 @@ def comparison_of(
         layers = {name: size["n_layers"] for name, size in sizes.items()}
         parts = attributions({n: r.blocks for n, r in run.cases.items()}, layers)
     cases = [_compared(record, run, design, parts) for record in run.cases.values()]
-    measured, absent = SideState(is_measured=True), SideState()
-    for side, states in ((BASE, (measured, absent)), (NEW, (absent, measured))):
-        outcome, note = outcome_without_times(*states) or (Outcome.NO_VERDICT, "")
-        alone = [name for name in sides.cases[side] if name not in run.cases]
-        cases += [ComparedCase(name, outcome, note=note) for name in alone]
+    # what one side alone lists
+    for name in chain(*sides.cases.values()):
+        if name not in run.cases:
+            states = (SideState(is_measured=name in sides.cases[side]) for side in SIDES)
+            cases.append(compared_case(name, *map(SideCase, states)))
     allowed = allow_missing(cases, options.allow_missing)
     header = sides.header
     return Comparison(

@@ -108,23 +108,20 @@ class Builder:
         """The program of a commit, from the worktree that is there or a new one."""
         tree, what = self.worktrees / commit, f"{option}: commit {commit[:12]}"
         log = self.project / f".deps/log/compare_{commit[:12]}.log"
-        try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            self.worktrees.mkdir(parents=True, exist_ok=True)
-            with (self.worktrees / "lock").open("w") as lock:
-                # two builds of one worktree would spoil each other: the second one waits
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not self._is_whole(tree, commit):
-                    self._remove(tree)
-                if not tree.is_dir():
-                    self.say(f"making a worktree of {commit[:12]} in {tree}")
-                    add = (*GIT, "-C", str(self.project), "worktree", "add", "--force", "--detach")
-                    self._step((*add, str(tree), commit), log, f"{what} cannot be checked out")
-                self._configure_and_build(tree, what, log)
-                os.utime(tree)
-                self._forget_old_worktrees(tree)
-        except OSError as error:
-            raise BadInputError(f"{self.worktrees}: cannot be written: {error}") from error
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.worktrees.mkdir(parents=True, exist_ok=True)
+        with (self.worktrees / "lock").open("w") as lock:
+            # two builds of one worktree would spoil each other: the second one waits
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._is_whole(tree, commit):
+                self._remove(tree)
+            if not tree.is_dir():
+                self.say(f"making a worktree of {commit[:12]} in {tree}")
+                add = (*GIT, "-C", str(self.project), "worktree", "add", "--force", "--detach")
+                self._step((*add, str(tree), commit), log, f"{what} cannot be checked out")
+            self._configure_and_build(tree, what, log)
+            os.utime(tree)
+            self._forget_old_worktrees(tree)
         program = tree / "build" / PROGRAM_IN_BUILD
         if not program.is_file():
             raise BadInputError(f"{what} builds no {PROGRAM_IN_BUILD}")

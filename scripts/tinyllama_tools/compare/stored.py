@@ -14,7 +14,6 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tinyllama_tools.compare.comparison import (
     WORK,
@@ -107,16 +106,11 @@ def file_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase
     return {name: _file_case(cases, len(runs)) for name, cases in found.items()}
 
 
-class Judged(NamedTuple):
-    """`judgements`, and `remarks` of others, by case. `warning`: what to know of them all."""
-
-    judgements: Mapping[str, Judgement]
-    remarks: Mapping[str, str]
-    warning: str
-
-
-def judge_stored(shared: Pairs, files: int, options: argparse.Namespace) -> Judged:
-    """Of the cases that both sides measured, over `files` where there are several a side."""
+def judge_stored(
+    shared: Pairs, files: int, options: argparse.Namespace
+) -> tuple[Mapping[str, Judgement], str]:
+    """Of the cases that both sides measured, over `files` where there are several a side; and what
+    to know of them all."""
     seconds = {name: (base.files, new.files) for name, (base, new) in shared.items()}
     enough = {n: s for n, s in seconds.items() if min(map(len, s)) >= FEWEST_FILES}
     family = max(1, len(enough) or len(shared))
@@ -126,17 +120,14 @@ def judge_stored(shared: Pairs, files: int, options: argparse.Namespace) -> Judg
         f"{options.alpha:g}"
     )
     if files < FEWEST_FILES:
-        warning = (
+        return {}, (
             "one file of a side shows no scatter between runs: differences, but no verdict; "
             f"{needed} (--base A.json B.json ... --new C.json D.json ...), or compare two builds: "
             "scripts/compare run"
         )
-        return Judged({}, {}, warning)
     judgements = judge_unpaired(enough, alpha=options.alpha, margin=options.margin)
-    remarks = {name: "one file of a side only" for name in shared if name not in enough}
-    most = max((found.blocks for found in judgements.values()), default=0)
-    nothing = bool(judgements) and most < fewest
-    return Judged(judgements, remarks, f"so few files show no difference: {needed}" * nothing)
+    most = max((found.blocks for found in judgements.values()), default=fewest)
+    return judgements, f"so few files show no difference: {needed}" * (most < fewest)
 
 
 def stored_warnings(
@@ -175,9 +166,8 @@ def stored_warnings(
         yield from run.warnings
 
 
-def _note(base: SideCase, new: SideCase, remark: str) -> str:
-    sides = [f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark]
-    return "; ".join(filter(None, (*sides, remark)))
+def _note(base: SideCase, new: SideCase) -> str:
+    return "; ".join(f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark)
 
 
 def _side_name(runs: Runs) -> str:
@@ -202,17 +192,17 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         for name, pair in sides.items()
         if outcome_without_times(*(side.state for side in pair)) is None
     }
-    judged = judge_stored(shared, min(len(base), len(new)), options)
+    judgements, warning = judge_stored(shared, min(len(base), len(new)), options)
     cases = allow_missing(
         (
             compared_case(
                 name,
                 old,
                 new_case,
-                judged.judgements.get(name),
+                judgements.get(name),
                 ratio=(new_case.seconds or 0.0) / (old.seconds or 1.0),
                 blocks=min(len(old.files), len(new_case.files)),
-                note=_note(old, new_case, judged.remarks.get(name, "")),
+                note=_note(old, new_case),
             )
             for name, (old, new_case) in sides.items()
         ),
@@ -226,11 +216,11 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         cases,
         options.alpha,
         options.margin,
-        warnings=tuple(filter(None, (*said, judged.warning))),
+        warnings=tuple(filter(None, (*said, warning))),
         design={
-            "test": "exact rank sum over files" if judged.judgements else "none",
-            "correction": "Holm over cases" if judged.judgements else "none",
-            "family": len(judged.judgements),
+            "test": "exact rank sum over files" if judgements else "none",
+            "correction": "Holm over cases" if judgements else "none",
+            "family": len(judgements),
             "files": {"base": len(base), "new": len(new)},
         },
         base_context=base[0].context,

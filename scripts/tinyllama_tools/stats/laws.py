@@ -44,18 +44,12 @@ class LawRefusedError(ValueError):
     """The data supports no law; the message is the reason."""
 
 
-class Term(NamedTuple):
-    """`symbol`: what the coefficient is multiplied by."""
-
-    name: str
-    symbol: str
-
-
-TERMS = (Term("launch", ""), Term("linear", "B S"), Term("quadratic", "B S²"))
+# by name, what the coefficient is multiplied by
+TERMS = {"launch": "", "linear": "B S", "quadratic": "B S²"}
 
 
 def terms_at(batch: int, seq: int) -> Array:
-    """The value of each term's symbol."""
+    """What each coefficient is multiplied by."""
     tokens = float(batch * seq)
     return np.array([1.0, tokens, tokens * seq])
 
@@ -114,7 +108,7 @@ def half_width(variance: float, freedom: int) -> float:
 class Coefficient(NamedTuple):
     """In seconds a unit of its term; `low` and `high`: its range."""
 
-    term: Term
+    name: str
     value: float
     low: float
     high: float
@@ -146,21 +140,20 @@ class Law:
     def coefficients(self) -> list[Coefficient]:
         """With their ranges, which hold them and nothing below 0."""
         found = []
-        for term, value, free, of in zip(
+        for name, value, free, of in zip(
             TERMS, self.values, self.free, self.covariance.diagonal(), strict=True
         ):
             off = self._half_width(of, value**2)
             ends = max(0.0, min(value, free - off)), max(value, free + off)
-            found.append(Coefficient(term, float(value), *map(float, ends)))
+            found.append(Coefficient(name, float(value), *map(float, ends)))
         return found
 
     @property
     def formula(self) -> str:
         """`time = 1.2 ms + 0.9 us x B S`."""
-        there = ((value, term.symbol) for value, term in zip(self.values, TERMS, strict=True))
         parts = (
             " x ".join(filter(None, (seconds_text(float(value)), symbol)))
-            for value, symbol in there
+            for value, symbol in zip(self.values, TERMS.values(), strict=True)
             if value > 0
         )
         return f"time = {' + '.join(parts)}"
@@ -190,7 +183,7 @@ LARGEST_MISFIT = 0.5
 def _fit(points: Sequence[GridPoint], spare: int = 0) -> Law:
     """The coefficients that describe the points best. LawRefusedError where the points do not
     decide the terms; `spare`: how many more sizes than terms there must be."""
-    names = ", ".join(term.name for term in TERMS)
+    names = ", ".join(TERMS)
     sizes, needed = len({(point.batch, point.seq) for point in points}), len(TERMS) + spare
     if sizes < needed:
         raise LawRefusedError(
