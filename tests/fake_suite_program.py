@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, Json
-from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.data.results import checked_result
-from tinyllama_tools.models.ablations import Point
 
-POINT = Point("tiny", "f32", 8, 128)
+CASE = full_step("tiny", "f32", 8, 128)
 REFERENCE: Path = RESULTS / "reference/tiny_f32_2core_xeon_avx512.json"
 DOCUMENT = checked_result(json.loads(REFERENCE.read_text(encoding="utf-8")), REFERENCE)
 STEP = next(row for row in DOCUMENT["benchmarks"] if row["name"].startswith("full_step/"))
@@ -58,7 +57,8 @@ class FakeProgram(SuiteProgram):
         if is_bad and len(self.calls) > self.crashes_after:
             raise SuiteError("tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC\n0 cases")
         peaks = CONTEXT["peaks"]
-        peak = {cases[0].dtype: {"flops_per_second": 2e11, "source": "made up"}}
+        dtype = cases[0].dtype.removeprefix("amp_")
+        peak = {dtype: {"flops_per_second": 2e11, "source": "made up"}}
         context = CONTEXT | {"peaks": peaks | {"measured": peaks["measured"] | peak}}
         rows = [row for case in cases for row in self.rows(case, repetitions, verify)]
         return {"context": context, "benchmarks": rows}

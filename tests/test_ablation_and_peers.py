@@ -1,4 +1,4 @@
-"""scripts/ablation and scripts/peers, of a fake program and fake peers: what is measured in which
+"""scripts/ablation and scripts/peers, of a fake program and fake peers: what takes turns in which
 order, ratios, pages, files and what is refused; and of the real ones, shortly."""
 
 from __future__ import annotations
@@ -11,137 +11,203 @@ import statistics
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import fake_suite_program
 import tools
-from fake_suite_program import POINT, FakeProgram
-from tinyllama_tools.commands import peers
-from tinyllama_tools.commands.ablation import ablation_page
+from fake_suite_program import CASE, FakeProgram
+from tinyllama_tools.commands import peers, turns
+from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.peers import PeerSide, parse_options
-from tinyllama_tools.core.app import schema_problem
+from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
-from tinyllama_tools.data.names import full_step
-from tinyllama_tools.models.ablations import OPTIMIZED, SWITCHES, Cell, Study, read_study
+from tinyllama_tools.data.names import full_step, parse_case_name
 
-MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128"]
+# What peer_process.py answers, with made-up times: a bf16 step takes a minute, no code is compiled
+# for small, and a sequence of 64 kills it.
+FAKE_PEER = """
+import json, os, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["do"] == "hello":
+        seconds = 0.2 if asked["form"]["adamw"] == "for-loop" else 0.1
+        answer = {"torch": "2", "transformers": "4", "python": "3", "threads": asked["threads"]}
+        answer |= {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
+        environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
+        answer |= {"environment": {name: os.environ.get(name) for name in environment}}
+    elif asked["do"] == "build":
+        built = 60.0 if asked["dtype"] == "bf16" else seconds
+        if asked["seq"] == 64:
+            print("last words", file=sys.stderr)
+            sys.exit(7)
+        is_small = asked["size"]["hidden_dim"] > 256
+        answer = {"error": "the compiler is absent"} if is_small else {"seconds": [built]}
+    else:
+        times = [built, 1.4 * built, 0.9 * built][: asked.get("steps", 1)]
+        answer = {"seconds": times, "cpu_seconds": times}
+    print(json.dumps(answer), flush=True)
+"""
 
 
-def run(program: FakeProgram, folder: Path, *arguments: str, status: int = 0) -> Study:
-    """What the command leaves in the folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "SuiteProgram", lambda *_: program)
-        assert tools.ablation(["--turns=6", *arguments, f"--output={folder}"]) == status
-    return read_study(folder / "ablation.json")
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
+    """What the commands measure, with fake peers, into tmp_path."""
+    program = FakeProgram()
+    monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
+    monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
+    monkeypatch.setattr(turns, "RESULTS", tmp_path)
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
+        monkeypatch.delenv(name)
+    return program
 
 
-def rows_of(page: str) -> list[dict[str, str]]:
-    """The rows of the tables of all points, by column."""
+def timed(program: FakeProgram) -> list[str]:
+    """Of each process but the first that did not verify: variant and steps."""
+    return [f"{names[0]} {steps}" for names, steps, verify in program.calls[1:] if not verify]
+
+
+def tables(page: str) -> list[dict[str, str]]:
+    """The rows of an ablation's tables of all points, by column."""
     lines = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in page.splitlines() if "|" in line]
     heads = next(line for line in lines if line[0] == "variant")
     rows = [line for line in lines if len(line) == len(heads) and line[0][0] not in "-v"]
     return [dict(zip(heads, line, strict=True)) for line in rows]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a run of the fake at all points; checkpoint's result is wrong."""
-    program = FakeProgram()
-    program.wrong.add("checkpoint")
-    folder = tmp_path_factory.mktemp("whole")
-    run(program, folder, "--switches=qkv,sdpa,graph,checkpoint", status=1)
-    return folder
+# scripts/ablation
+MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128", "--turns=6"]
 
 
-def test_figures_of_the_page_are_those_of_the_turns(folder: Path) -> None:
+def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]:
+    """What the command leaves in the folder."""
+    assert tools.ablation([*arguments, f"--output={folder}"]) == status
     document = json.loads((folder / "ablation.json").read_text())
-    page = (folder / "ABLATION.md").read_text()
+    return document, (folder / "ABLATION.md").read_text()
+
+
+def of_turns(entries: list[Json], steps: int) -> list[float]:
+    """The median of each turn, in seconds."""
+    times = [1e-3 * entry["real_time"] for entry in entries]
+    return [statistics.median(times[i : i + steps]) for i in range(0, len(times), steps)]
+
+
+def test_figures_of_the_page_are_those_of_the_turns(
+    program: FakeProgram, tmp_path: Path, project_root: Path
+) -> None:
+    program.wrong.add("checkpoint")
+    switches = "--switches=qkv,sdpa,graph,checkpoint"
+    document, page = ablation(tmp_path / "new", switches, "--turns=6", "--steps=4", status=1)
+    assert schema_problem(document, project_root / "results/schema.json") == ""
     assert "f32 | 200 GFLOP/s" in page and "bf16 | 200 GFLOP/s" in page
     # what may be published names no folder
-    assert "scripts/ablation --turns=6" in page and str(folder.parent) not in page
-    rows, cells = rows_of(page), document["main"]
-    by_row = {(tuple(c["point"].values()), c["row"]): c for c in cells}
-    # three dtypes at two shapes; without qkv only where `optimized` has it
-    assert len(rows) == len(by_row) == 6 * 8 + 4
-    assert sorted(row["variant"] for row in rows) == sorted(row for _, row in by_row)
-    for row, cell in zip(rows, cells, strict=True):
-        assert row["variant"] == cell["row"]
-        if cell["row"] in {"graph", "checkpoint"}:
-            reason = "skipped: graph: only a GPU" if cell["row"] == "graph" else "failed: wrong"
-            assert row["note"].startswith(reason) and row["ms"] == row["ratio"] == "-"
-            continue
-        of = "optimized" if cell["row"].startswith("optimized without") else "baseline"
-        other = by_row[tuple(cell["point"].values()), of]
-        ours, theirs = (dict(c["turns"]) for c in (cell, other))
-        assert sorted(ours) == list(range(6))
-        ratios = [ours[t] / theirs[t] if of == "optimized" else theirs[t] / ours[t] for t in ours]
-        shown = row["ratio"].removeprefix("~ ").split(" ")[0]
-        assert float(shown) == pytest.approx(statistics.median(ratios), abs=0.0051)
-        seconds = statistics.median(ours.values())
-        assert float(row["ms"]) == pytest.approx(1e3 * seconds, abs=0.06)
-        rate = cell["point"]["batch"] / seconds
-        assert float(row["samples/s"]) == pytest.approx(rate, abs=0.06)
-        # 1e10 FLOPs of 2e11 a second
-        assert float(row["MFU %"]) == pytest.approx(5 / seconds, abs=0.06)
-        memory = cell["counters"]["peak_memory_MiB"] / other["counters"]["peak_memory_MiB"]
-        assert float(row["memory x"]) == pytest.approx(memory, abs=0.0051)
-        assert (row["operators"], row["rel error"]) == ("4,050", "1.0e-06")
+    assert "scripts/ablation --switches" in page and str(tmp_path) not in page
+    entries: dict[str, list[Json]] = {}
+    for entry in document["benchmarks"]:
+        entries.setdefault(entry["name"].removesuffix("/manual_time"), []).append(entry)
+    headings = re.findall(r"### tiny (\w+), batch (\d+) x sequence (\d+)", page)
+    points = [full_step("tiny", dtype, int(b), int(s)) for dtype, b, s in headings]
+    # three dtypes at two shapes; without qkv only where `optimized` has it, and without one of two
+    # is what the other is alone
+    assert len(points) == len(set(points)) == 6 and len(entries) == 6 * 7
+    rows = iter(tables(page))
+    for point in points:
+        held = ["sdpa"] if point.dtype == "bf16" else ["qkv", "sdpa"]
+        without = {"sdpa": "baseline"} if len(held) == 1 else {"qkv": "sdpa", "sdpa": "qkv"}
+        known = ["baseline", "qkv", "sdpa", "graph", "checkpoint", "fused", "optimized"]
+        wanted = {name: (name, "baseline") for name in known}
+        wanted |= {f"optimized without {n}": (v, "optimized") for n, v in without.items()}
+        for label, (name, other) in wanted.items():
+            row = next(rows)
+            assert row["variant"] == label
+            if name in {"graph", "checkpoint"}:
+                reason = "skipped: graph: only a GPU" if name == "graph" else "failed: wrong"
+                assert row["note"].startswith(reason) and row["ms"] == row["ratio"] == "-"
+                continue
+            ours, theirs = (entries[str(replace(point, variant=v))] for v in (name, other))
+            a, b = (of_turns(side, 4) for side in (ours, theirs))
+            assert len(a) == len(b) == 6
+            pairs = zip(a, b, strict=True)
+            ratios = [x / y if other == "optimized" else y / x for x, y in pairs]
+            shown = row["ratio"].removeprefix("~ ").split(" ")[0]
+            assert float(shown) == pytest.approx(statistics.median(ratios), abs=0.0051)
+            seconds = 1e-3 * statistics.median(entry["real_time"] for entry in ours)
+            assert float(row["ms"]) == pytest.approx(1e3 * seconds, abs=0.06)
+            assert float(row["samples/s"]) == pytest.approx(point.batch / seconds, abs=0.06)
+            # 1e10 FLOPs of 2e11 a second
+            assert float(row["MFU %"]) == pytest.approx(5 / seconds, abs=0.06)
+            memory = ours[0]["peak_memory_MiB"] / theirs[0]["peak_memory_MiB"]
+            assert float(row["memory x"]) == pytest.approx(memory, abs=0.0051)
+            assert (row["operators"], row["rel error"]) == ("4,050", "1.0e-06")
+    assert next(rows, None) is None
 
 
 def test_the_published_page_is_that_of_the_published_result(project_root: Path) -> None:
     path = project_root / "results/reference/ablation_2core_xeon_avx512.json"
-    assert (project_root / "results/ABLATION.md").read_text() == ablation_page(read_study(path))
+    page = ablation_page(json.loads(path.read_text()))
+    assert (project_root / "results/ABLATION.md").read_text() == page
 
 
-def test_tables_are_made_anew_of_a_result_alone(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_side_is_timed_in_every_turn_in_changing_order(
+    program: FakeProgram, tmp_path: Path
 ) -> None:
-    source = tmp_path / "ablation.json"
-    source.write_text((folder / "ablation.json").read_text())
-    # a wrong result stays one
-    assert tools.ablation([f"--from={source}"]) == 1
-    for name in ("ABLATION.md", "ablation.json"):
-        assert (tmp_path / name).read_text() == (folder / name).read_text()
-    text = source.read_text()
-    for old, new in (('"batch": 8', '"batch": 0'), ('"turns": [[0, ', '"turns": [[0, -')):
-        source.write_text(text.replace(old, new, 1))
-        assert tools.ablation([f"--from={source}"]) == 2
-        assert "ablation.json: no result of scripts/ablation" in capsys.readouterr().err
+    ablation(tmp_path, *MAIN)
+    can_run = ["baseline", "fused", "optimized", "qkv", "sdpa"]
+    calls = timed(program)
+    orders = [tuple(calls[i : i + 5]) for i in range(0, len(calls), 5)]
+    assert len(orders) == 6 and len(set(orders)) > 1
+    assert all(sorted(order) == [f"{name} 5" for name in can_run] for order in orders)
+    # verified first, all in one process; what follows from `optimized` is among them
+    verified = [(names, steps) for names, steps, verify in program.calls if verify]
+    assert verified == [(["baseline", "qkv", "sdpa", "graph", "fused", "optimized"], 1)]
+
+
+def test_skipped_wrong_and_crashed_stay_with_their_reason(
+    program: FakeProgram, tmp_path: Path
+) -> None:
+    program.wrong.add("qkv")
+    # in its third turn
+    program.crashes, program.crashes_after = {"fused"}, 2 + 2 * 4
+    document, page = ablation(tmp_path, *MAIN, status=1)
+    notes = {row["variant"]: (row["note"], row["ms"]) for row in tables(page)}
+    assert notes["qkv"] == ("failed: wrong result: loss differs by 0.5", "-")
+    assert notes["optimized without sdpa"] == notes["qkv"]
+    died = "failed: tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC 0 cases"
+    assert notes["fused"] == (died, "-")
+    # no times beside the reason, and no turn after it
+    assert [e["iterations"] for e in document["benchmarks"] if "/fused/" in e["name"]] == [0]
+    assert timed(program).count("fused 5") == 3 and timed(program).count("sdpa 5") == 6
 
 
 @pytest.mark.parametrize(
-    ("tool", "option", "words"),
+    ("times", "count", "text", "slower"),
     [
-        (tools.ablation, "--switches=qkv,nonsense", "'nonsense': must be one of qkv, gate_up"),
-        (tools.ablation, "--points=8by128", "'8by128': must be BATCHxSEQ such as 8x128"),
-        (tools.peers, "--seq=1", "--seq '1': must be at least 2"),
-        (tools.peers, "--device=auto", "'auto': must be cpu, cuda[:N] or hip[:N]"),
+        ({"optimized": 0.085}, 6, r"1\.2\d \(1\.2\d to 1\.2\d\)", ["qkv"]),
+        ({"qkv": 0.1}, 6, r"~ \d\.\d\d \(0\.9\d to 1\.0\d\)", []),
+        # too few turns show nothing
+        ({"optimized": 0.085}, 2, r"~ 1\.2\d \(1\.2\d to 1\.2\d at 50 %\)", []),
     ],
 )
-def test_bad_options_are_named(
-    tool: Callable[..., int], option: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        tool([option])
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("tool", [tools.ablation, tools.peers])
-def test_a_program_that_refuses_its_options_leaves_nothing(
-    tool: Callable[..., int],
+def test_a_page_says_what_shows_no_difference_and_where_optimized_is_slower(
+    program: FakeProgram,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    times: Mapping[str, float],
+    count: int,
+    text: str,
+    slower: list[str],
 ) -> None:
-    program = FakeProgram()
-    program.refusal = "tiny_llama_bench: device 'cuda:9': no such device"
-    monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
-    assert tool([f"--output={tmp_path / 'none'}"]) == 2
-    assert program.refusal in capsys.readouterr().err
-    assert program.calls == [] and not list(tmp_path.iterdir())
+    for name, seconds in times.items():
+        monkeypatch.setitem(fake_suite_program.TIMES, name, seconds)
+    program.drift = 0.01
+    _, page = ablation(tmp_path, *MAIN, f"--turns={count}")
+    assert re.fullmatch(text, tables(page)[1]["ratio"])
+    assert f"3 comparisons,\n{len(slower)} of which" in page
+    found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) .*$", page, re.MULTILINE)
+    assert found == slower
 
 
 def test_switches_are_those_of_the_program(bench_program: Path) -> None:
@@ -153,93 +219,15 @@ def test_switches_are_those_of_the_program(bench_program: Path) -> None:
 
 
 @pytest.mark.usefixtures("bench_program")
-def test_smoke_with_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--points=2x16", "--dtypes=f32", "--turns=1", "--steps=1", "--switches=qkv,graph"]
-    assert tools.ablation([*options, f"--output={tmp_path}"]) == 0, capsys.readouterr().err
-    found = read_study(tmp_path / "ablation.json")
-    (point,) = found.points()
-    for row in ("baseline", "qkv", "fused", "optimized", "optimized without qkv"):
-        cell = found.get(row, point)
-        assert cell.turns, cell.note
-        assert cell.counters.get("max_rel_error") < 1e-4
-
-
-def test_every_row_is_measured_in_every_turn_in_changing_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    program, again = FakeProgram(), FakeProgram()
-    run(program, tmp_path, *MAIN)
-    # verified first: all that is known, in one process; then what follows from `optimized`
-    known = ["baseline", "qkv", "sdpa", "graph", "fused", "optimized"]
-    assert program.calls[:2] == [(known, 1, True), (["sdpa", "qkv"], 1, True)]
-    timed = [names for names, steps, verify in program.calls[2:] if steps == 5 and not verify]
-    assert len(timed) == len(program.calls) - 2 == 6 * 7
-    turns = [[name for (name,) in timed[i : i + 7]] for i in range(0, len(timed), 7)]
-    can_run = sorted([*known, "sdpa", "qkv"])
-    can_run.remove("graph")
-    assert all(sorted(turn) == can_run for turn in turns)
-    assert len({tuple(turn) for turn in turns}) > 1
-    again.interrupt_after = 30
-    found = run(again, tmp_path, *MAIN, status=130)
-    assert again.calls == program.calls[:30]
-    assert "- **interrupted: " in capsys.readouterr().out
-    assert len(found.get("baseline", POINT).turns) in {4, 5}
-
-
-def test_skipped_wrong_and_crashed_stay_with_their_reason(tmp_path: Path) -> None:
-    program = FakeProgram()
-    program.wrong.add("qkv")
-    program.crashes.add("fused")
-    made = run(program, tmp_path, *MAIN, status=1)
-    assert [made.get(row, POINT).note for row in ("graph", "qkv", "fused", "sdpa")] == [
-        "skipped: graph: only a GPU captures its work",
-        "failed: wrong result: loss differs by 0.5",
-        "failed: tiny_llama_bench was ended by signal SIGSEGV",
-        "",
-    ]
-    # the cell without sdpa is qkv, and as wrong
-    assert {cell.row for cell in made.failures} == {"qkv", "fused", "optimized without sdpa"}
-    # the others' process died with it; each then had its own
-    assert [names for names, _, verify in program.calls if verify and len(names) == 1]
-    program = FakeProgram()
-    program.crashes, program.crashes_after = {"fused"}, 20
-    made = run(program, tmp_path, *MAIN, status=1)
-    # no times beside the reason, and no turn after it
-    assert made.get("fused", POINT).note.startswith("failed: ")
-    assert made.get("fused", POINT).turns == {}
-    assert [names for names, *_ in program.calls[20:]].count(["fused"]) == 1
-
-
-# a machine that drifts from turn to turn by more than two variants differ
-DRIFT = [1.0, 1.3, 0.8, 1.1, 1.6, 0.9, 1.2]
-NOISE = [1, 0.9, 1.1, 1.05, 0.95, 1, 1.2]
-
-
-@pytest.mark.parametrize(
-    ("qkv", "optimized", "text", "slower"),
-    [
-        ([0.8 * t for t in DRIFT], [0.88 * t for t in DRIFT], "1.25 (1.25 to 1.25)", ["qkv"]),
-        ([n * t for n, t in zip(NOISE, DRIFT, strict=True)], DRIFT, "~ 1.00 (0.83 to 1.11)", []),
-        # too few turns show nothing
-        ([0.5, 0.65], [0.6, 0.7], "~ 2.00 (2.00 to 2.00 at 50 %)", []),
-        ([], [], "-", []),
-    ],
-)
-def test_ratios_are_of_the_same_turn_and_say_where_optimized_is_slower(
-    qkv: list[float], optimized: list[float], text: str, slower: list[str]
-) -> None:
-    made = Study(dict.fromkeys(("date", "turns", "turns_done", "steps", "took", "command"), "1"))
-    for row, times in (("baseline", DRIFT), ("qkv", qkv), ("fused", [0.1]), (OPTIMIZED, optimized)):
-        made.add(Cell(row, POINT, row, turns=dict(enumerate(times))))
-    page = ablation_page(made)
-    assert rows_of(page)[1]["ratio"] == text
-    assert f"{2 if optimized else 0} comparisons,\n{len(slower)} of which" in page
-    found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) .*$", page, re.MULTILINE)
-    assert found == slower
+def test_smoke_with_the_program(tmp_path: Path) -> None:
+    options = ["--points=2x16", "--dtypes=f32", "--turns=1", "--steps=1", "--switches=qkv"]
+    _, page = ablation(tmp_path, *options)
+    rows = {row["variant"]: row for row in tables(page)}
+    for name in ("baseline", "qkv", "fused", "optimized", "optimized without qkv"):
+        assert float(rows[name]["ms"]) > 0 and float(rows[name]["rel error"]) < 1e-4
 
 
 # scripts/peers
-CASE = full_step("tiny", "f32", 8, 128)
 
 
 def test_cases_are_the_default_grid_or_those_of_the_axes(bench_program: Path) -> None:
@@ -279,51 +267,13 @@ def test_peer_really_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         side.close()
 
 
-# What peer_process.py answers, with made-up times: a bf16 step takes a minute, no code is compiled
-# for small, and a sequence of 64 kills it.
-FAKE_PEER = """
-import json, os, sys
-for line in sys.stdin:
-    asked = json.loads(line)
-    if asked["do"] == "hello":
-        seconds = 0.2 if asked["form"]["adamw"] == "for-loop" else 0.1
-        answer = {"torch": "2", "transformers": "4", "python": "3", "threads": asked["threads"]}
-        answer |= {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
-        environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
-        answer |= {"environment": {name: os.environ.get(name) for name in environment}}
-    elif asked["do"] == "build":
-        built = 60.0 if asked["dtype"] == "bf16" else seconds
-        if asked["seq"] == 64:
-            print("last words", file=sys.stderr)
-            sys.exit(7)
-        is_small = asked["size"]["hidden_dim"] > 256
-        answer = {"error": "the compiler is absent"} if is_small else {"seconds": [built]}
-    else:
-        times = [built, 1.4 * built, 0.9 * built][: asked.get("steps", 1)]
-        answer = {"seconds": times, "cpu_seconds": times}
-    print(json.dumps(answer), flush=True)
-"""
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
-    """What scripts/peers measures, with played peers, into tmp_path."""
-    program = FakeProgram()
-    program.drift = 0.0
-    monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
-    monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
-    monkeypatch.setattr(peers, "RESULTS", tmp_path)
-    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
-        monkeypatch.delenv(name)
-    return program
-
-
 AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa"]
 
 
 def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     program: FakeProgram, tmp_path: Path, project_root: Path
 ) -> None:
+    program.drift = 0.0
     program.crashes.add("qkv")
     assert tools.peers([*AXES, "--variant=baseline,optimized,qkv"]) == 1
     (folder,) = tmp_path.glob("*_peers")
@@ -337,7 +287,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     ratios = {(r["case"], r["peer"]): r for r in about["ratios"]}
     ratio = ratios[str(CASE), "peer:eager"]
     assert (ratio["median"], ratio["turns"]) == (pytest.approx(2.0), 6)
-    assert str(CASE).replace("tiny", "small") not in {case for case, _ in ratios}
+    assert "small" not in {parse_case_name(case).size for case, _ in ratios}
     page = (folder / "PEERS.md").read_text(encoding="utf-8")
     page = re.sub(" +", " ", page)  # the columns are aligned
     assert "| side | ms | over baseline | over optimized | over qkv | note |" in page
@@ -353,48 +303,113 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc |" in page
 
 
-def test_turns_rotate_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
+def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     program: FakeProgram, tmp_path: Path
 ) -> None:
-    program.crashes, program.crashes_after = {"optimized"}, 19
+    program.drift = 0.0
     # of 1.5 s in six turns, a step of 0.1 s gets two a turn
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128"]
     options += ["--peers=eager,compile_tuned", "--max-seconds-per-case=1.5"]
     assert tools.peers([*options, f"--output={tmp_path}"]) == 1
-    timed = [f"{names[0][0]}{steps}" for names, steps, verify in program.calls[1:] if not verify]
-    # without the peers, which died of the first case; then between them, until one crashed
-    assert timed[:12] == ["b2", "o3", "o3", "b2"] * 3
-    assert timed[12:] == ["b2", "o3", "o3", "b2", "b2", "b2", "b2", "b2"]
+    assert {*timed(program)} == {"baseline 2", "optimized 3"} and len(timed(program)) == 24
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     entries, about = document["benchmarks"], document["context"]["peers"]
     assert [e["error_message"] for e in entries if "error_message" in e] == [
-        *(f"{peer}: its process ended with 7: last words" for peer in about["forms"]),
-        "tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC\n0 cases",
+        f"{peer}: its process ended with 7: last words" for peer in about["forms"]
     ]
-    names = [entry["name"] for entry in entries]
-    assert names.count(str(replace(CASE, variant="optimized"))) == 1
-    assert {row["case"] for row in about["ratios"]} == {str(CASE)}
+    assert [e["name"].count("peer:") for e in entries].count(1) == 2 + 6 * (1 + 2)
+    found = {(row["case"], row["peer"]) for row in about["ratios"]}
+    ours = (str(CASE), str(replace(CASE, variant="optimized")))
+    assert found == {(case, peer) for case in ours for peer in about["forms"]}
     # who died was started anew, with its threads and its malloc
     found = [form["measured"]["environment"] for form in about["forms"].values()]
     assert [of["MALLOC_TRIM_THRESHOLD_"] for of in found] == [None, str(2**33)]
     assert {of["OMP_PROC_BIND"] for of in found} == {"true"}
 
 
+# both
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "processes", "rows", "missing"),
+    [
+        # two cases, of which one was verified and had four turns of five sides, one skipped beside
+        (
+            tools.ablation,
+            [*MAIN, "--points=8x128,16x256"],
+            1 + 4 * 5,
+            1 + 5 * 4 * 5,
+            ["tiny f32, batch 16 x sequence 256"],
+        ),
+        # two cases of a verified process and six turns, of four
+        (
+            tools.peers,
+            [*AXES, "--sizes=tiny", "--variant=baseline"],
+            2 * (1 + 6),
+            2 * 3 * 6 * 3,
+            [f"tiny bf16, batch 8 x sequence {seq}" for seq in (128, 256)],
+        ),
+    ],
+    ids=("ablation", "peers"),
+)
 def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
-    program: FakeProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: FakeProgram,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    tool: Callable[..., int],
+    options: list[str],
+    processes: int,
+    rows: int,
+    missing: list[str],
 ) -> None:
-    made, again = tmp_path / "made", tmp_path / "again"
-    options = [*AXES, "--sizes=tiny", "--variant=baseline"]
-    # the first process, and two cases of a verified one and six turns
-    program.interrupt_after = 1 + 2 * (1 + 6)
-    assert tools.peers([*options, f"--output={made}"]) == 130
-    document = json.loads((made / "peers.json").read_text(encoding="utf-8"))
-    assert len(document["benchmarks"]) == 2 * 3 * 6 * 3
-    missing = ["tiny bf16 8 x 128", "tiny bf16 8 x 256"]
-    assert document["context"]["peers"]["not_measured"] == missing
-    assert tools.peers([f"--from={made / 'peers.json'}", f"--output={again}"]) == 0
-    for name in ("peers.json", "PEERS.md"):
-        assert (again / name).read_text() == (made / name).read_text()
-    (made / "peers.json").write_text('{"benchmarks": []}')
-    assert tools.peers([f"--from={made / 'peers.json'}"]) == 2
-    assert "must be a result of scripts/peers" in capsys.readouterr().err
+    name, made, again = request.node.callspec.id, tmp_path / "made", tmp_path / "again"
+    program.interrupt_after = 1 + processes
+    assert tool([*options, f"--output={made}"]) == 130
+    file, page = made / f"{name}.json", made / f"{name.upper()}.md"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert len(document["benchmarks"]) == rows
+    assert document["context"][name]["not_measured"] == missing
+    assert f"Not measured: {'; '.join(missing)}." in page.read_text()
+    assert tool([f"--from={file}", f"--output={again}"]) == 0
+    for path in (file, page):
+        assert (again / path.name).read_text() == path.read_text()
+    text = file.read_text()
+    for old, new, words in (
+        ('"real_time": ', '"real_time": -', "must be a positive, finite number"),
+        ('"ratios": [{', '"ratios": [{}, {', f"no result of scripts/{name} as it wrote it"),
+        (f'"{name}": ', '"others": ', f"must be a result of scripts/{name}"),
+    ):
+        file.write_text(text.replace(old, new, 1))
+        assert tool([f"--from={file}"]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tool", "option", "words"),
+    [
+        (tools.ablation, "--switches=qkv,nonsense", "'nonsense': must be one of qkv, gate_up"),
+        (tools.ablation, "--points=8by128", "'8by128': must be BATCHxSEQ such as 8x128"),
+        (tools.peers, "--seq=1", "--seq '1': must be at least 2"),
+        (tools.peers, "--device=auto", "'auto': must be cpu, cuda[:N] or hip[:N]"),
+    ],
+)
+def test_bad_options_are_named(
+    tool: Callable[..., int], option: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        tool([option])
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tool", [tools.ablation, tools.peers])
+def test_a_program_that_refuses_its_options_leaves_nothing(
+    tool: Callable[..., int],
+    program: FakeProgram,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program.refusal = "tiny_llama_bench: device 'cuda:9': no such device"
+    assert tool([f"--output={tmp_path / 'none'}"]) == 2
+    assert program.refusal in capsys.readouterr().err
+    assert program.calls == [] and not list(tmp_path.iterdir())

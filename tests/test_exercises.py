@@ -24,6 +24,7 @@ from fake_training import (
     STORED,
     PlayedPredictor,
     PlayedProgram,
+    evidence,
     made_up_summary,
     operator_table,
     step_cost,
@@ -33,7 +34,7 @@ from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import growth_exponent, holds
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingRun
-from tinyllama_tools.models.ablations import Evidence, Point, Study
+from tinyllama_tools.models.turns import Evidence
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # keys as of changed(), by name of a run, of a size, `analysis` of exercise 3, or EVERY run
@@ -107,9 +108,9 @@ def predict(monkeypatch: pytest.MonkeyPatch, gib: float) -> None:
     monkeypatch.setattr(exercise_3, "ask_costs", lambda _, options: played(options))
 
 
-def know(monkeypatch: pytest.MonkeyPatch, evidence: Evidence, compiled: Ratio) -> None:
+def know(monkeypatch: pytest.MonkeyPatch, known: Evidence, compiled: Ratio) -> None:
     """What an ablation measured, and torch.compile's speedup."""
-    monkeypatch.setattr(exercise_3, "find_evidence", lambda *_: evidence)
+    monkeypatch.setattr(exercise_3, "find_ablation", lambda *_: known)
     monkeypatch.setattr(exercise_3, "compile_speedup", lambda *_: compiled)
 
 
@@ -120,13 +121,7 @@ def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"largest": 2048, "predicted_memory_bytes": 2**33, "skip_reason": ""}
     monkeypatch.setattr(exercise_2, "ask_json", lambda *_: {"limits": [row]})
     predict(monkeypatch, 40)
-    monkeypatch.setattr(exercise_3, "find_evidence", lambda *_: None)
-
-
-def ablation(**speedups: float) -> Evidence:
-    """One at the worksheet's shape that measured these switches."""
-    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
-    return Evidence(Path("ablation.json"), Study(), Point("tiny", "f32", 8, 128), ratios)
+    monkeypatch.setattr(exercise_3, "find_ablation", lambda *_: None)
 
 
 def box(page: str, label: str) -> bool:
@@ -411,7 +406,7 @@ def test_growth_by_hand() -> None:
 
 
 def test_the_plan_follows_measured_speedups(monkeypatch: pytest.MonkeyPatch) -> None:
-    good, slow = (ablation(qkv=value) for value in (1.15, 0.97))
+    good, slow = (evidence(qkv=value) for value in (1.15, 0.97))
     chance = ratio_of_turns([1.4, 0.9] * 3, [1.0] * 6)
     doubtful = dataclasses.replace(good, speedups={"qkv": chance, "layout": chance})
     for found, cell, planned in (
@@ -424,7 +419,7 @@ def test_the_plan_follows_measured_speedups(monkeypatch: pytest.MonkeyPatch) -> 
         assert cell in answer(text, "QKV projections")
         assert box(text, "**QKV Fusion**") is planned
     assert box(text, "**Memory Layout**") is box(text, "**Torch Compile**") is False
-    twice = ablation(qkv=1.01, sdpa=0.9, gate_up=0.9, layout=2.0)
+    twice = evidence(qkv=1.01, sdpa=0.9, gate_up=0.9, layout=2.0)
     know(monkeypatch, twice, twice.speedups["layout"])
     text = sheet(3)
     asked = answer(text, "**4. What should be the first optimization")
@@ -443,11 +438,11 @@ def test_torch_compile_is_of_the_newest_peers_of_this_step(tmp_path: Path) -> No
     ratios = context["peers"]["ratios"]
     slower = [row | {"of_each_turn": [2 * of for of in row["of_each_turn"]]} for row in ratios]
     # newer ones of other threads, and damaged, say nothing of it
-    for number, (rows, threads) in enumerate([(ratios, 2), (slower, 2), (ratios, 3), ([], 0)]):
-        changed = context | {"peers": context["peers"] | {"ratios": rows}, "threads": threads}
-        (tmp_path / f"{number}_peers").mkdir()
+    for year, (rows, threads) in enumerate([(ratios, 2), (slower, 2), (ratios, 3), ([], 0)], 2030):
+        changed = context | {"peers": {"ratios": rows}, "threads": threads, "date": f"{year}-01-01"}
+        (tmp_path / f"{year}_peers").mkdir()
         text = json.dumps(document | {"context": changed}) if threads else "{"
-        (tmp_path / f"{number}_peers/peers.json").write_text(text)
+        (tmp_path / f"{year}_peers/peers.json").write_text(text)
     newest = exercise_3.compile_speedup(summary, tmp_path)
     assert newest is not None and newest.median == pytest.approx(best.median / 2)
 
@@ -464,7 +459,7 @@ def test_gains_by_hand() -> None:
     assert f"{half:.2f}x by Amdahl" in text and "3.00x measured" in text
     gain = exercise_3.traffic_gain
     # of the step, 20 % and 9.1 % are saved; what is slower is not done
-    measured_gain, _ = gain({}, ablation(fused_norm=1.25, fused_adamw=1.1, fused_rotary=0.9))
+    measured_gain, _ = gain({}, evidence(fused_norm=1.25, fused_adamw=1.1, fused_rotary=0.9))
     assert measured_gain == pytest.approx(1 / (1 / 1.25 + 1 / 1.1 - 1))
     # half of the step is idle, so half of what the busy one saves is saved
     busy, idle = (gain(made_up_summary({LAUNCH: n}, gpu=True), None)[0] for n in (0.0, 50.0))

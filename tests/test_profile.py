@@ -10,27 +10,19 @@ from pathlib import Path
 import pytest
 
 import tools
-from fake_suite_program import CONTEXT, POINT
+from fake_suite_program import CASE, CONTEXT
 from fake_training import (
     FOUR_RANKS,
     PlayedProgram,
     changed,
+    evidence,
     made_up_summary,
     operator_table,
     write_profile,
 )
 from tinyllama_tools.commands.profile import read_profiles, warnings_in
 from tinyllama_tools.commands.worksheet import shown
-from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.profiles import read_training
-from tinyllama_tools.models.ablations import (
-    Cell,
-    Evidence,
-    Study,
-    find_evidence,
-    read_evidence,
-    result_text,
-)
 from tinyllama_tools.models.bottlenecks import (
     ATTENTION,
     CHECKPOINTING,
@@ -48,6 +40,7 @@ from tinyllama_tools.models.bottlenecks import (
     rank_bottlenecks,
     small_calls_percent,
 )
+from tinyllama_tools.models.turns import Evidence, find_ablation
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 REPORT, SUMMARY = "performance_summary_report.md", "performance_summary.json"
@@ -306,11 +299,6 @@ def test_figures_in_their_units() -> None:
 # The six bottlenecks, what optimizations save, and the ablation that both may rest on.
 
 
-def evidence(**speedups: float) -> Evidence:
-    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
-    return Evidence(Path("ablation.json"), Study(), POINT, ratios)
-
-
 def judged(summary: dict, found: Evidence | None = None) -> dict[str, Bottleneck]:
     return {bottleneck.name: bottleneck for bottleneck in rank_bottlenecks(summary, found)}
 
@@ -403,42 +391,38 @@ def test_only_rows_that_work_count() -> None:
 # What an ablation measured.
 
 
-def write_ablation(results: Path, name: str, qkv: float = 0.08, **context: object) -> Path:
-    """Turns of baseline and qkv; of gate_up one that failed after them; in f32 and bf16."""
-    study = Study(context={**CONTEXT, **context})
-    for row, time, failure in (("baseline", 0.1, ""), ("qkv", qkv, ""), ("gate_up", 0.05, "wrong")):
-        turns = {turn: time * (1 + turn / 100) for turn in range(6)}
-        for dtype in ("f32", "bf16"):
-            point = dataclasses.replace(POINT, dtype=dtype)
-            study.add(Cell(row, point, variant=row, turns=turns, failure=failure))
-    path = results / f"reference/ablation_{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(result_text(study))
+def write_ablation(path: Path, qkv: float, **context: object) -> Path:
+    """Ratios in f32 and bf16; those of several switches, and over other sides, as well."""
+    found = {"qkv": qkv, "qkv+sdpa": 1.5, "optimized": 2.0}
+    ratios = [
+        {"case": str(dataclasses.replace(CASE, variant=name, dtype=dtype)), "peer": side}
+        | ratio_of_turns([value] * 6, [1.0] * 6).as_json()
+        for dtype in ("f32", "bf16")
+        for name, value in found.items()
+        for side in ("baseline", "fused")
+    ]
+    path.parent.mkdir(exist_ok=True)
+    document = {"context": CONTEXT | context | {"ablation": {"ratios": ratios}}, "benchmarks": []}
+    path.write_text(json.dumps(document))
     return path
 
 
-def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
+def test_the_newest_ablation_of_this_device_and_step_is_found(tmp_path: Path) -> None:
     summary = made_up_summary({"context": CONTEXT})
-    assert find_evidence(summary, tmp_path) is None
-    path = write_ablation(tmp_path, "a")
-    write_ablation(tmp_path, "b", qkv=0.01, device=CONTEXT["device"] | {"name": "another"})
+    assert find_ablation(summary, tmp_path) is None
+    write_ablation(tmp_path / "reference/ablation_a.json", 1.1, date="2029-01-01")
+    path = write_ablation(tmp_path / "x_ablation/ablation.json", 1.25, date="2030-01-01")
+    of_another = {"device": CONTEXT["device"] | {"name": "another"}, "date": "2031-01-01"}
+    write_ablation(tmp_path / "reference/ablation_b.json", 9.9, **of_another)
     (tmp_path / "reference/ablation_broken.json").write_text("{")
     for of in (summary, changed(summary, {"configuration.dtype": "bf16"})):
-        found = find_evidence(of, tmp_path)
+        found = find_ablation(of, tmp_path)
         assert found is not None and found.file == path
-        assert found.speedups.keys() == {"qkv"}
-        assert found.speedups["qkv"].median == pytest.approx(1.25)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("context.device.name", "another", r"those of the profile \('another'"),
-        ("configuration.variant", "fused", "over baseline, not fused"),
-        ("configuration.seq_len", 64, "no turn at .*sequence 64"),
-    ],
-)
-def test_an_ablation_of_something_else(tmp_path: Path, key: str, value: object, words: str) -> None:
-    path = write_ablation(tmp_path, "a")
-    with pytest.raises(BadInputError, match=words):
-        read_evidence(path, made_up_summary({"context": CONTEXT, key: value}))
+        medians = {name: ratio.median for name, ratio in found.speedups.items()}
+        assert medians == {"qkv": pytest.approx(1.25), "optimized": 2.0}
+    for key, value in (
+        ("configuration.variant", "fused"),
+        ("configuration.seq_len", 64),
+        ("configuration.gradient_accumulation_steps", 2),
+    ):
+        assert find_ablation(changed(summary, {key: value}), tmp_path) is None

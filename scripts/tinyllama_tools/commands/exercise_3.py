@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 from argparse import Namespace
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.commands.peers import read_peers
 from tinyllama_tools.commands.profile import (
     PROFILINGS,
     REPORT,
@@ -41,8 +39,7 @@ from tinyllama_tools.commands.worksheet import (
     share_of,
     shown,
 )
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json, problem_sizes, write_whole
-from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
+from tinyllama_tools.core.app import RESULTS, Json, problem_sizes, write_whole
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     MeasuredRun,
@@ -62,7 +59,6 @@ from tinyllama_tools.data.programs import (
     ask_costs,
     step_options,
 )
-from tinyllama_tools.models.ablations import Evidence, Point, find_evidence, shows_difference
 from tinyllama_tools.models.bottlenecks import (
     ATTENTION,
     COPIES,
@@ -77,8 +73,10 @@ from tinyllama_tools.models.bottlenecks import (
     memory_bound,
     rank_bottlenecks,
     recorded_part,
+    shows_difference,
 )
-from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
+from tinyllama_tools.models.turns import Evidence, find_ablation, find_peers
+from tinyllama_tools.stats.rank_tests import Ratio
 
 ANALYSIS = "bottleneck_analysis"
 WANTED = {
@@ -218,25 +216,10 @@ def traffic_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None
 
 
 def compile_speedup(summary: Json, results: Path = RESULTS) -> Ratio | None:
-    """torch.compile's best over the profiled step, of the newest result of scripts/peers that timed
-    both on this device, else of a reference result; None where there is none."""
-    of = summary["configuration"]
-    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
-    case = str(point.case(of["variant"]))
-    # names of runs begin with the time
-    runs = sorted(results.glob("*_peers/peers.json"), reverse=True)
-    for path in (*runs, *sorted(results.glob("reference/peers_*.json"))):
-        # another device's, or damaged: nobody asked for this file
-        with contextlib.suppress(BadInputError):
-            context = read_peers(path)["context"]
-            found = [
-                ratio_of_turns([1.0] * row["turns"], row["of_each_turn"])
-                for row in context["peers"]["ratios"]
-                if row["case"] == case and row["peer"].startswith("peer:compile")
-            ]
-            if found and first_difference(context, summary["context"], SAME_DEVICE) is None:
-                return max(found, key=lambda ratio: ratio.median)
-    return None
+    """torch.compile's best over the profiled step, as scripts/peers measured it."""
+    peers = find_peers(summary, results)
+    best = peers and peers.best(name for name in peers.speedups if "compile" in name)
+    return best and best[1]
 
 
 def plan_box(label: str, speedup: float | None, memory: float | None = None) -> str:
@@ -475,7 +458,7 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
     runs = measure_all(planned_runs(options), program, folder, options.output.parent)
     analysis, evidence, compiled = analysis_of(runs), None, None
     if summary := analysis.summary:
-        evidence, compiled = find_evidence(summary), planned_gain(compile_speedup(summary))
+        evidence, compiled = find_ablation(summary), planned_gain(compile_speedup(summary))
         place = folder / ANALYSIS
         write_whole(place / REPORT, report_text(summary, place, TOP, evidence))
     results, gap = ((), "") if was_interrupted(runs) else run_study(options, program, predictor)

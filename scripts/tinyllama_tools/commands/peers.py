@@ -11,45 +11,29 @@ import itertools
 import json
 import os
 import re
-import statistics
+import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.core.app import (
-    INTERRUPTED,
-    PROJECT,
-    RESULTS,
-    BadInputError,
-    Json,
-    made_by,
-    placed_threads,
-    problem_sizes,
-    read_json,
-    run_folder,
-    write_whole,
+from tinyllama_tools.commands.turns import (
+    CaseRun,
+    Interleaved,
+    Side,
+    SideError,
+    add_turn_options,
 )
-from tinyllama_tools.core.options import (
-    list_of,
-    positive,
-    positive_list,
-    script_parser,
-    seconds,
-    variants,
-)
-from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
+from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.text import last_words, template
-from tinyllama_tools.data.names import UNITS, CaseName, full_step, parse_case_name
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
-from tinyllama_tools.data.results import checked_result
-from tinyllama_tools.data.studies import is_result
-from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
+from tinyllama_tools.data.names import CaseName, full_step, parse_case_name
+from tinyllama_tools.data.results import read_rows
+from tinyllama_tools.models.turns import ratios_in
 
-PAGE, RESULT = Path(__file__).parent / "templates/peers.md.j2", "peers.json"
+PAGE = Path(__file__).parent / "templates/peers.md.j2"
 # in the order in which they run: what is slow without support by the processor comes last
 DTYPES = ("f32", "amp_bf16", "bf16")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences)
@@ -118,21 +102,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=all_of_them)
     ours = {"dest": "variants", "type": variants, "default": ("baseline", "optimized")}
     add("--variant", **ours, help="of ours (default: baseline,optimized)")
-    turns_help = "how often each side runs (default: 6, enough for 95 %%)"
-    add("--turns", type=positive, default=6, help=turns_help)
-    add("--steps", type=positive, default=3, help="timed steps of a turn (default: 3)")
-    limit_help = (
-        "of timed steps of a side (default: 10), which gets fewer of them, but one a turn; a case "
-        "with a step above it is skipped"
-    )
-    add("--max-seconds-per-case", type=seconds, default=10.0, metavar="S", help=limit_help)
-    threads_help = "CPU threads of every side (default: tiny_llama_bench's own choice)"
-    add("--threads", type=positive, help=threads_help)
+    add_turn_options(parser, turns=6, steps=3, limit=10.0)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
-    add("--output", type=Path, help="folder (default: results/<UTC time>_peers)")
-    source_help = "write the tables of an earlier peers.json anew"
-    add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
     given = parser.parse_args(arguments)
     given.cases = choose_cases(given)
     if min(case.seq for case in given.cases) < 2:
@@ -140,59 +112,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-class SideError(Exception):
-    """A side failed at a case, or left it out on purpose. `entry`: what the file says of it."""
-
-    def __init__(self, reason: str, *, is_skip: bool = False) -> None:
-        super().__init__(reason)
-        failed = {"error_occurred": True, "error_message": reason}
-        self.entry: Json = {
-            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
-            **({"skipped": True, "skip_message": reason} if is_skip else failed),
-        }
-
-
 # which has torch and transformers; scripts/peers says which, where it is not this one
 ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
 PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
 SECONDS_TO_END = 10
-# Our program refuses a case that it cannot warm up, meter and time within its limit.
-FEWEST_ITERATIONS = 3
 
 
-def median_seconds(entries: Sequence[Json]) -> float:
-    """Of a step."""
-    return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
-
-
-class OurSide:
-    """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
-    the proof."""
-
-    def __init__(self, variant: str, program: SuiteProgram, max_seconds: float) -> None:
-        self.variant = variant
-        self._program = program
-        self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
-
-    def get_ready(self, case: CaseName) -> float:
-        """Seconds of a verified step."""
-        return median_seconds(self.time(case, 1, verify=True))
-
-    def time(self, case: CaseName, steps: int, *, verify: bool = False) -> list[Json]:
-        """So many steps, each an entry in the suite's own format."""
-        own = replace(case, variant=self.variant)
-        try:
-            document = self._program.measure([own], steps, verify=verify, more=[self._limit])
-        except SuiteError as error:
-            raise SideError(str(error)) from error
-        rows = rows_of(document, own)
-        for key in ("skip_message", "error_message"):
-            if key in rows[-1]:
-                raise SideError(rows[-1][key], is_skip=key == "skip_message")
-        return rows
-
-
-class PeerSide:
+class PeerSide(Side):
     """One form of the peer, in a process that is started when it is needed, and again if it died.
     `settings`: what the process said of itself."""
 
@@ -285,201 +211,49 @@ class PeerSide:
             self._said.close()
 
 
-Side = OurSide | PeerSide
-
-
-# By side, in the order of their rows, the entries of each turn; of a side that stopped, which has
-# no times, the one that says why. It fills meanwhile: whoever interrupts still has it.
-CaseRun = Mapping[str, list[list[Json]]]
-
-
-def ratio_of(run: CaseRun, other: str, ours: str) -> Ratio | None:
-    """Times of `other` over those of `ours`, over the turns that both had: above 1, ours is
-    faster."""
-    pairs = zip(run[other], run[ours], strict=False)
-    timed = [pair for pair in pairs if all(turn[0]["iterations"] for turn in pair)]
-    medians = [tuple(map(median_seconds, pair)) for pair in timed]
-    return ratio_of_turns(*zip(*medians, strict=True)) if medians else None
-
-
-def measure_case(
-    case: CaseName, run: CaseRun, sides: Sequence[Side], turns: int, steps: int, max_seconds: float
-) -> None:
-    """All sides at one case: they get ready, then so many steps a turn, fewer where all turns would
-    take longer than that. Who begins a turn moves on by one each turn."""
-    left, steps_of = list(sides), dict[str, int]()
-    for turn in range(-1, turns):
-        first = turn % len(left) if left and turn > 0 else 0
-        for side in (*left[first:], *left[:first]):
-            name = side.variant
-            try:
-                if turn < 0:
-                    affordable = int(max_seconds / turns / side.get_ready(case))
-                    steps_of[name] = max(1, min(steps, affordable))
-                else:
-                    run[name].append(side.time(case, steps_of[name]))
-            except SideError as reason:
-                # no times beside the reason
-                run[name][:] = [[reason.entry]]
-                left.remove(side)
-
-
-# The quickest case there is: it says what our program runs on, and that it runs.
-QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
-
-
-def entries(case: CaseName, run: CaseRun, family: int) -> Iterator[Json]:
-    """One entry a step of every side at a case, the turns in order; of a side that did not measure
-    it, one with the reason. Keys are Google Benchmark's."""
-    # the peers compute the same model
-    every = (entry for turns in run.values() for turn in turns for entry in turn)
-    flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
-    for number, (variant, turns) in enumerate(run.items(), start=family):
-        found = list(itertools.chain(*turns))
-        for index, entry in enumerate(found):
-            name = entry.get("name", str(replace(case, variant=variant)))
-            if flops and "samples_per_second" in entry and "model_flops" not in entry:
-                rate = entry["samples_per_second"] / case.batch
-                entry |= {"model_flops": flops, "TFLOPS": flops * rate * 1e-12}
-            yield {
-                **entry,
-                "name": name,
-                "family_index": number,
-                "per_family_instance_index": 0,
-                "run_name": name,
-                "run_type": "iteration",
-                "repetitions": len(found),
-                "repetition_index": index,
-                "threads": 1,
-            }
-
-
-def title(case: CaseName) -> str:
-    return f"{case.size} {case.dtype} {case.batch} x {case.seq}"
-
-
-def peers_document(
-    options: argparse.Namespace,
-    results: Mapping[CaseName, CaseRun],
-    sides: Sequence[Side],
-    context: Json,
-) -> Json:
-    """The whole file. `context`: that of any process of ours."""
-    rows = [list(entries(*result, i * len(sides))) for i, result in enumerate(results.items())]
-    measured = {case for case, found in zip(results, rows, strict=True) if found}
-    peers = [side for side in sides if isinstance(side, PeerSide)]
-    about = {
-        "forms": {s.variant: s.form | {"measured": s.settings} for s in peers},
-        "turns": options.turns,
-        "steps": options.steps,
-        "max_seconds_per_case": options.max_seconds_per_case,
-        "commits": [context["git_commit"]],
-        # what an interruption left out
-        "not_measured": [title(case) for case in options.cases if case not in measured],
-        "ratios": [
-            {"case": str(replace(case, variant=our)), "peer": peer.variant} | ratio.as_json()
-            for case, run in results.items()
-            for our in options.variants
-            for peer in peers
-            if (ratio := ratio_of(run, peer.variant, our))
-        ],
-    }
-    # the turns were timed without the proof, which had a process of its own
-    context = {**context, "verify": "off", "peers": about}
-    return {"context": context, "benchmarks": list(itertools.chain(*rows))}
-
-
-def read_peers(path: Path) -> Json:
-    """The document of an earlier run; BadInputError where it is none."""
-    document, _ = read_json(path)
-    if not is_result(document) or "peers" not in document["context"]:
-        raise BadInputError(f"{path}: must be a result of scripts/peers; name its peers.json")
-    return checked_result(document, path)
-
-
-def time_of(entries: Sequence[Json]) -> tuple[str, str]:
-    """The median step or what became of it, and a note on that."""
-    last = entries[-1]
-    for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
-        if key in last:
-            return word, last[key]
-    note = next((entry["above_peak"] for entry in entries if "above_peak" in entry), "")
-    return f"{1e3 * median_seconds(entries):.4g}", note
-
-
 def peers_page(document: Json) -> str:
-    """The whole page."""
+    """PEERS.md."""
     context, about = document["context"], document["context"]["peers"]
-    runs = [
-        (parse_case_name(name), list(found))
-        for name, found in itertools.groupby(document["benchmarks"], lambda e: e["run_name"])
-    ]
-    ours = dict.fromkeys(case.variant for case, _ in runs if not case.variant.startswith(PREFIX))
-    ratios = {(row["case"], row["peer"]): Ratio.from_json(row).text() for row in about["ratios"]}
-    rows = []
-    for case, entries in runs:
-        median, note = time_of(entries)
-        over = [ratios.get((str(replace(case, variant=v)), case.variant), "") for v in ours]
-        point = (case.size, case.dtype, str(case.batch), str(case.seq))
-        rows.append([*point, case.variant, median, *over, note])
+    ratios, rows = ratios_in(document, "peers"), []
+    cases = {
+        parse_case_name(name): case
+        for name, case in read_rows(document, Path("peers.json")).cases.items()
+    }
+    ours = dict.fromkeys(c.variant for c in cases if not c.variant.startswith(PREFIX))
+    for name, case in cases.items():
+        found = (ratios.get((name.variant, replace(name, variant=v))) for v in ours)
+        over = [ratio.text() if ratio else "" for ratio in found]
+        ms = f"{1e3 * case.seconds:.4g}" if case.seconds else "failed" if case.failed else "skipped"
+        note = case.failed or case.skipped or case.above_peak
+        point = (name.size, name.dtype, str(name.batch), str(name.seq))
+        rows.append([*point, name.variant, ms, *over, note])
     measured = next((f["measured"] for f in about["forms"].values() if f["measured"]), None)
     return template(PAGE).render(
         context=context, about=about, measured=measured, ours=ours, rows=rows
     )
 
 
-def write(document: Json, folder: Path) -> str:
-    """Both files; the page."""
-    page = peers_page(document)
-    write_whole(folder / RESULT, json.dumps(document, indent=1) + "\n")
-    write_whole(folder / "PEERS.md", page)
-    return page
+class Peers(Interleaved):
+    """Our variants beside the peers, whose times are divided by ours: above 1, ours is faster."""
 
+    name = "peers"
+    page = staticmethod(peers_page)
 
-def measure(options: argparse.Namespace, program: SuiteProgram, folder: Path) -> tuple[int, str]:
-    """All cases, written after each; the exit status, and the page if anything was measured."""
-    context = program.measure([QUICKEST], 1)["context"]
-    limit, threads = options.max_seconds_per_case, context["threads"]
-    peers = [PeerSide(name, options.device, threads, limit) for name in options.forms]
-    sides = [*(OurSide(variant, program, limit) for variant in options.variants), *peers]
-    results: dict[CaseName, CaseRun] = {}
-    begin, status, page, say = time.monotonic(), 0, "", Progress().line
-    try:
-        for number, case in enumerate(options.cases, start=1):
-            spent = time.monotonic() - begin
-            say(f"[{number}/{len(options.cases)}] {title(case)}  ({spent:.0f} s so far)")
-            run = results[case] = {side.variant: [] for side in sides}
-            try:
-                measure_case(case, run, sides, options.turns, options.steps, limit)
-            except KeyboardInterrupt:
-                say("interrupted")
-                status = INTERRUPTED
-            page = write(peers_document(options, results, sides, context), folder)
-            if status == INTERRUPTED:
-                break
-            status |= any("error_occurred" in turns[0][0] for turns in run.values())
-    finally:
-        for peer in peers:
-            peer.close()
-    return status, page
+    def begin(self) -> list[Side]:
+        of, threads = self.options, self.context["threads"]
+        limit = of.max_seconds_per_case
+        peers = [PeerSide(name, of.device, threads, limit) for name in of.forms]
+        return [*super().begin(), *peers]
+
+    def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
+        peers = [side for side in run if side.startswith(PREFIX)]
+        return itertools.product(peers, [side for side in run if side not in peers])
+
+    def about(self) -> Json:
+        peers = [side for side in self.sides if isinstance(side, PeerSide)]
+        return {"forms": {s.variant: s.form | {"measured": s.settings} for s in peers}}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures; --from: the tables of an earlier result."""
-    options = parse_options(arguments)
-    # a result in results/reference has its page elsewhere
-    is_run = options.source and options.source.name == RESULT
-    folder = options.output or (options.source.parent if is_run else run_folder("peers", RESULTS))
-    # before there is a folder
-    if options.source:
-        document = read_peers(options.source)
-        folder.mkdir(parents=True, exist_ok=True)
-        with made_by("scripts/peers", options.source):
-            status, page = 0, write(document, folder)
-    else:
-        program = suite_program(options.device, options.threads, options.variants)
-        folder.mkdir(parents=True, exist_ok=True)
-        status, page = measure(options, program, folder)
-    print(page, end="")
-    print(folder)
-    return status
+    """The command."""
+    return Peers(parse_options(arguments), shlex.join(["scripts/peers", *arguments])).main()

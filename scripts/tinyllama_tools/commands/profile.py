@@ -42,8 +42,8 @@ from tinyllama_tools.data.profiles import (
     work_of,
 )
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
-from tinyllama_tools.models.ablations import Evidence, find_evidence
 from tinyllama_tools.models.bottlenecks import PRIORITIES, rank_bottlenecks
+from tinyllama_tools.models.turns import Evidence, find_ablation
 
 # What the program is given as it stands; batch and sequence left out are the size's own.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")
@@ -362,7 +362,7 @@ def analyze(options: argparse.Namespace, results: Path) -> int:
     """Of saved profiles: to the terminal, or with --generate-report to a file."""
     folder = options.analyze_existing
     summary = read_profiles(folder)
-    text = report_text(summary, folder, options.top, find_evidence(summary, results))
+    text = report_text(summary, folder, options.top, find_ablation(summary, results))
     if not options.generate_report:
         print(text, end="")
         return 0
@@ -384,7 +384,7 @@ def measure(
     runs = measure_all(planned, program, folder, folder)
     if found := [run.summary for run in runs.values() if run.summary]:
         summary = merged(found)
-        evidence = find_evidence(summary, results)
+        evidence = find_ablation(summary, results)
         text = report_text(summary, folder, options.top, evidence, runs.values(), command)
         write_whole(folder / REPORT, text)
         print(folder / REPORT)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import component_percent, value_at
-from tinyllama_tools.models.ablations import Evidence, ratio_text, shows_difference
 from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import Ratio
+
+if TYPE_CHECKING:
+    from tinyllama_tools.models.turns import Evidence
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(
@@ -109,6 +111,26 @@ def fragmentation_share(summary: Json) -> float | None:
     total = sum(row["cpu_self_seconds"] for row in table)
     spent = sum(row["cpu_self_seconds"] for row in table if ALLOCATION.fullmatch(row["name"]))
     return 100 * spent / total if total > 0 else None
+
+
+# What an ablation shows.
+
+NO_DIFFERENCE = "~"
+# Five turns reach it: fewer decide nothing.
+DECISIVE_CONFIDENCE = 0.9
+
+
+def shows_difference(ratio: Ratio) -> bool:
+    """Whether its interval leaves 1 out; too few turns show nothing."""
+    interval = ratio.interval
+    if interval is None or interval.confidence < DECISIVE_CONFIDENCE:
+        return False
+    return not interval.low <= 1 <= interval.high
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """The same, `~` before it where no difference was shown."""
+    return ratio.text() if shows_difference(ratio) else f"{NO_DIFFERENCE} {ratio.text()}"
 
 
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"
@@ -261,7 +283,7 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     """The six categories, most urgent first: by quadrant, then by speedup, then by share.
 
     What is not worthwhile comes after all that is, however little effort it takes.
-    `summary`: a checked performance_summary.json. `ablation`: ablations.find_evidence().
+    `summary`: a checked performance_summary.json. `ablation`: turns.find_ablation().
     """
     shares, factors = category_shares(summary), category_factors(summary)
     on = set(summary["configuration"]["switches"].split("+"))

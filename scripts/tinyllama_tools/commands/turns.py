@@ -1,0 +1,351 @@
+"""What scripts/ablation and scripts/peers share: ways to make a training step take turns, and the
+ratios of their times are judged.
+
+At each case every side gets ready; then all run once a turn, in an order drawn anew each turn, so
+that what is divided by each other ran within minutes. The file is a result of the suite: every step
+of every turn, and in the context, under the command's name, how it was measured and the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    RESULTS,
+    Json,
+    made_by,
+    run_folder,
+    without_folders,
+    write_whole,
+)
+from tinyllama_tools.core.options import positive, seconds
+from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.text import compact_json, duration
+from tinyllama_tools.data.names import UNITS, CaseName
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
+from tinyllama_tools.models.turns import point_title, read_turns
+from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
+
+
+def add_turn_options(parser: argparse.ArgumentParser, turns: int, steps: int, limit: float) -> None:
+    """Those of both commands, with their defaults."""
+    add = parser.add_argument
+    turns_help = f"how often each side runs (default: {turns}; 6 are enough for 95 %%)"
+    add("--turns", type=positive, default=turns, help=turns_help)
+    add("--steps", type=positive, default=steps, help=f"timed steps of a turn (default: {steps})")
+    limit_help = (
+        f"of timed steps of a side (default: {limit:g}), which gets fewer of them, but one a turn; "
+        "a case with a step above it is skipped"
+    )
+    add("--max-seconds-per-case", type=seconds, default=limit, metavar="S", help=limit_help)
+    threads_help = "CPU threads of every side (default: libtorch's own choice)"
+    add("--threads", type=positive, help=threads_help)
+    name = parser.prog.removeprefix("scripts/")
+    add("--output", type=Path, help=f"folder (default: results/<UTC time>_{name})")
+    source_help = f"write the tables of an earlier {name}.json anew"
+    add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
+
+
+class SideError(Exception):
+    """A side failed at a case, or left it out on purpose. `entry`: what the file says of it."""
+
+    def __init__(self, reason: str, *, is_skip: bool = False) -> None:
+        super().__init__(reason)
+        failed = {"error_occurred": True, "error_message": reason}
+        self.entry: Json = {
+            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
+            **({"skipped": True, "skip_message": reason} if is_skip else failed),
+        }
+
+
+class Side:
+    """A way to make the step: `variant` is its place in the case's name."""
+
+    variant: str
+
+    def get_ready(self, case: CaseName) -> float:
+        """Seconds of a step of the case, which is then ready to be timed."""
+        raise NotImplementedError
+
+    def time(self, case: CaseName, steps: int) -> list[Json]:
+        """So many steps, each an entry in the suite's own format."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It is not needed any more."""
+
+
+def median_seconds(entries: Sequence[Json]) -> float:
+    """Of a step."""
+    return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
+
+
+# Our program refuses a case that it cannot warm up, meter and time within its limit.
+FEWEST_ITERATIONS = 3
+
+
+class OurSide(Side):
+    """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
+    the proof. `peaks`: measured ones, of all its processes. `label`: of the case in hand."""
+
+    def __init__(self, variant: str, program: SuiteProgram, max_seconds: float) -> None:
+        self.variant = variant
+        self.peaks: Json = {}
+        self.label = ""
+        self._error: Json = {}
+        self._proof: Json | None = None
+        self._program = program
+        self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
+
+    @staticmethod
+    def prove(case: CaseName, sides: Sequence[OurSide]) -> None:
+        """A verified step of each before they get ready, in one process, which needs its float64
+        reference once. Where that does not come to its end, each has its own."""
+        try:
+            proof = sides[0]._process(case, sides, 1, verify=True)
+        except SideError:
+            proof = None
+        for side in sides:
+            side._proof = proof
+
+    def get_ready(self, case: CaseName) -> float:
+        self.label, self._error = "", {}
+        (row,) = self._rows(case, self._proof or self._process(case, [self], 1, verify=True))
+        self.label = row.get("label", "")
+        self._error = {key: row[key] for key in ("max_rel_error",) if key in row}
+        return median_seconds([row])
+
+    def time(self, case: CaseName, steps: int) -> list[Json]:
+        found = self._rows(case, self._process(case, [self], steps, verify=False))
+        return [row | self._error for row in found]
+
+    def _process(
+        self, case: CaseName, sides: Sequence[OurSide], steps: int, *, verify: bool
+    ) -> Json:
+        cases = [replace(case, variant=side.variant) for side in sides]
+        try:
+            return self._program.measure(cases, steps, verify=verify, more=[self._limit])
+        except SuiteError as error:
+            raise SideError(str(error)) from error
+
+    def _rows(self, case: CaseName, document: Json) -> list[Json]:
+        self.peaks = document["context"]["peaks"]["measured"] | self.peaks
+        rows = rows_of(document, replace(case, variant=self.variant))
+        for key in ("skip_message", "error_message"):
+            if key in rows[-1]:
+                raise SideError(rows[-1][key], is_skip=key == "skip_message")
+        return rows
+
+
+# By side, in the order of their rows, the entries of each turn; of a side that stopped, which has
+# no times, the one that says why. It fills meanwhile: whoever interrupts still has it.
+CaseRun = dict[str, list[list[Json]]]
+
+
+def ratio_of(run: CaseRun, above: str, below: str) -> Ratio | None:
+    """Times of one side over those of another, over the turns that both had."""
+    pairs = zip(run[above], run[below], strict=False)
+    timed = [pair for pair in pairs if all(turn[0]["iterations"] for turn in pair)]
+    medians = [tuple(map(median_seconds, pair)) for pair in timed]
+    return ratio_of_turns(*zip(*medians, strict=True)) if medians else None
+
+
+def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
+    """One entry a step of every side at each case, the turns in order; of a side that did not
+    measure it, one with the reason. Keys are Google Benchmark's."""
+    family = itertools.count()
+    for case, run in results.items():
+        # the peers compute the same model
+        every = (entry for turns in run.values() for turn in turns for entry in turn)
+        flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
+        for variant, turns in run.items():
+            number, found = next(family), list(itertools.chain(*turns))
+            for index, entry in enumerate(found):
+                name = entry.get("name", str(replace(case, variant=variant)))
+                if flops and "samples_per_second" in entry and "model_flops" not in entry:
+                    rate = entry["samples_per_second"] / case.batch
+                    entry |= {"model_flops": flops, "TFLOPS": flops * rate * 1e-12}
+                yield {
+                    **entry,
+                    "name": name,
+                    "family_index": number,
+                    "per_family_instance_index": 0,
+                    "run_name": name,
+                    "run_type": "iteration",
+                    "repetitions": len(found),
+                    "repetition_index": index,
+                    "threads": 1,
+                }
+
+
+# The quickest case there is: it says what our program runs on, and that it runs.
+QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
+
+
+class Interleaved:
+    """One run of the command `name`, which writes `name`.json and NAME.md.
+
+    `page`: in Markdown, of the document. `options`: those of add_turn_options(), `device`, `cases`
+    in the order in which they run, and `variants` of ours. `context`: that of a process of ours.
+    """
+
+    name: str
+    page: Callable[[Json], str]
+    program: SuiteProgram
+
+    def __init__(self, options: argparse.Namespace, command: str) -> None:
+        self.options = options
+        self.command = without_folders(command)
+        self.results: dict[CaseName, CaseRun] = {}
+        self.sides: list[Side] = []
+        self.context: Json = {}
+        self.progress = Progress()
+        self._begin = time.monotonic()
+
+    def ours(self, variants: Iterable[str]) -> list[Side]:
+        """Of these variants."""
+        limit = self.options.max_seconds_per_case
+        return [OurSide(name, self.program, limit) for name in variants]
+
+    def begin(self) -> list[Side]:
+        """The sides of every case, in the order of their rows."""
+        return self.ours(self.options.variants)
+
+    def further(self) -> list[Side]:
+        """Those of the case in hand that follow from how the others got ready."""
+        return []
+
+    def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
+        """The sides whose times are divided by each other."""
+        raise NotImplementedError
+
+    def about(self) -> Json:
+        """What else there is to say of how it was measured."""
+        return {}
+
+    def measure_case(self, case: CaseName) -> None:
+        """All sides get ready; then so many steps a turn of each, fewer where all turns would take
+        longer than the limit."""
+        run, options, steps_of = self.results[case], self.options, dict[Side, int]()
+
+        def trying(side: Side, turn: int) -> None:
+            name = side.variant
+            self.progress.passing(f"{point_title(case)}: turn {turn} of {options.turns}: {name}")
+            try:
+                if turn:
+                    run[name].append(side.time(case, steps_of[side]))
+                else:
+                    run[name] = []
+                    affordable = options.max_seconds_per_case / options.turns / side.get_ready(case)
+                    steps_of[side] = max(1, min(options.steps, int(affordable)))
+            except SideError as reason:
+                # no times beside the reason
+                run[name] = [[reason.entry]]
+                steps_of.pop(side, None)
+
+        def get_ready(sides: Sequence[Side]) -> None:
+            if ours := [side for side in sides if isinstance(side, OurSide)]:
+                OurSide.prove(case, ours)
+            for side in sides:
+                trying(side, 0)
+
+        get_ready(self.sides)
+        get_ready(self.further())
+        order = random.Random(str(case))
+        for turn in range(1, options.turns + 1):
+            for side in order.sample(list(steps_of), len(steps_of)):
+                trying(side, turn)
+
+    def document(self) -> Json:
+        """The whole file."""
+        options, rows = self.options, list(rows_of_sides(self.results))
+        about = {
+            **self.about(),
+            "command": self.command,
+            "took": duration(time.monotonic() - self._begin),
+            "turns": options.turns,
+            "steps": options.steps,
+            "max_seconds_per_case": options.max_seconds_per_case,
+            # what an interruption left out
+            "not_measured": [
+                point_title(case)
+                for case in options.cases
+                if not any(self.results.get(case, {}).values())
+            ],
+            "ratios": [
+                {"case": str(replace(case, variant=below)), "peer": above} | ratio.as_json()
+                for case, run in self.results.items()
+                for above, below in self.pairs(run)
+                if above != below and (ratio := ratio_of(run, above, below))
+            ],
+        }
+        context = copy.deepcopy(self.context)
+        for side in self.sides:
+            if isinstance(side, OurSide):
+                measured = context["peaks"]["measured"]
+                context["peaks"]["measured"] = side.peaks | measured
+        # the turns were timed without the proof, which had a process of its own
+        return {"context": context | {"verify": "off", self.name: about}, "benchmarks": rows}
+
+    def write(self, document: Json, folder: Path) -> str:
+        """Both files; the page."""
+        page = self.page(document)
+        write_whole(folder / f"{self.name}.json", compact_json(document, ("benchmarks",)))
+        write_whole(folder / f"{self.name.upper()}.md", page)
+        return page
+
+    def measure(self, folder: Path) -> tuple[Json, str, bool]:
+        """All cases, written after each; the document, its page, and whether it was interrupted."""
+        self.context = self.program.measure([QUICKEST], 1)["context"]
+        self.sides, cases = self.begin(), self.options.cases
+        try:
+            for number, case in enumerate(cases, start=1):
+                spent = duration(time.monotonic() - self._begin)
+                self.progress.line(f"[{number}/{len(cases)}] {point_title(case)}  ({spent} so far)")
+                self.results[case], is_interrupted = {}, False
+                try:
+                    self.measure_case(case)
+                except KeyboardInterrupt:
+                    self.progress.line("interrupted")
+                    is_interrupted = True
+                document = self.document()
+                page = self.write(document, folder)
+                if is_interrupted:
+                    break
+        finally:
+            self.progress.end()
+            for side in self.sides:
+                side.close()
+        return document, page, is_interrupted
+
+    def main(self) -> int:
+        """Measures; --from: the tables of an earlier result. The exit status is 1 where a case
+        failed."""
+        options, source, is_interrupted = self.options, self.options.source, False
+        # a result in results/reference has its page elsewhere
+        is_run = source and source.name == f"{self.name}.json"
+        folder = options.output or (source.parent if is_run else run_folder(self.name, RESULTS))
+        # before there is a folder
+        if source:
+            document = read_turns(source, self.name)
+            folder.mkdir(parents=True, exist_ok=True)
+            with made_by(f"scripts/{self.name}", source):
+                page = self.write(document, folder)
+        else:
+            self.program = suite_program(options.device, options.threads, options.variants)
+            folder.mkdir(parents=True, exist_ok=True)
+            document, page, is_interrupted = self.measure(folder)
+        print(page, end="")
+        print(folder)
+        if is_interrupted:
+            return INTERRUPTED
+        return int(any("error_message" in row for row in document["benchmarks"]))
