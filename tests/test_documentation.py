@@ -6,6 +6,7 @@ tests/test_workshop.py runs the commands of docs/workshop.md.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -47,6 +48,7 @@ def commands_of(script: str) -> list[str]:
     return [t for t in found if "--setup-only" not in t and t not in NAMES]
 
 
+@functools.cache
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)

@@ -17,8 +17,7 @@ import yaml
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
 
-PACKAGES = """
-# comment
+PACKAGES = """\
 have-it   command:bash            required
 lib-one   command:no-such,other   required
 lib-two   header:no/such.hpp      required
@@ -29,7 +28,8 @@ nice-one  command:no-such         optional
 
 def set_packages(checkout: ScriptCheckout, text: str, user: int) -> None:
     """What is needed, and whether the user is root; apt-get notes what it is asked for."""
-    (checkout.root / "scripts/lib/packages.txt").write_text(text)
+    with (checkout.root / "scripts/lib/packages.sh").open("a") as file:
+        file.write(f"package_list='{text}'\n")
     checkout.stub("id", f"echo {user}")
     checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
 

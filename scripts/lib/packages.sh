@@ -2,7 +2,25 @@
 # Distribution packages. What is there is recognised by itself, not by a package's name: headers may come from ROCm, conda or
 # a user's own prefix, and the same check serves distributions without apt.
 
-package_list="$scripts_folder/lib/packages.txt"
+# What the build needs of the system: package of Debian or Ubuntu, how it is recognised, and whether it is required, optional, or a
+# library whose source serves as well (library_sources.sh). "command:a,b" is met by any of the commands, "header:x.h" by a header from
+# anywhere, "python:m" by a module of python3, "python_header:x.h" by a header of python3's own.
+package_list="\
+g++                 command:g++,clang++,c++         required
+cmake               command:cmake                   required
+ninja-build         command:ninja                   required
+git                 command:git                     required
+python3             command:python3                 required
+python3-venv        python:ensurepip                required
+libcli11-dev        header:CLI/CLI.hpp              source
+nlohmann-json3-dev  header:nlohmann/json.hpp        source
+libgtest-dev        header:gtest/gtest.h            source
+ccache              command:ccache                  optional
+libamdhip64-dev     header:hip/hip_runtime_api.h    optional
+libgloo-dev         header:gloo/rendezvous/store.h  optional
+openmpi-bin         command:mpirun                  optional
+python3-dev         python_header:Python.h          optional
+chromium            command:chromium,chromium-browser,google-chrome  optional"
 
 header_folders() {
   local prefixes="${CMAKE_PREFIX_PATH:-}:${CONDA_PREFIX:-}:${ROCM_PATH:-/opt/rocm}:/usr/local:/usr" folder
@@ -32,29 +50,24 @@ is_met() { # <check>
       ;;
     python) python3 -c "import $wanted" 2>/dev/null ;;
     python_header) [[ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/$wanted" ]] ;;
-    *) say "packages.txt: unknown check '$1'"; return 1 ;;
+    *) say "packages.sh: unknown check '$1'"; return 1 ;;
   esac
 }
 
-# missing_packages <list file> <required|source|optional> [package to leave out]...: one package a line
+# missing_packages <required|source|optional> [package to leave out]...: one package a line
 missing_packages() {
-  local list="$1" wanted_need="$2" package check need
-  shift 2
+  local package check need
   while read -r package check need; do
-    if [[ -z "$package" || "$package" == \#* || "$need" != "$wanted_need" || " $* " == *" $package "* ]]; then
-      continue
-    fi
-    if ! is_met "$check"; then printf '%s\n' "$package"; fi
-  done <"$list"
+    if [[ "$need" == "$1" && " ${*:2} " != *" $package "* ]] && ! is_met "$check"; then printf '%s\n' "$package"; fi
+  done <<<"$package_list"
 }
 
 # packages_but <package>...: every package of the list but these, one a line
 packages_but() {
-  local package rest
-  while read -r package rest; do
-    if [[ -n "$package" && "$package" != \#* && " $* " != *" $package "* ]]; then printf '%s\n' "$package"; fi
-  done <"$package_list"
-  : "$rest"
+  local package
+  while read -r package _; do
+    if [[ " $* " != *" $package "* ]]; then printf '%s\n' "$package"; fi
+  done <<<"$package_list"
 }
 
 can_install_packages() { [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; }
@@ -67,16 +80,15 @@ install_packages() {
 }
 
 say_how_to_install() { # <package>...
-  local package check need
+  local package check
   if command -v apt-get >/dev/null; then
     say "   Install them with:  sudo apt-get install --no-install-recommends $*"
     return
   fi
   say "   There is no apt here. Install what provides these, by whatever name this system's package manager has for it:"
-  while read -r package check need; do
+  while read -r package check _; do
     if [[ " $* " == *" $package "* ]]; then say "     ${check/:/ }   (on Debian and Ubuntu: $package)"; fi
-  done <"$package_list"
-  : "$need"
+  done <<<"$package_list"
 }
 
 # Libraries that set_up_packages found missing and did not install: for set_up_library_sources.
@@ -85,9 +97,9 @@ libraries_not_installed=()
 # set_up_packages [package that this run does not need]...
 set_up_packages() {
   local missing=() wanted=()
-  mapfile -t missing < <(missing_packages "$package_list" required "$@")
-  mapfile -t wanted < <(missing_packages "$package_list" optional "$@")
-  mapfile -t libraries_not_installed < <(missing_packages "$package_list" source "$@")
+  mapfile -t missing < <(missing_packages required "$@")
+  mapfile -t wanted < <(missing_packages optional "$@")
+  mapfile -t libraries_not_installed < <(missing_packages source "$@")
   if can_install_packages; then
     missing+=("${libraries_not_installed[@]}")
     libraries_not_installed=()
