@@ -22,7 +22,7 @@ STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
 PROGRAM = "benchmarks/tiny_llama_bench"
 
 # What a behaviour may say. `trouble` is {case or "start": {"at", "how", "processes"}}: at open,
-# time, close or start; how: crash, signal, hang, nonsense, zero, endless, failed, skipped, error;
+# time, close or start; how: crash, signal, hang, nonsense, zero, endless, skipped, error;
 # processes: numbers of those that have it, counted from 1, all where it is not said. `between` and
 # `within`: scatter of log seconds between and within processes. `wrong`: cases without proof.
 DEFAULTS = {
@@ -50,41 +50,41 @@ def make_build(folder: Path, **behaviour: object) -> Path:
     return folder
 
 
-def starts_of(build: Path) -> list[dict[str, object]]:
+def starts_of(build: Path, file: str = "starts") -> list[dict[str, object]]:
     """Arguments and environment of each of its processes."""
-    lines = (build / PROGRAM).with_name("starts").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    path = (build / PROGRAM).with_name(file)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def requests_of(build: Path) -> list[dict[str, object]]:
     """All that it was asked, with the number of the process."""
-    path = (build / PROGRAM).with_name("requests")
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return starts_of(build, "requests")
 
 
 class FakeBench:
     def __init__(self, program: Path, arguments: list[str]) -> None:
         self.folder = program.parent
         self.told = json.loads((self.folder / "behaviour.json").read_text())
-        self.arguments = arguments
-        starts = self.folder / "starts"
-        seen = starts.read_text().splitlines() if starts.exists() else []
-        self.process = len(seen) + 1
         kept = ("TINY", "OMP", "GOMP", "KMP", "SIDE")
         environment = {k: v for k, v in os.environ.items() if k.startswith(kept)}
-        with starts.open("a") as file:
-            file.write(json.dumps({"arguments": arguments, "environment": environment}) + "\n")
+        self.note("starts", {"arguments": arguments, "environment": environment})
+        self.process = len((self.folder / "starts").read_text().splitlines())
         self.order = random.Random(f"{self.told['name']} {self.process}")
         self.level = {
-            case: seconds
-            * self.told["factor"].get(case, 1.0)
-            * self.order.lognormvariate(0, self.told["between"])
+            case: seconds * self.told["factor"].get(case, 1.0) * self.scatter("between")
             for case, seconds in self.told["cases"].items()
         }
 
+    def note(self, file: str, line: object) -> None:
+        with (self.folder / file).open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def scatter(self, of: str) -> float:
+        return self.order.lognormvariate(0, self.told[of])
+
     def one(self, case: str) -> float:
         """Seconds of an iteration."""
-        return self.level[case] * self.order.lognormvariate(0, self.told["within"])
+        return self.level[case] * self.scatter("within")
 
     def answer(self, line: object) -> None:
         print(json.dumps(line), flush=True)
@@ -97,7 +97,7 @@ class FakeBench:
         if self.process not in trouble.get("processes", [self.process]):
             return False
         how = trouble["how"]
-        if how in {"failed", "skipped", "error"}:
+        if how in {"skipped", "error"}:
             self.answer({how: f"told to be {how}"})
         elif how == "nonsense":
             self.answer(["what?"])
@@ -117,14 +117,6 @@ class FakeBench:
             os._exit(3)
         return True
 
-    def open(self, request: dict[str, object]) -> None:
-        case = request["case"]
-        if request.get("verify") and case in self.told["wrong"]:
-            self.answer({"failed": "gradient differs by 0.5"})
-            return
-        counters = {"counters": self.told["counters"]} if request.get("meter") else {}
-        self.answer({"opened": case, "seconds": self.one(case), **counters})
-
     def serve(self) -> None:
         """Until the end of the input."""
         if self.is_in_trouble("start", "start"):
@@ -133,15 +125,15 @@ class FakeBench:
         self.answer({"turns": 1, "cases": list(self.told["cases"]), "context": context})
         for line in sys.stdin:
             request = json.loads(line)
-            with (self.folder / "requests").open("a") as file:
-                file.write(
-                    json.dumps({**request, "process": self.process, "at": time.time()}) + "\n"
-                )
+            self.note("requests", {**request, "process": self.process, "at": time.time()})
             case, do = request["case"], request["do"]
             if self.is_in_trouble(case, do):
                 continue
-            if do == "open":
-                self.open(request)
+            if do == "open" and request.get("verify") and case in self.told["wrong"]:
+                self.answer({"failed": "gradient differs by 0.5"})
+            elif do == "open":
+                counters = {"counters": self.told["counters"]} if request.get("meter") else {}
+                self.answer({"opened": case, "seconds": self.one(case), **counters})
             elif do == "time":
                 # something else on the machine lengthens one iteration of each slice
                 self.answer({"seconds": [self.one(case), 9 * self.one(case), self.one(case)]})
