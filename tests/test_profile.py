@@ -147,30 +147,24 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("ends_at", "kept"), [(0, 4), (2, 2)])
+@pytest.mark.parametrize(("ends_at", "status", "kept"), [(0, 130, 4), (2, 130, 2), (9, 2, 4)])
 def test_earlier_summaries_stay_until_something_is_measured(
-    tmp_path: Path, ends_at: int, kept: int
+    tmp_path: Path, ends_at: int, status: int, kept: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = profiled(tmp_path, "p")
+    before = contents(tmp_path)
+    # interrupted, or refused
     program = PlayedProgram(interrupt_after=ends_at)
-    before = contents(folder)
-    assert run(tmp_path, "--profile-dir", folder, "--num-steps", "9", program=program) == 130
+    program.refuses = {"--variant=none": "--variant 'none': unknown"} if status == 2 else {}
+    for place in (folder, tmp_path / "new/folder")[: status == 2 or 1]:
+        options = ("--profile-dir", place, "--num-steps=9", "--variant=none")
+        assert run(tmp_path, *options, program=program) == status
+        assert status != 2 or "--variant 'none': unknown" in capsys.readouterr().err
     found = [json.loads(path.read_text()) for path in folder.rglob(SUMMARY)]
-    assert len(found) == kept
     # never of two calls
     steps = {summary["configuration"]["num_steps"] for summary in found}
-    assert steps == ({9} if ends_at else {30})
-    assert ends_at or contents(folder) == before
-
-
-def test_refused_options_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = PlayedProgram(refuses={"--variant=none": "--variant 'none': unknown"})
-    folder = profiled(tmp_path, "earlier")
-    before = contents(tmp_path)
-    for place in (folder, tmp_path / "new/folder"):
-        assert run(tmp_path, "--variant=none", "--profile-dir", place, program=program) == 2
-        assert "--variant 'none': unknown" in capsys.readouterr().err
-    assert contents(tmp_path) == before and len(program.calls) == 2
+    assert (len(found), steps) == (kept, {9 if kept == 2 else 30})
+    assert kept == 2 or contents(tmp_path) == before
     assert not (tmp_path / "new").exists()
 
 
@@ -283,17 +277,6 @@ def test_a_run_as_a_stored_case() -> None:
         assert words in kept.warnings[0]
         times = [s["time_seconds"] for s in steps[1:] or steps]
         assert kept.cases["training/step"].seconds == statistics.median(times)
-
-
-def test_figures_in_their_units() -> None:
-    for value, unit, text in (
-        *((36.8 * 2**20, "MB", "36.8 MB"), (1000, "MiB", "1,000 bytes"), (0, "MB", "0.0 MB")),
-        *((0.0928, "ms", "92.8 ms"), (1.5, "ms", "1,500 ms"), (2873600, "", "2,873,600")),
-        *((0.123456, "GB", "0.1235 GB"), (1.7e11, "FLOP/s", "1.700e+11 FLOP/s")),
-        *((1.085, "x", "1.08x"), (12.345, "%", "12.3 %"), (None, "%", "not measured")),
-        *(("a|b", "", "a\\|b"), (True, "", "yes"), (12345.6, "s", "12,346 s")),
-    ):  # fmt: skip
-        assert shown(value, unit) == text
 
 
 # The six bottlenecks, what optimizations save, and the ablation that both may rest on.
