@@ -20,6 +20,7 @@ from samples import CONTEXT, FFN, LOSS, compare, document, stopped, write
 from chromium import PageOpener
 from tinyllama_tools.compare import history
 from tinyllama_tools.compare.history import FEWEST_FILES, change_indices, commit_time, read_series
+from tinyllama_tools.compare.sides import git
 
 FIRST_DAY = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc)
 FILES, CHANGED_AT = 16, 9
@@ -85,9 +86,7 @@ def test_files_are_added_shown_and_known(
     environment = {"GIT_COMMITTER_DATE": "2026-02-03T04:05:06+02:00", "HOME": str(tmp_path)}
     for words in ("init -q", "-c user.name=a -c user.email=b@c commit -q --allow-empty -m x"):
         subprocess.run(["git", *words.split()], cwd=tmp_path, env=environment, check=True)
-    command = ["git", "rev-parse", "HEAD"]
-    head = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
-    commit = {"git_commit": head.stdout.strip()}
+    commit = {"git_commit": git(tmp_path, "rev-parse", "HEAD")}
     monkeypatch.setattr(history, "PROJECT", tmp_path)
     assert commit_time(commit["git_commit"]) == "2026-02-03T02:05:06+00:00"
     path = tmp_path / "results/history.jsonl"

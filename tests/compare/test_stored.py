@@ -75,6 +75,7 @@ def test_several_files_a_side_give_verdicts(tmp_path: Path) -> None:
     assert found.document["geometric_mean_ratio"] == pytest.approx(stats.gmean(ratios))
     assert found.status == found.document["exit_status"] == 1
     assert Found(tmp_path / "out", "--base", *new, "--new", *base).outcomes[FFN] == "faster"
+    assert 'class="verdict green"' in (tmp_path / "out/comparison.html").read_text("utf-8")
     # being slower cannot be allowed
     assert compare([*map(str, ["--base", *base, "--new", *new, "--allow-missing", "*"])]) == 1
 
@@ -88,6 +89,7 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
         assert found.cases[FFN]["ratio"] == pytest.approx(1.5, rel=0.03)
         assert found.cases[FFN]["interval"] is None
         assert any("9 files a side are needed for 7 cases" in text for text in found.warnings)
+        assert 'class="verdict yellow"' in (tmp_path / "out/comparison.html").read_text("utf-8")
         assert Found(tmp_path / "out", *sides).status == 0
     # what fails in every new file is a regression, though no case has a verdict
     bad = [document({}, more=[stopped(FFN, failed=f"off by {n}")]) for n in (1, 2)]

@@ -157,7 +157,7 @@ class SliceEffort(NamedTuple):
 
 
 class ProcessPair:
-    """Both sides' processes, started at once; one that was lost is started anew when needed.
+    """Both sides' processes, started when one is needed; one that was lost is started anew.
 
     `sides`: in the order in which they are started, waited for and closed. ready() waits, so that
     whoever has asked for all of them knows that none computes anything.
@@ -179,11 +179,6 @@ class ProcessPair:
         self._failures: dict[str, list[str]] = {side: [] for side in sides}
 
     def __enter__(self) -> ProcessPair:
-        try:
-            self._start(self.sides)
-        except BaseException:
-            self.__exit__(BaseException)
-            raise
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -194,30 +189,29 @@ class ProcessPair:
         for process in self._processes.values():
             process.close(wait=wait)
 
-    def _start(self, sides: Sequence[str]) -> None:
-        """All at once, so that they load while the others do."""
-        paddings = [self._order.randint(0, MOST_PADDING_BYTES) for _ in sides]
-        for side, padding in zip(sides, paddings, strict=True):
-            program = self._programs[side]
-            self._processes[side] = ServedProcess(program, limit=self._limit, padding=padding)
-
-    def greet(self, side: str) -> Json:
-        """What the side says of itself; waits until it is there."""
-        return self._processes[side].greet()
-
     def _can_start(self, side: str) -> bool:
         # each try may take as long as the limit
         return len(self._failures[side]) < CHANCES
+
+    def _start(self) -> None:
+        """Whoever is not running, all at once, so that they load while the others do."""
+        for side in filter(self._can_start, self.sides):
+            process = self._processes.get(side)
+            if process and process.is_running:
+                continue
+            if process:
+                process.close()
+            padding = self._order.randint(0, MOST_PADDING_BYTES)
+            program = self._programs[side]
+            self._processes[side] = ServedProcess(program, limit=self._limit, padding=padding)
 
     def ready(self, side: str) -> ServedProcess:
         """Its process, which has nothing open where it is a new one. CaseFailedError: it does not
         start."""
         while self._can_start(side):
-            if not self._processes[side].is_running:
-                self._processes[side].close()
-                self._start([side])
+            self._start()
             try:
-                self.greet(side)
+                self._processes[side].greet()
             except ProcessLostError as error:
                 self._failures[side].append(str(error))
             else:
@@ -269,9 +263,9 @@ class Interleaved:
 
     def greet(self) -> dict[str, Json]:
         """What each side can open, and its context. Raises BadInputError where a side does not
-        know how to stay, ProcessLostError where it does not start."""
+        know how to stay, CaseFailedError where it does not start."""
         with self._pair() as pair:
-            return {side: pair.greet(side) for side in SIDES}
+            return {side: pair.ready(side).greet() for side in SIDES}
 
     def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Json]:
         """Before any timing: every case once on each side, with its counters, and with the proof of
@@ -533,7 +527,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     measurer = Interleaved(programs, effort, seed)
     try:
         greetings = measurer.greet()
-    except ProcessLostError as error:
+    except CaseFailedError as error:
         raise BadInputError(f"a side does not start: {error.side}: {error}") from error
     header = {
         "recording": KIND,
