@@ -20,7 +20,6 @@ from tinyllama_tools.core.app import Json, problem_sizes
 PROGRAM = "build/benchmarks/tiny_llama_train"
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
 # Tables of the page, by their headers.
-COMMANDS = ("in the text", "here")
 FILES = ("file in the text", "here", "written with", "keys")
 FOLDERS = ("folder in the text", "here", "written with")
 FIGURES = ("what", "in the text", "exact", "where")
@@ -243,10 +242,17 @@ def test_the_commands_do_what_the_page_says(session: list[str], folder: Path) ->
         "PYTHONPATH": str(PROJECT_ROOT / "scripts"),
         "OMP_NUM_THREADS": "1",
     }
+    program = str(built_program("benchmarks/tiny_llama_train"))
     how = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "text": True}
     for command in session[session[0].startswith("#") :]:
-        words = ["bash", "-c", command]
-        done = subprocess.run(words, **how, capture_output=True, timeout=TIMEOUT_S, check=False)
+        typed = command
+        if PROGRAM in command:
+            # at once what the fixture's program would make of it, without starting Python
+            before, _, options = command.partition(PROGRAM)
+            typed = before + shlex.join([program, *small_options(shlex.split(options))])
+        done = subprocess.run(
+            ["bash", "-c", typed], **how, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         check = check_training if PROGRAM in command else check_command
         check(command, folder, done.stdout)
