@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_bench import FFN, LOSS, NORM, STEP
 
 from fake_training import made_up_summary
 from published import MEASURED
@@ -22,11 +23,8 @@ from tinyllama_tools.compare.blocks import NEW, SIDES
 from tinyllama_tools.compare.sides import ServedProcess
 
 Json = dict[str, Any]
-AXES = "baseline/tiny/f32/batch:8/seq:128"
-FFN, LOSS = f"ffn/forward_backward/{AXES}", f"loss/forward_backward/{AXES}"
-ATTENTION, NORM = f"attention/forward_backward/{AXES}", f"rms_norm/forward_backward/{AXES}"
-EMBEDDING, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
-OPTIMIZER = f"optimizer/update/{AXES}"
+ATTENTION, EMBEDDING = (FFN.replace("ffn", name) for name in ("attention", "embedding"))
+OPTIMIZER = STEP.replace("full_step/train", "optimizer/update")
 # seconds of a step that adds up, with four layers
 TIMES = {EMBEDDING: 0.0002, NORM: 0.0005, ATTENTION: 0.009, FFN: 0.008, LOSS: 0.006}
 TIMES |= {OPTIMIZER: 0.0033, STEP: 0.0820}
@@ -125,10 +123,9 @@ class Found:
         self.outcomes = {name: case["outcome"] for name, case in self.cases.items()}
 
 
-def ran(base: Path, new: Path, output: Path, *more: str, quick: bool = True) -> Found:
+def ran(base: Path, new: Path, output: Path, *more: str) -> Found:
     """`compare run` between two builds."""
-    options = [f"--base={base}", f"--new={new}", *(QUICK if quick else ())]
-    return Found(output, "run", *options, *more)
+    return Found(output, "run", f"--base={base}", f"--new={new}", *QUICK, *more)
 
 
 def cut_wait_short(monkeypatch: pytest.MonkeyPatch, side: str, what: str) -> None:

@@ -280,6 +280,7 @@ def test_the_page_draws_and_searches(
     # the markers of every file, and the change of each case that changed
     assert opened.document.count('class="point"') >= 2 + FILES
     assert opened.texts(".annotation-text") == ["+20.1 %", "-30.0 %"]
+    assert opened.page.locator(".shapelayer path").count() == 4
     # names of devices are text
     assert 'id="hostile"' not in opened.document
     opened.page.locator("#search").type("LOSS")
