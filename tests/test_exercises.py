@@ -306,7 +306,12 @@ ANSWERS: list[tuple[int, str, OfRuns, str]] = [
     (3, "GPU become saturated", at_rates(1e11, 2e11, 2.1e11), "Answer: small"),
     (3, "GPU become saturated", at_rates(1e11, 2e11, 4e11), "none of the measured"),
     (3, "attention memory become", FEW_SCORES | {"small": {SCORES: 1 << 30}}, "size small"),
-    (3, "most from Flash", {"small": named(attention__core=70.0)}, "Answer: small"),
+    # all of medium's attention is more
+    (
+        *(3, "most from Flash"),
+        {"small": of(attention__core=70.0), "medium": of(attention__qkv_proj=90.0)},
+        "Answer: small",
+    ),
     (3, "most memory-bound", each(INTENSITY, 100, 10, 1), "medium, most compute-bound tiny"),
     (3, "improve throughput", {"medium": named(optimizer=80.0)}, "the step is 1.67x as fast"),
     (3, "What batch size would", {"batch_16": {SPEED: 0.24}}, "32; the largest that"),

@@ -188,10 +188,10 @@ class Ablation(Interleaved):
     page = staticmethod(ablation_page)
 
     def further(self) -> list[Side]:
-        (label,) = (s.label for s in self.sides if s.variant == OPTIMIZED)
-        asked = {*self.options.switches}
-        left = [v for name, v in removed(label).items() if name in asked or name not in SWITCHES]
-        return self.ours(v for v in left if v not in self.options.variants)
+        (proof,) = (s.proof for s in self.sides if s.variant == OPTIMIZED)
+        left = removed(proof.get("label", "")).items()
+        asked = [v for name, v in left if name in self.options.switches or name not in SWITCHES]
+        return self.ours(v for v in asked if v not in self.options.variants)
 
     def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
         return [pair for name in run for pair in ((BASELINE, name), (name, OPTIMIZED))]

@@ -9,7 +9,6 @@ of every turn, and in the context, under the command's name, how it was measured
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import random
 import statistics
@@ -95,14 +94,15 @@ FEWEST_ITERATIONS = 3
 
 class OurSide(Side):
     """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
-    the proof. `peaks`: measured ones, of all its processes. `label`: of the case in hand."""
+    the proof. `proof`: the verified row of the case in hand. `peaks` gets what it measures."""
 
-    def __init__(self, variant: str, program: SuiteProgram, max_seconds: float) -> None:
+    def __init__(
+        self, variant: str, program: SuiteProgram, max_seconds: float, peaks: Json
+    ) -> None:
         self.variant = variant
-        self.peaks: Json = {}
-        self.label = ""
-        self._error: Json = {}
-        self._proof: Json | None = None
+        self.proof: Json = {}
+        self._peaks = peaks
+        self._verified: Json | None = None
         self._program = program
         self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
 
@@ -111,22 +111,22 @@ class OurSide(Side):
         """A verified step of each before they get ready, in one process, which needs its float64
         reference once. Where that does not come to its end, each has its own."""
         try:
-            proof = sides[0]._process(case, sides, 1, verify=True)
+            verified = sides[0]._process(case, sides, 1, verify=True)
         except SideError:
-            proof = None
+            verified = None
         for side in sides:
-            side._proof = proof
+            side._verified = verified
 
     def get_ready(self, case: CaseName) -> float:
-        self.label, self._error = "", {}
-        (row,) = self._rows(case, self._proof or self._process(case, [self], 1, verify=True))
-        self.label = row.get("label", "")
-        self._error = {key: row[key] for key in ("max_rel_error",) if key in row}
-        return median_seconds([row])
+        self.proof = {}
+        verified = self._verified or self._process(case, [self], 1, verify=True)
+        (self.proof,) = self._rows(case, verified)
+        return median_seconds([self.proof])
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
         found = self._rows(case, self._process(case, [self], steps, verify=False))
-        return [row | self._error for row in found]
+        error = {key: self.proof[key] for key in ("max_rel_error",) if key in self.proof}
+        return [row | error for row in found]
 
     def _process(
         self, case: CaseName, sides: Sequence[OurSide], steps: int, *, verify: bool
@@ -138,7 +138,8 @@ class OurSide(Side):
             raise SideError(str(error)) from error
 
     def _rows(self, case: CaseName, document: Json) -> list[Json]:
-        self.peaks = document["context"]["peaks"]["measured"] | self.peaks
+        for name, peak in document["context"]["peaks"]["measured"].items():
+            self._peaks.setdefault(name, peak)
         rows = rows_of(document, replace(case, variant=self.variant))
         for key in ("skip_message", "error_message"):
             if key in rows[-1]:
@@ -153,7 +154,7 @@ CaseRun = dict[str, list[list[Json]]]
 
 def ratio_of(run: CaseRun, above: str, below: str) -> Ratio | None:
     """Times of one side over those of another, over the turns that both had."""
-    pairs = zip(run[above], run[below], strict=False)
+    pairs = zip(run.get(above, []), run.get(below, []), strict=False)
     timed = [pair for pair in pairs if all(turn[0]["iterations"] for turn in pair)]
     medians = [tuple(map(median_seconds, pair)) for pair in timed]
     return ratio_of_turns(*zip(*medians, strict=True)) if medians else None
@@ -195,7 +196,8 @@ class Interleaved:
     """One run of the command `name`, which writes `name`.json and NAME.md.
 
     `page`: in Markdown, of the document. `options`: those of add_turn_options(), `device`, `cases`
-    in the order in which they run, and `variants` of ours. `context`: that of a process of ours.
+    in the order in which they run, and `variants` of ours. `context`: that of a process of ours;
+    `peaks`: what all of them measured.
     """
 
     name: str
@@ -208,13 +210,14 @@ class Interleaved:
         self.results: dict[CaseName, CaseRun] = {}
         self.sides: list[Side] = []
         self.context: Json = {}
+        self.peaks: Json = {}
         self.progress = Progress()
         self._begin = time.monotonic()
 
     def ours(self, variants: Iterable[str]) -> list[Side]:
         """Of these variants."""
         limit = self.options.max_seconds_per_case
-        return [OurSide(name, self.program, limit) for name in variants]
+        return [OurSide(name, self.program, limit, self.peaks) for name in variants]
 
     def begin(self) -> list[Side]:
         """The sides of every case, in the order of their rows."""
@@ -288,13 +291,10 @@ class Interleaved:
                 if above != below and (ratio := ratio_of(run, above, below))
             ],
         }
-        context = copy.deepcopy(self.context)
-        for side in self.sides:
-            if isinstance(side, OurSide):
-                measured = context["peaks"]["measured"]
-                context["peaks"]["measured"] = side.peaks | measured
+        peaks = {"peaks": self.context["peaks"] | {"measured": self.peaks}}
         # the turns were timed without the proof, which had a process of its own
-        return {"context": context | {"verify": "off", self.name: about}, "benchmarks": rows}
+        context = self.context | peaks | {"verify": "off", self.name: about}
+        return {"context": context, "benchmarks": rows}
 
     def write(self, document: Json, folder: Path) -> str:
         """Both files; the page."""
@@ -306,6 +306,7 @@ class Interleaved:
     def measure(self, folder: Path) -> tuple[Json, str, bool]:
         """All cases, written after each; the document, its page, and whether it was interrupted."""
         self.context = self.program.measure([QUICKEST], 1)["context"]
+        self.peaks |= self.context["peaks"]["measured"]
         self.sides, cases = self.begin(), self.options.cases
         try:
             for number, case in enumerate(cases, start=1):
