@@ -32,7 +32,7 @@ from fake_training import (
 )
 from tinyllama_tools.commands import exercise_2, exercise_3, profile
 from tinyllama_tools.commands.sizes import PROFILES
-from tinyllama_tools.commands.worksheet import growth_exponent, holds
+from tinyllama_tools.commands.worksheet import holds
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingRun
 from tinyllama_tools.models.turns import Evidence
@@ -372,11 +372,6 @@ def test_growth_by_hand() -> None:
     grown = {"linear": 64.0 * 4, "square": 64.0 * 32, "small": 1e-2}
     found = exercise_2.component_growth({64: (8, known), 512: (4, grown)})
     assert [(name, round(power, 6)) for name, power, _ in found] == [("square", 2), ("linear", 1)]
-    ratio = exercise_2.increment_ratio
-    assert ratio([10, 20, 60]) == 4
-    assert ratio([10, None, 60]) is ratio([10, 10, 60]) is None
-    assert growth_exponent([1, 2, 4], [1, 4, 16]) == pytest.approx(2)
-    assert growth_exponent([2, 2], [1, 5]) is None
 
 
 # Exercise 3: what an ablation measured, and predictions.
@@ -544,16 +539,25 @@ def test_what_gives_no_figure_keeps_the_earlier_page(
     assert not (tmp_path / "new").exists()
 
 
+NOT_FINITE = PlayedProgram(exit_status=1, changes={"operators": None})
+
+
 @pytest.mark.parametrize(
-    ("number", "refused", "words"),
+    ("number", "program", "words"),
     [
         (2, "--seq-len=256", "tiny_llama_train: no room"),
         (3, "--enable-deepspeed-flops", "bottleneck_analysis: tiny_llama_train: no room"),
         (3, "--num-steps=3", "problem sizes: tiny_llama_train: no room"),
+        (3, NOT_FINITE, "pytorch_profiling: its summary has no `operators`"),
+        (1, PlayedProgram(exit_status=1), "exit status 1; rule: 0"),
     ],
 )
-def test_what_fails_is_on_the_page(number: int, refused: str, words: str, tmp_path: Path) -> None:
-    status, page = run(number, tmp_path, PlayedProgram(refuses={refused: "no room"}))
+def test_what_fails_is_on_the_page(
+    number: int, program: str | PlayedProgram, words: str, tmp_path: Path
+) -> None:
+    if isinstance(program, str):
+        program = PlayedProgram(refuses={program: "no room"})
+    status, page = run(number, tmp_path, program)
     assert status == 1
     assert words in page and unanswered(page) == []
     if number == 2:
@@ -561,13 +565,6 @@ def test_what_fails_is_on_the_page(number: int, refused: str, words: str, tmp_pa
         assert "no room" in answer(page, "256 ")
         for label in ("Linear (~2x", "Sequence length scaling analyzed", "Ready to proceed"):
             assert box(page, label) is False
-
-
-def test_a_loss_that_is_not_finite_is_exit_1(tmp_path: Path) -> None:
-    program = PlayedProgram(exit_status=1, changes={"operators": None})
-    status, page = run(3, tmp_path, program)
-    assert status == 1 and "pytorch_profiling: its summary has no `operators`" in page
-    assert run(1, tmp_path, PlayedProgram(exit_status=1))[0] == 1
 
 
 @pytest.mark.parametrize(
