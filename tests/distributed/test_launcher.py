@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ import pytest
 from built_programs import PROJECT_ROOT, TIMEOUT_S, Json, read_json, wait_until
 from published import write_run
 from tinyllama_tools.commands import ranks as measuring
-from tinyllama_tools.commands.ranks import allowed_cores, cause_of, core_order, core_sets, watch
+from tinyllama_tools.commands.ranks import allowed_cores, core_order, core_sets, watch
 from tinyllama_tools.core.app import INTERRUPTED
 from tinyllama_tools.core.process import Progress
 from tools import scaling
@@ -157,31 +156,21 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert str(launch.out) not in page + json.dumps(found)
 
 
-# (status, last words) of ranks that ended, which of them by force, and what is said of the cause
-CAUSES = [
-    # a signal and a refusal are the cause, the 1 of others the effect
-    ([(1, "lost"), (-9, "")], [], "rank 1 of 2 was ended by SIGKILL"),
-    ([(1, "lost"), (2, "huge")], [], "rank 1 of 2 ended with 2; its last words: huge"),
-    # all ranks end with 1 where a result is wrong, and one alone says so
-    ([(1, ""), (1, "differs")], [], "rank 1 of 2 ended with 1; its last words: differs"),
-    # the effect may end first
-    ([(1, "rank 1 does not answer"), (1, "full")], [], "rank 1 of 2 ended with 1; .* full"),
-    # one that hung is the cause of what others missed
-    ([(-15, ""), (2, "rank 0: nobody answers there")], [0], "rank 0 of 2 did not end after the"),
-]
-
-
-@pytest.mark.parametrize(("ends", "killed", "words"), CAUSES)
-def test_of_ranks_that_end_at_once_the_cause_is_named(
-    ends: list[tuple[int, str]], killed: list[int], words: str
-) -> None:
-    ranks = [
-        SimpleNamespace(number=n, status=status, words=[said] * bool(said), close=lambda: None)
-        for n, (status, said) in enumerate(ends)
-    ]
-    quiet = Progress(io.StringIO())
-    end = cause_of(ranks[::-1], killed, 2) if killed else watch(ranks, SOON, quiet)
-    assert re.match(words, end.words)
+def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
+    for ends, words in (
+        # a signal and a refusal are the cause, the 1 of others the effect
+        ([(1, "lost"), (-9, "")], "was ended by SIGKILL"),
+        ([(1, "lost"), (2, "huge")], "ended with 2; its last words: huge"),
+        # all ranks end with 1 where a result is wrong, and one alone says so
+        ([(1, ""), (1, "differs")], "ended with 1; its last words: differs"),
+        # the effect may end first
+        ([(1, "rank 1 does not answer"), (1, "full")], "ended with 1; its last words: full"),
+    ):
+        ranks = [
+            SimpleNamespace(number=n, status=status, words=[said] * bool(said), close=lambda: None)
+            for n, (status, said) in enumerate(ends)
+        ]
+        assert watch(ranks, SOON, Progress(io.StringIO())).words == f"rank 1 of 2 {words}"
 
 
 # in the background of a shell SIGINT is ignored, and Python then leaves it so
@@ -194,40 +183,28 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture
-def launcher(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """scripts/scaling in another process, which has measured one rank and started two, the second
-    of which hangs."""
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_no_rank_outlives_its_launcher_and_what_was_measured_is_written(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, by: signal.Signals
+) -> None:
+    """In another process, which has measured one rank and started two, one of which hangs."""
     monkeypatch.setenv("FAKE_FAULT", "hangs")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT_ROOT / "scripts"))
     command = [sys.executable, "-c", LAUNCHER, "scaling", *launch.arguments("--processes=1,2,4")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    # the launcher watches its ranks, which it does not yet while it starts them
-    logs = "*_scaling/ranks_2.log"
-    wait_until(lambda: any("rank 1 of 2 is" in of.read_text() for of in launch.out.glob(logs)))
-    yield process
-    process.kill()
-    process.communicate()
-
-
-def test_ctrl_c_reaches_the_ranks_and_what_was_measured_is_written(
-    launch: Launch, launcher: subprocess.Popen[str]
-) -> None:
-    launcher.send_signal(signal.SIGINT)
-    output, _ = launcher.communicate(timeout=TIMEOUT_S)
-    assert launcher.returncode == INTERRUPTED, output
-    assert "2 ranks: interrupted" in output and "finish the round in hand" in output
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, **how) as process:
+        # the launcher watches its ranks, which it does not yet while it starts them
+        logs = "*_scaling/ranks_2.log"
+        wait_until(lambda: any("rank 1 of 2 is" in of.read_text() for of in launch.out.glob(logs)))
+        process.send_signal(by)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
     launch.assert_none_is_left()
-    found = launch.found()
-    assert found["processes"] == [1]
-    assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(2, 130)]
-
-
-def test_ranks_do_not_outlive_a_launcher_that_was_killed(
-    launch: Launch, launcher: subprocess.Popen[str]
-) -> None:
-    launcher.kill()
-    launch.assert_none_is_left()
+    if by == signal.SIGINT:
+        assert process.returncode == INTERRUPTED, output
+        assert "2 ranks: interrupted" in output and "finish the round in hand" in output
+        found = launch.found()
+        assert found["processes"] == [1]
+        assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(2, 130)]
 
 
 def test_bad_options_and_files_are_told_before_anything_is_measured(

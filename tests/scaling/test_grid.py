@@ -245,24 +245,11 @@ def test_another_build_is_refused_and_named(
 # ---- options
 
 
-def test_options_make_the_plan() -> None:
-    said = (
-        "--grid medium,tiny --grid-batch=2:8:*2 --grid-seq=32,16,1:3:+1 "
-        "--grid-components=ffn,full_step --grid-variants=baseline,sdpa+qkv --rounds=5 "
-        "--dtype=bf16 --device=cpu --check-size=off"
-    )
-    plan = GridPlan(
-        *(("medium", "tiny"), (2, 4, 8), (32, 16, 1, 2, 3), ("ffn", "full_step")),
-        *(("baseline", "sdpa+qkv"), ("bf16",), "cpu", 5, "off"),
-    )
-    fast = GridPlan(("tiny",), variants=("optimized",))
-    for text, expected in ((said, plan), ("--grid tiny --variant=optimized", fast)):
-        assert parse_options(text.split()).grid_plan == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_lists_are_ranges_too_and_bad_options_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    given = "--grid medium,tiny --grid-batch=2:8:*2 --grid-seq=32,1:3:+1 --variant=optimized"
+    plan = GridPlan(("medium", "tiny"), (2, 4, 8), (32, 1, 2, 3), variants=("optimized",))
+    assert parse_options(given.split()).grid_plan == plan
+    for arguments, words in (
         ("", "required: SIZE"),
         ("tony", "size 'tony': must be one of tiny"),
         ("tiny --max-minutes=x", "'x': must be a positive number of minutes"),
@@ -275,16 +262,11 @@ def test_options_make_the_plan() -> None:
         ("tiny --check-size=off", "--check-size: is of the grid; add --grid"),
         ("--grid tiny --num-steps=3", "--num-steps: not with --grid"),
         ("--resume tiny", "SIZE: not with --resume"),
-        ("--resume --dry-run", "--dry-run: not with --resume"),
-    ],
-)
-def test_bad_options_are_named(
-    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_options(arguments.split())
-    assert ended.value.code == 2
-    assert words in capsys.readouterr().err.splitlines()[-1]
+    ):
+        with pytest.raises(SystemExit) as ended:
+            parse_options(arguments.split())
+        assert ended.value.code == 2
+        assert words in capsys.readouterr().err.splitlines()[-1], arguments
 
 
 def test_the_newest_grid_that_did_not_end_is_resumed_and_a_bad_record_refused(
@@ -352,8 +334,4 @@ def test_the_program_has_the_cases_of_a_whole_grid(bench_program: Path) -> None:
         assert {name.pass_name for name in names if name.component == component} == wanted
     cases = sum(map(len, passes.values())) + len(("attention", "block", "model", "model", "step"))
     assert len(names) == len(set(names)) == 2 * len(BATCH) * len(SEQ) * cases
-    checked = [parse_case_name(text) for text in planned_names(bench_program, plan.check())]
-    shapes = {(name.size, name.batch, name.seq) for name in checked}
-    assert shapes == {("medium", batch, 512) for batch in (1, 2, 4, 8, 16)}
-    products = planned_names(bench_program, plan.products())
-    assert len(products) > 20 and all(of.startswith("peak/gemm/f32/") for of in products)
+    assert len(planned_names(bench_program, plan.products())) > 20
