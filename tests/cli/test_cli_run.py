@@ -274,7 +274,11 @@ def entry_of(result: Json, name: str) -> Json:
 def test_published_results_are_of_this_schema(validator: Validator) -> None:
     files = (PROJECT_ROOT / "results/reference").glob("*.json")
     published = [result for result in map(read_json, files) if "benchmarks" in result]
-    assert published and all(map(validator.is_valid, published))
+    for result in published:
+        # steps of a case are alike: one of each that has other keys
+        one_of = {(row["run_name"], *row): row for row in result["benchmarks"]}
+        assert validator.is_valid(result | {"benchmarks": [*one_of.values()]})
+    assert published
 
 
 def test_missing_keys_are_refused(result: Json, validator: Validator) -> None:
@@ -284,9 +288,10 @@ def test_missing_keys_are_refused(result: Json, validator: Validator) -> None:
     for place in (*rows, entry_of(result, NORM), result["context"]):
         for key in set(place) - OPTIONAL:
             value = place.pop(key)
-            assert not validator.is_valid(result), key
+            alone = result | {"benchmarks": [rows[0] if place is result["context"] else place]}
+            assert not validator.is_valid(alone), key
             place[key] = value
-    assert validator.is_valid(result)
+            assert validator.is_valid(alone)
 
 
 SKIPPED = {"skipped": True, "skip_message": "predicted peak memory exceeds the limit"}
