@@ -299,6 +299,7 @@ class Interleaved:
     def write(self, document: Json, folder: Path) -> str:
         """Both files; the page."""
         page = self.page(document)
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / f"{self.name}.json", compact_json(document, ("benchmarks",)))
         write_whole(folder / f"{self.name.upper()}.md", page)
         return page
@@ -335,13 +336,12 @@ class Interleaved:
         # a result in results/reference has its page elsewhere
         is_run = source and source.name == f"{self.name}.json"
         folder = options.output or (source.parent if is_run else run_folder(self.name, RESULTS))
-        # before there is a folder
         if source:
             document = read_turns(source, self.name)
-            folder.mkdir(parents=True, exist_ok=True)
             with made_by(f"scripts/{self.name}", source):
                 page = self.write(document, folder)
         else:
+            # before there is a folder
             self.program = suite_program(options.device, options.threads, options.variants)
             folder.mkdir(parents=True, exist_ok=True)
             document, page, is_interrupted = self.measure(folder)

@@ -12,7 +12,6 @@ from pathlib import Path
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json, made_by, read_json
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, CaseName, full_step, parse_case_name
-from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
@@ -21,11 +20,11 @@ Ratios = Mapping[tuple[str, CaseName], Ratio]
 
 
 def read_turns(path: Path, name: str) -> Json:
-    """The document of scripts/`name`; BadInputError where it is none."""
+    """The document of scripts/`name`, its rows unchecked; BadInputError where it is none."""
     document, _ = read_json(path)
     if not is_result(document) or name not in document["context"]:
         raise BadInputError(f"{path}: must be a result of scripts/{name}; name its {name}.json")
-    return checked_result(document, path)
+    return document
 
 
 def ratios_in(document: Json, name: str) -> Ratios:
