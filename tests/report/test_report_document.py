@@ -134,7 +134,7 @@ def test_figures_are_those_of_the_files(built: Document) -> None:
         },
         # small enough for the cache
         ("roofline_points", lookup["name"]): {
-            "traffic": 1e3 * lookup["bytes"] / peak("cache_bandwidth"),
+            "traffic": 1e3 * lookup["bytes"] / peak("cache_bandwidth")
         },
         ("product_points", gemm): {"rate": 1e3 * teraflops},
         ("peaks", "f32 GEMMs"): {"measured": PEAK / 1e9},

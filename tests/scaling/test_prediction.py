@@ -199,8 +199,13 @@ def test_the_closure_is_that_of_large_steps_of_the_nearest_size() -> None:
 
 
 def test_two_sizes_are_one_comparison_that_chance_may_flatter() -> None:
-    lucky = spread_of(0.02, [HeldOutStep(size, 0.0, 2.0) for size in ("tiny", "small")])
+    lucky, off = (
+        spread_of(0.02, [HeldOutStep(size, error, 2.0) for size in ("tiny", "small")])
+        for error in (0.0, 0.6)
+    )
     alone = spread_of(0.02, [])
+    seen = (0.6**2 - 0.02**2) / 2.0**2
+    assert off.growth**2 - lucky.growth**2 == pytest.approx(seen / (ASSUMED_DEGREES + 1))
     for spread, degrees in ((lucky, ASSUMED_DEGREES + 1), (alone, ASSUMED_DEGREES)):
         assert spread.growth == pytest.approx(ASSUMED_GROWTH * (ASSUMED_DEGREES / degrees) ** 0.5)
         assert spread.quantile == pytest.approx(student.ppf(0.975, degrees))

@@ -9,14 +9,11 @@ attention or ffn was not measured, L x block + rms_norm is taken for the layers.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from tinyllama_tools.core.app import problem_sizes
 
 CASE_PATTERN = re.compile(
     r"(?P<component>[^/]+)/(?P<pass_name>[^/]+)/(?P<variant>[^/]+)/(?P<size>[^/]+)/"
@@ -60,15 +57,6 @@ class CaseName:
     def is_training_step(self) -> bool:
         """Whether it is a whole training step of one process."""
         return (self.component, self.pass_name) == (STEP, TRAIN) and not self.is_data_parallel
-
-
-sizes_by_name = functools.cache(problem_sizes)
-
-
-def is_own_shape(name: CaseName) -> bool:
-    """Whether a case has the batch and sequence of its problem size."""
-    of = sizes_by_name().get(name.size)
-    return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
 
 
 def full_step(size: str, dtype: str, batch: int, seq: int, variant: str = "baseline") -> CaseName:
@@ -148,17 +136,8 @@ class StoredCase:
 
 # Google Benchmark's own keys of a repetition; every other number is a counter.
 OWN_KEYS = frozenset(
-    {
-        "family_index",
-        "per_family_instance_index",
-        "repetitions",
-        "repetition_index",
-        "threads",
-        "iterations",
-        "real_time",
-        "cpu_time",
-        "median_ns",
-    }
+    "family_index per_family_instance_index repetitions repetition_index threads iterations "
+    "real_time cpu_time median_ns".split()
 )
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 

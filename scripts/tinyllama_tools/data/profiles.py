@@ -238,9 +238,5 @@ def read_training(document: Json, path: Path) -> StoredRun:
     if document["summary"]["interrupted"]:
         warnings.append(f"{path}: the run was interrupted")
     return StoredRun(
-        path,
-        document["context"],
-        cases,
-        configuration=work_of(document),
-        warnings=tuple(warnings),
+        path, document["context"], cases, configuration=work_of(document), warnings=tuple(warnings)
     )

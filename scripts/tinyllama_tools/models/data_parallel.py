@@ -32,7 +32,6 @@ from tinyllama_tools.data.names import (
     STRONG,
     WEAK,
     CaseName,
-    is_own_shape,
 )
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import ResultSet, read_result_set
@@ -48,7 +47,7 @@ from tinyllama_tools.models.collectives import (
     flat_all_reduce,
     link_of_ring,
 )
-from tinyllama_tools.models.prediction import calibrate_rates, predict_steps
+from tinyllama_tools.models.prediction import calibrate_rates, is_own_shape, predict_steps
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Estimate, median_interval
 
 if TYPE_CHECKING:

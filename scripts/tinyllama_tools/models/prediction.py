@@ -42,16 +42,16 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
 from scipy.special import stdtrit
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import CaseName, full_step, parts_of, sizes_by_name
+from tinyllama_tools.data.names import CaseName, full_step, parts_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -59,6 +59,15 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 OPTIMIZER = "optimizer"
+
+
+sizes_by_name = cache(problem_sizes)
+
+
+def is_own_shape(name: CaseName) -> bool:
+    """Whether a case has the batch and sequence of its problem size."""
+    of = sizes_by_name().get(name.size)
+    return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
 
 
 def _weights(size: str) -> int:

@@ -8,17 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from tinyllama_tools.data.names import (
-    BASELINE,
-    OPTIMIZED,
-    STEP,
-    CaseName,
-    is_own_shape,
-    parts_of,
-    sizes_by_name,
-)
+from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
-from tinyllama_tools.models.prediction import Rates, StepPrediction
+from tinyllama_tools.models.prediction import Rates, StepPrediction, is_own_shape, sizes_by_name
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.laws import (
     GridPoint,

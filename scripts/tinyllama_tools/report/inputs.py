@@ -19,15 +19,10 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
-from tinyllama_tools.data.names import CaseName, is_own_shape, sizes_by_name
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.ranks import Failure, read_results
-from tinyllama_tools.data.results import (
-    MeasuredCase,
-    ResultSet,
-    read_result_set,
-    refuse_other_run,
-)
+from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set, refuse_other_run
 from tinyllama_tools.data.studies import (
     CHECK,
     COSTS,
@@ -45,7 +40,12 @@ from tinyllama_tools.data.studies import (
     why_no_round,
 )
 from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.prediction import calibrate_rates, predict_steps
+from tinyllama_tools.models.prediction import (
+    calibrate_rates,
+    is_own_shape,
+    predict_steps,
+    sizes_by_name,
+)
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.analysis import (
     CALIBRATED,

@@ -11,15 +11,9 @@ import numpy as np
 from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import unit_of
-from tinyllama_tools.data.names import sizes_by_name
+from tinyllama_tools.models.prediction import sizes_by_name
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
-from tinyllama_tools.report.analysis import (
-    COMPONENTS,
-    headline_steps,
-    main_step,
-    name_rank,
-    rank,
-)
+from tinyllama_tools.report.analysis import COMPONENTS, headline_steps, main_step, name_rank, rank
 from tinyllama_tools.report.document import (
     BANDWIDTHS,
     COLOURS,
