@@ -162,14 +162,10 @@ def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> 
 
 TRAINING_PROGRAM = PROJECT / "build/benchmarks/tiny_llama_train"
 # With one of these, files go to --profile-dir; without, to --output-dir.
-PROFILER_FLAGS = frozenset(
-    {
-        "--enable-pytorch-profiler",
-        "--profile-memory",
-        "--enable-deepspeed-flops",
-        "--enable-flops-profiler",
-    }
-)
+PROFILER_FLAGS = {
+    *("--enable-pytorch-profiler", "--profile-memory"),
+    *("--enable-deepspeed-flops", "--enable-flops-profiler"),
+}
 LOSS_NOT_FINITE = 1
 
 

@@ -61,6 +61,7 @@ Array = np.ndarray
 OPTIMIZER = "optimizer"
 
 
+# fixtures/problem_sizes.json, which a command reads once
 sizes_by_name = cache(problem_sizes)
 
 
