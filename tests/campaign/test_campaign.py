@@ -187,8 +187,12 @@ def test_ranks_in_sessions_of_their_own_are_found_lost_and_left(
     first, second = runs.ranks_of(launcher, tmp_path, 2)
     assert runs.stop(first)
     os.kill(second, signal.SIGKILL)
-    # an end that its parent has or has not seen yet
+    # an end that its parent has seen, or has not seen yet
     assert not runs.stop(second)
+    ended = processes.start_shell("exit 0", tmp_path)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert not runs.stop(ended.pid)
+    ended.wait()
     launcher.kill()
     launcher.wait()
     # the sleep and the stopped rank, whose parent is another now

@@ -127,6 +127,7 @@ def test_every_figure_is_found_and_success_is_the_success_line(
     success = log.splitlines()[-1]
     for said, is_success in (
         ("SUCCESS: 2 cases measured, 1 skipped", True),
+        ("SUCCESS: 21 figures", False),
         ("FAILED: 1 of 3 cases failed", False),
         ("NOTHING MEASURED: 2 cases skipped", False),
         ("", False),
