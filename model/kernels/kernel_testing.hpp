@@ -6,7 +6,9 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "model/kernels/cpu/range_kernels.hpp"
@@ -77,8 +79,10 @@ inline void expect_same_bits(const at::Tensor& a, const at::Tensor& b, const cha
   ASSERT_EQ(a.scalar_type(), b.scalar_type()) << what;
   const at::Tensor first = a.detach().contiguous();
   const at::Tensor second = b.detach().contiguous();
-  EXPECT_EQ(std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()), 0)
-      << what;
+  const auto bytes = [](const at::Tensor& tensor) {
+    return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
+  };
+  EXPECT_TRUE(std::ranges::equal(bytes(first), bytes(second))) << what;
 }
 
 inline bool all_nan(const at::Tensor& tensor) {
