@@ -132,7 +132,8 @@ TEST(AddRmsNormKernel, OneOfTheOutputsMayBeUnused) {
   const at::Tensor r2 = leaf(residual), w2 = leaf(weight), x = leaf(residual + branch);
   add_rms_norm(r2, branch, w2, kEps).second.backward(gradient);
   rms_norm(x, leaf(weight), kEps).backward(gradient);
-  expect_same_bits(r2.grad(), x.grad(), "residual gradient of the norm alone");
+  // Not the same bits: which product is fused into the difference is the compiler's choice.
+  expect_close(r2.grad(), x.grad(), 8, "residual gradient of the norm alone");
 }
 
 }  // namespace
