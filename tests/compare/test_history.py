@@ -20,7 +20,7 @@ from samples import CONTEXT, FFN, LOSS, compare, document, stopped, write
 from chromium import PageOpener
 from tinyllama_tools.compare import history
 from tinyllama_tools.compare.history import FEWEST_FILES, change_indices, commit_time, read_series
-from tinyllama_tools.compare.sides import git
+from tinyllama_tools.core.app import git
 
 FIRST_DAY = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc)
 FILES, CHANGED_AT = 16, 9

@@ -27,7 +27,6 @@ from scipy.stats import mannwhitneyu
 
 from tinyllama_tools.compare.blocks import read_lines
 from tinyllama_tools.compare.options import fraction, regular_expression
-from tinyllama_tools.compare.sides import git
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     PROJECT,
@@ -35,6 +34,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
+    git,
     naming,
     write_whole,
 )

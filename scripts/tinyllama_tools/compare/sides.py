@@ -24,10 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
+    GIT,
     PROJECT,
     REFUSED_OPTIONS,
     BadInputError,
     Json,
+    git,
     is_number,
     parse_json,
     placed_threads,
@@ -37,8 +39,6 @@ from tinyllama_tools.core.text import last_words
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
-# whoever compares, or keeps a history, need not own the checkout
-GIT = ("git", "-c", "safe.directory=*")
 # What decides how code is compiled, and where its libraries are; types that CMake computed itself
 # are left to it.
 CARRIED = re.compile(
@@ -47,16 +47,6 @@ CARRIED = re.compile(
     r"CMAKE_EXE_LINKER_FLAGS|CMAKE_PREFIX_PATH|TINY_LLAMA_(?!BUILD_TESTS|HAS_)\w+)"
     r":(?!INTERNAL|STATIC)\w+=(?P<value>.+)"
 )
-
-
-def git(folder: Path, *arguments: str) -> str | None:
-    """What it printed there; None where it failed, or is not installed."""
-    command = [*GIT, *arguments]
-    try:
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def carried_settings(build_folder: Path) -> dict[str, str]:

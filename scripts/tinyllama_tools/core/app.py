@@ -266,24 +266,29 @@ def run_folder(kind: str, results: Path = RESULTS) -> Path:
     return results / f"{now.strftime('%Y%m%dT%H%M%SZ')}_{kind}"
 
 
-def _git(project: Path, *arguments: str) -> str:
-    """What it answers; empty where there is no checkout, or no git."""
-    command = ["git", "-c", "safe.directory=*", *arguments]
+# whoever compares, or keeps a history, need not own the checkout
+GIT = ("git", "-c", "safe.directory=*")
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """What it printed there; None where it failed, or is not installed."""
+    command = [*GIT, *arguments]
     try:
-        found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
-        return ""
-    return found.stdout.strip()
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def head_commit(project: Path) -> str:
     """Of the checkout; empty where it is none."""
-    return _git(project, "rev-parse", "HEAD")
+    return git(project, "rev-parse", "HEAD") or ""
 
 
 def changed_files(project: Path) -> str:
     """Tracked files that differ from the commit, results apart."""
-    return _git(project, "status", "--porcelain", "--untracked-files=no", "--", ":!results")
+    changed = ("status", "--porcelain", "--untracked-files=no", "--", ":!results")
+    return git(project, *changed) or ""
 
 
 def problem_sizes() -> dict[str, dict[str, int]]:
