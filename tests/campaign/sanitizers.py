@@ -37,7 +37,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tsan": {
         # what code without the sanitizer does with its own locks is not seen, and looks like a race
         "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}:ignore_noninstrumented_modules=1:"
-        "halt_on_error=0:exitcode=0:history_size=4:log_path={log}",
+        "halt_on_error=0:exitcode=0:history_size=4:allocator_may_return_null=1:"
+        "log_path={log}",
     },
 }
 # a report's beginning; each of its frames; and how the last line names it
