@@ -193,7 +193,7 @@ TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
   ScriptedWork work([&](int run) {
     const double start = processor_seconds();
     // Times that a clock cannot tell apart would be as precise as anything.
-    const double wait = run % 2 == 0 ? 6e-6 : 2e-6;
+    const double wait = run % 2 == 0 ? 18e-6 : 6e-6;
     double now = start;
     while (now < start + wait) now = processor_seconds();
     within += now - start;
