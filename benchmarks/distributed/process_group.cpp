@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -62,8 +63,11 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   all["back-end"] = over_nccl ? "nccl" : "gloo";
   // c10d logs pages of stack frames for what is told in one line here. NCCL's watchdog says what
   // nobody else does.
-  if (!over_nccl && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
-    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  if (!over_nccl && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    // Once: tests run several ranks in one process.
+    static std::once_flag is_quiet;
+    std::call_once(is_quiet, [] { FLAGS_caffe2_log_level = c10::GLOG_FATAL; });
+  }
   // Gloo writes to connections that the other side may have closed: that is an error of the
   // operation, and not to be the end of this process.
   std::signal(SIGPIPE, SIG_IGN);
