@@ -35,8 +35,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "UBSAN_OPTIONS": "print_stacktrace=1:log_path={log}",
     },
     "tsan": {
-        # what code without the sanitizer does with its own locks is not seen, and looks like a race;
-        # more locks than its detector of deadlocks can count end it
+        # What code without the sanitizer does with its own locks is not seen, and looks like a
+        # race. More locks than its detector of deadlocks can count end a program.
         "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}:ignore_noninstrumented_modules=1:"
         "halt_on_error=0:exitcode=0:history_size=4:allocator_may_return_null=1:"
         "detect_deadlocks=0:log_path={log}",
