@@ -17,7 +17,7 @@ from typing import Any
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, TrainingError, TrainingRun
-from tinyllama_tools.models.turns import Evidence
+from tinyllama_tools.models.step_ratios import Evidence
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 Json = dict[str, Any]

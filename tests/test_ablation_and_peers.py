@@ -20,7 +20,7 @@ import pytest
 import fake_suite_program
 import tools
 from fake_suite_program import CASE, FakeProgram
-from tinyllama_tools.commands import peers, turns
+from tinyllama_tools.commands import interleaved, peers
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.peers import PeerSide, parse_options
 from tinyllama_tools.core.app import Json, schema_problem
@@ -59,7 +59,7 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
     program = FakeProgram()
     monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
-    monkeypatch.setattr(turns, "RESULTS", tmp_path)
+    monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
     return program

@@ -35,7 +35,7 @@ from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import holds
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingRun
-from tinyllama_tools.models.turns import Evidence
+from tinyllama_tools.models.step_ratios import Evidence
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # keys as of changed(), by name of a run, of a size, `analysis` of exercise 3, or EVERY run

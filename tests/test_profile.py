@@ -40,7 +40,7 @@ from tinyllama_tools.models.bottlenecks import (
     rank_bottlenecks,
     small_calls_percent,
 )
-from tinyllama_tools.models.turns import Evidence, find_ablation
+from tinyllama_tools.models.step_ratios import Evidence, find_ablation
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 REPORT, SUMMARY = "performance_summary_report.md", "performance_summary.json"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.commands.turns import CaseRun, Interleaved, Side, add_turn_options
+from tinyllama_tools.commands.interleaved import CaseRun, InterleavedSteps, Side, add_turn_options
 from tinyllama_tools.core.app import Json, problem_sizes
 from tinyllama_tools.core.options import DTYPES, list_of, script_parser
 from tinyllama_tools.core.text import NOT_MEASURED, number, template
@@ -29,7 +29,7 @@ from tinyllama_tools.data.names import (
 )
 from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.models.bottlenecks import ratio_text, shows_difference
-from tinyllama_tools.models.turns import point_of, point_title, ratios_in
+from tinyllama_tools.models.step_ratios import point_of, point_title, ratios_in
 from tinyllama_tools.stats.rank_tests import Ratio
 
 # In the order of a variant's name; what the workshop expects, empty where it says nothing.
@@ -181,7 +181,7 @@ def ablation_page(document: Json) -> str:
     )
 
 
-class Ablation(Interleaved):
+class Ablation(InterleavedSteps):
     """Every switch beside the baseline, and beside `optimized` what is left of that without it."""
 
     name = "ablation"

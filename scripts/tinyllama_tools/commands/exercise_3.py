@@ -75,7 +75,7 @@ from tinyllama_tools.models.bottlenecks import (
     recorded_part,
     shows_difference,
 )
-from tinyllama_tools.models.turns import Evidence, find_ablation, find_peers
+from tinyllama_tools.models.step_ratios import Evidence, find_ablation, find_peers
 from tinyllama_tools.stats.rank_tests import Ratio
 
 ANALYSIS = "bottleneck_analysis"

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.commands.turns import (
+from tinyllama_tools.commands.interleaved import (
     CaseRun,
-    Interleaved,
+    InterleavedSteps,
     Side,
     SideError,
     add_turn_options,
@@ -31,7 +31,7 @@ from tinyllama_tools.core.options import list_of, positive_list, script_parser, 
 from tinyllama_tools.core.text import last_words, template
 from tinyllama_tools.data.names import CaseName, full_step, parse_case_name
 from tinyllama_tools.data.results import read_rows
-from tinyllama_tools.models.turns import ratios_in
+from tinyllama_tools.models.step_ratios import ratios_in
 
 PAGE = Path(__file__).parent / "templates/peers.md.j2"
 # in the order in which they run: what is slow without support by the processor comes last
@@ -233,7 +233,7 @@ def peers_page(document: Json) -> str:
     )
 
 
-class Peers(Interleaved):
+class Peers(InterleavedSteps):
     """Our variants beside the peers, whose times are divided by ours: above 1, ours is faster."""
 
     name = "peers"

@@ -43,7 +43,7 @@ from tinyllama_tools.data.profiles import (
 )
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.models.bottlenecks import PRIORITIES, rank_bottlenecks
-from tinyllama_tools.models.turns import Evidence, find_ablation
+from tinyllama_tools.models.step_ratios import Evidence, find_ablation
 
 # What the program is given as it stands; batch and sequence left out are the size's own.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")

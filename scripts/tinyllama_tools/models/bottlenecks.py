@@ -19,7 +19,7 @@ from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import Ratio
 
 if TYPE_CHECKING:
-    from tinyllama_tools.models.turns import Evidence
+    from tinyllama_tools.models.step_ratios import Evidence
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(

@@ -19,7 +19,7 @@ from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 Ratios = Mapping[tuple[str, CaseName], Ratio]
 
 
-def read_turns(path: Path, name: str) -> Json:
+def read_step_ratios(path: Path, name: str) -> Json:
     """The document of scripts/`name`, its rows unchecked; BadInputError where it is none."""
     document, _ = read_json(path)
     if not is_result(document) or name not in document["context"]:
@@ -75,7 +75,7 @@ def _newest(
     for file in (*results.glob(f"reference/{name}_*.json"), *results.glob(f"*/{name}.json")):
         # another device's, or not ours: nobody asked for this file
         with contextlib.suppress(BadInputError), made_by(f"scripts/{name}", file):
-            document = read_turns(file, name)
+            document = read_step_ratios(file, name)
             context, known = document["context"], speedups(ratios_in(document, name))
             if known and first_difference(context, summary["context"], SAME_DEVICE) is None:
                 title = point_title(profiled_case(summary))

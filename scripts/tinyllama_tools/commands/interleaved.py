@@ -31,7 +31,7 @@ from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.names import UNITS, CaseName
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
-from tinyllama_tools.models.turns import point_title, read_turns
+from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 
@@ -192,7 +192,7 @@ def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
 QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
 
 
-class Interleaved:
+class InterleavedSteps:
     """One run of the command `name`, which writes `name`.json and NAME.md.
 
     `page`: in Markdown, of the document. `options`: those of add_turn_options(), `device`, `cases`
@@ -337,7 +337,7 @@ class Interleaved:
         is_run = source and source.name == f"{self.name}.json"
         folder = options.output or (source.parent if is_run else run_folder(self.name, RESULTS))
         if source:
-            document = read_turns(source, self.name)
+            document = read_step_ratios(source, self.name)
             with made_by(f"scripts/{self.name}", source):
                 page = self.write(document, folder)
         else:
