@@ -26,12 +26,6 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
 
-double thread_cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
 // How many iterations to start at once. A GPU is waited for after each batch, and waiting after
 // each iteration would leave it idle in between; on a CPU a batch only spares the looking at
 // clocks.
@@ -110,6 +104,12 @@ std::optional<Interval> interval_of_sorted(const std::vector<double>& values) {
 }
 
 }  // namespace
+
+double thread_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
 
 AllocationLimit::AllocationLimit(int64_t bytes)
     : before_(instruments::host_allocator::set_limit(bytes)) {}

@@ -72,6 +72,9 @@ struct TimingGoal {
   instruments::TimePoint deadline = instruments::TimePoint::max();
 };
 
+/// Processor time of this thread until now.
+double thread_cpu_seconds();
+
 struct Timing {
   std::vector<double> seconds;  ///< of each sample an iteration, in their order
   int64_t runs = 1;             ///< iterations of a sample

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -181,27 +180,18 @@ TEST_F(MeasureTest, APrecisionIsGivenUpWhenItsTimeIsOver) {
   EXPECT_EQ(seconds_of(work, {.precision = 1e-9, .precision_deadline = now}).size(), 1U);
 }
 
-/// Of this thread: what others do with the processor is not in it.
-double processor_seconds() {
-  timespec spent{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-  return static_cast<double>(spent.tv_sec) + 1e-9 * static_cast<double>(spent.tv_nsec);
-}
-
 TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
-  double within = 0;
-  ScriptedWork work([&](int run) {
-    const double start = processor_seconds();
-    // Times that a clock cannot tell apart would be as precise as anything.
-    const double wait = run % 2 == 0 ? 18e-6 : 6e-6;
-    double now = start;
-    while (now < start + wait) now = processor_seconds();
-    within += now - start;
+  // On the thread's own clock, which what other programs take from it is not in. Times that a clock
+  // cannot tell apart would be as precise as anything.
+  constexpr double mean = 12e-6;
+  ScriptedWork work([](int run) {
+    const double end = thread_cpu_seconds() + (run % 2 == 0 ? 1.5 : 0.5) * mean;
+    while (thread_cpu_seconds() < end) continue;
   });
-  const double before = processor_seconds();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
-  seconds_of(work, {.precision = 1e-9, .precision_deadline = deadline});
-  EXPECT_GT(within, 0.5 * (processor_seconds() - before));
+  const Timing timing =
+      time_until(cpu, work, nullptr, {.precision = 1e-9, .precision_deadline = deadline});
+  EXPECT_LT(timing.cpu_seconds, 2 * mean);
 }
 
 TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
