@@ -28,7 +28,6 @@ from tinyllama_tools.data.names import (
     parse_case_name,
 )
 from tinyllama_tools.data.results import read_rows
-from tinyllama_tools.models.bottlenecks import ratio_text, shows_difference
 from tinyllama_tools.models.step_ratios import point_of, point_title, ratios_in
 from tinyllama_tools.stats.rank_tests import Ratio
 
@@ -126,7 +125,7 @@ def figures(
     return [
         row,
         # the baseline's own has no interval
-        "1" if row == BASELINE else ratio_text(ratio) if ratio else NOT_MEASURED,
+        "1" if row == BASELINE else ratio.marked_text() if ratio else NOT_MEASURED,
         EXPECTED.get(row) or NOT_MEASURED,
         number(seconds and seconds * 1e3, 2 if seconds and seconds < 0.1 else 1),
         number(seconds and batch / seconds),
@@ -168,7 +167,7 @@ def ablation_page(document: Json) -> str:
         # of the baseline and each single switch
         others = ((name, ratio(name, OPTIMIZED)) for name in (BASELINE, *SWITCHES))
         compared += [(point_title(point), name, of) for name, of in others if of]
-    slower = [found for found in compared if found[2].median < 1 and shows_difference(found[2])]
+    slower = [found for found in compared if found[2].median < 1 and found[2].shows_difference]
     is_gpu = context["device"]["backend"] != "cpu"
     return template(PAGE).render(
         context=context,

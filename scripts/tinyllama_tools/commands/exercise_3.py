@@ -73,7 +73,6 @@ from tinyllama_tools.models.bottlenecks import (
     memory_bound,
     rank_bottlenecks,
     recorded_part,
-    shows_difference,
 )
 from tinyllama_tools.models.step_ratios import Evidence, find_ablation, find_peers
 from tinyllama_tools.stats.rank_tests import Ratio
@@ -200,7 +199,7 @@ def together(speedups: Sequence[float | None]) -> float | None:
 
 def planned_gain(measured: Ratio | None) -> float | None:
     """A measured speedup as a plan counts it: what may be chance is no gain."""
-    return measured and (measured.median if shows_difference(measured) else 1.0)
+    return measured and (measured.median if measured.shows_difference else 1.0)
 
 
 def traffic_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None, str]:

@@ -50,8 +50,7 @@ from tinyllama_tools.core.app import (
     Json,
     naming,
     now_text,
-    parse_json,
-    schema_problem,
+    read_lines,
 )
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
@@ -464,24 +463,6 @@ class RecordingWriter:
         with naming(Path(self._file.name)):
             self._file.write(json.dumps(item) + "\n")
             self._file.flush()
-
-
-def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
-    """What the lines of a file of JSON lines hold, which as a list keeps the schema; and what
-    follows the last whole line: one that was cut short. BadInputError where it cannot be read, with
-    the line that is wrong."""
-    found: list[Json] = []
-    try:
-        *lines, rest = path.read_bytes().split(b"\n")
-        for line in lines:
-            found.append(parse_json(line.decode("utf-8")))
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
-    if problem := schema_problem(found, schema):
-        raise BadInputError(f"{path}: {problem}")
-    return found, rest
 
 
 def read_recording(path: Path) -> Recording:

@@ -25,7 +25,6 @@ import ruptures
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.compare.blocks import read_lines
 from tinyllama_tools.compare.options import fraction, regular_expression
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -36,6 +35,7 @@ from tinyllama_tools.core.app import (
     bad_file,
     git,
     naming,
+    read_lines,
     write_whole,
 )
 from tinyllama_tools.core.options import script_parser

@@ -166,6 +166,24 @@ def read_json(path: Path) -> tuple[Json, bytes]:
     return document, data
 
 
+def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
+    """What the lines of a file of JSON lines hold, which as a list keeps the schema; and what
+    follows the last whole line: one that was cut short. BadInputError where it cannot be read, with
+    the line that is wrong."""
+    found: list[Json] = []
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+        for line in lines:
+            found.append(parse_json(line.decode("utf-8")))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
+    if problem := schema_problem(found, schema):
+        raise BadInputError(f"{path}: {problem}")
+    return found, rest
+
+
 @functools.cache
 def _validator_class() -> type[jsonschema.protocols.Validator]:
     """One to which a number that is not finite, or beyond a float, is none: JSON Schema lets them

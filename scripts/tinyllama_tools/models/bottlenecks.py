@@ -113,26 +113,6 @@ def fragmentation_share(summary: Json) -> float | None:
     return 100 * spent / total if total > 0 else None
 
 
-# What an ablation shows.
-
-NO_DIFFERENCE = "~"
-# Five turns reach it: fewer decide nothing.
-DECISIVE_CONFIDENCE = 0.9
-
-
-def shows_difference(ratio: Ratio) -> bool:
-    """Whether its interval leaves 1 out; too few turns show nothing."""
-    interval = ratio.interval
-    if interval is None or interval.confidence < DECISIVE_CONFIDENCE:
-        return False
-    return not interval.low <= 1 <= interval.high
-
-
-def ratio_text(ratio: Ratio) -> str:
-    """The same, `~` before it where no difference was shown."""
-    return ratio.text() if shows_difference(ratio) else f"{NO_DIFFERENCE} {ratio.text()}"
-
-
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"
 LAUNCHES, MEMORY, SOFTMAX = "Kernel launch overhead", "Memory fragmentation", "Softmax operations"
 OF_ATTENTION = ("sdpa", "fused_attention")
@@ -247,7 +227,7 @@ class Bottleneck:
     @property
     def measured_text(self) -> str | None:
         """`1.08 (1.05 to 1.11) with sdpa`."""
-        return self.measured and f"{ratio_text(self.measured[1])} with {self.measured[0]}"
+        return self.measured and f"{self.measured[1].marked_text()} with {self.measured[0]}"
 
     @property
     def best_known_speedup(self) -> float | None:
@@ -271,7 +251,7 @@ class Bottleneck:
     @property
     def is_shown(self) -> bool:
         """False where an ablation measured its switches and showed no difference."""
-        return self.measured is None or shows_difference(self.measured[1])
+        return self.measured is None or self.measured[1].shows_difference
 
     @property
     def is_worthwhile(self) -> bool:
@@ -283,7 +263,7 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     """The six categories, most urgent first: by quadrant, then by speedup, then by share.
 
     What is not worthwhile comes after all that is, however little effort it takes.
-    `summary`: a checked performance_summary.json. `ablation`: turns.find_ablation().
+    `summary`: a checked performance_summary.json. `ablation`: step_ratios.find_ablation().
     """
     shares, factors = category_shares(summary), category_factors(summary)
     on = set(summary["configuration"]["switches"].split("+"))

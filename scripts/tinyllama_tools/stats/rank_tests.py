@@ -205,6 +205,10 @@ def _with_interval(median: float, interval: Interval | None, digits: int) -> str
     return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{sure})"
 
 
+# Five turns reach it: fewer decide nothing.
+DECISIVE_CONFIDENCE = 0.9
+
+
 @dataclass(frozen=True)
 class Ratio:
     """`median` of a_i / b_i over `turns`; without an interval where there was one turn only."""
@@ -227,6 +231,16 @@ class Ratio:
     def text(self) -> str:
         """`1.23 (1.20 to 1.26)`, `1.23 (1.10 to 1.40 at 75 %)` below 95 %, or `1.23` alone."""
         return _with_interval(self.median, self.interval, 2)
+
+    @property
+    def shows_difference(self) -> bool:
+        """Whether its interval leaves 1 out; too few turns show nothing."""
+        of = self.interval
+        return bool(of and of.confidence >= DECISIVE_CONFIDENCE and not of.low <= 1 <= of.high)
+
+    def marked_text(self) -> str:
+        """As text(), with `~` before it where no difference was shown."""
+        return self.text() if self.shows_difference else f"~ {self.text()}"
 
 
 @dataclass(frozen=True)
