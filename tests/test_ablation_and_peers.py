@@ -22,7 +22,7 @@ import tools
 from fake_suite_program import CASE, FakeProgram
 from tinyllama_tools.commands import interleaved, peers
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
-from tinyllama_tools.commands.peers import PeerSide, parse_options
+from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
 from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
@@ -145,10 +145,13 @@ def test_figures_of_the_page_are_those_of_the_turns(
     assert next(rows, None) is None
 
 
-def test_the_published_page_is_that_of_the_published_result(project_root: Path) -> None:
-    path = project_root / "results/reference/ablation_2core_xeon_avx512.json"
-    page = ablation_page(json.loads(path.read_text()))
-    assert (project_root / "results/ABLATION.md").read_text() == page
+@pytest.mark.parametrize(("name", "page_of"), [("ablation", ablation_page), ("peers", peers_page)])
+def test_a_published_page_is_that_of_the_published_result(
+    name: str, page_of: Callable[[Json], str], project_root: Path
+) -> None:
+    path = project_root / f"results/reference/{name}_2core_xeon_avx512.json"
+    page = page_of(json.loads(path.read_text()))
+    assert (project_root / f"results/{name.upper()}.md").read_text() == page
 
 
 def test_sides_change_order_and_who_fails_has_its_reason_and_no_turn_more(
