@@ -282,8 +282,7 @@ Json sampling_json(const instruments::SystemSamples& samples) {
           {"readings", readings}};
 }
 
-Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t tokens,
-               bool whole_steps) {
+Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool whole_steps) {
   int64_t peak = 0;
   Json scratch = nullptr;
   std::vector<double> totals;
@@ -345,7 +344,7 @@ Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t to
   return summary;
 }
 
-Json steps_json(const std::vector<StepRecord>& steps, bool whole_steps) {
+Json steps_json(const StepRecords& steps, bool whole_steps) {
   Json list = Json::array();
   for (const StepRecord& step : steps) {
     Json row = {

@@ -25,10 +25,9 @@ Json distributed_json(const TrainOptions& options, const distributed::ProcessGro
 Json sampling_json(const instruments::SystemSamples& samples);
 /// `summary`. `whole_steps`: a step is one launch, whose phases nobody can tell apart. `samples`,
 /// `tokens`: of a step.
-Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t tokens,
-               bool whole_steps);
+Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool whole_steps);
 /// `steps`.
-Json steps_json(const std::vector<StepRecord>& steps, bool whole_steps);
+Json steps_json(const StepRecords& steps, bool whole_steps);
 
 /// Title, configuration, parameters and device.
 std::string banner(const TrainOptions& options, const instruments::Device& device,

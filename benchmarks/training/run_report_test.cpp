@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 namespace tinyllama::training {
 namespace {
 
@@ -19,7 +17,7 @@ StepRecord step(int64_t number, double forward, double backward, Profiled profil
 }
 
 TEST(RunReportTest, LibraryScratchIsTheLargestOfAnyStepThatKnowsIt) {
-  std::vector<StepRecord> steps = {step(1, 1, 1), step(2, 1, 1), step(3, 1, 1)};
+  StepRecords steps = {step(1, 1, 1), step(2, 1, 1), step(3, 1, 1)};
   steps[0].library_scratch_bytes = 70;
   steps[1].library_scratch_bytes = 50;
   EXPECT_EQ(summarize(steps, 8, 80, false).at("library_scratch_bytes"), 70);
@@ -36,12 +34,12 @@ TEST(RunReportTest, NoStepsGiveNoRates) {
 }
 
 TEST(RunReportTest, OverheadComparesMediansOfStepsWithoutTheirEvaluation) {
-  std::vector<StepRecord> steps = {step(1, 9, 9),
-                                   step(2, 1, 1),
-                                   step(3, 1, 1),
-                                   step(4, 1, 1),
-                                   step(5, 1.1, 1.1, Profiled::operators),
-                                   step(6, 1.5, 1.5, Profiled::memory)};
+  StepRecords steps = {step(1, 9, 9),
+                       step(2, 1, 1),
+                       step(3, 1, 1),
+                       step(4, 1, 1),
+                       step(5, 1.1, 1.1, Profiled::operators),
+                       step(6, 1.5, 1.5, Profiled::memory)};
   steps[3].times[Phase::evaluation] = 100;
   const Json summary = summarize(steps, 8, 80, false);
   EXPECT_NEAR(summary.at("operator_profiling_overhead_percent").get<double>(), 10, 1e-9);

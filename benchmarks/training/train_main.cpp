@@ -378,7 +378,7 @@ class TrainRun {
   std::optional<TensorboardEvents> events_;
   std::optional<MemoryRecording> recording_;
   std::optional<int64_t> resident_before_ = resident_set_bytes();
-  std::vector<StepRecord> steps_;
+  StepRecords steps_;
   WriteAttempts attempts_;
   Json document_;
 };

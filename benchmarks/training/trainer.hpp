@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -61,6 +62,8 @@ struct StepRecord {
   Profiled profiled = Profiled::no;
   std::optional<double> evaluation_loss;
 };
+/// Of a whole run. No vector: a long one would be copied, and leave as much memory behind again.
+using StepRecords = std::deque<StepRecord>;
 
 class Trainer {
  public:

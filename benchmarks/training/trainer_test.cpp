@@ -58,8 +58,8 @@ struct TrainingParts {
   std::unique_ptr<TokenData> data;
 };
 
-std::vector<StepRecord> steps_of(Trainer& trainer) {
-  std::vector<StepRecord> steps;
+StepRecords steps_of(Trainer& trainer) {
+  StepRecords steps;
   trainer.on_step([&](const StepRecord& step) { steps.push_back(step); });
   trainer.run();
   return steps;

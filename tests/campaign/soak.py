@@ -1,5 +1,10 @@
 """Training, a served program, a comparison and four ranks for long: after the first tenth resident
-memory stays within 1 %, and the time of a step or slice does not drift beyond its noise."""
+memory stays within 1 %, and the time of a step or slice does not drift beyond its noise.
+
+Resident memory is a process's own: pages of programs and libraries come in where code is first
+used. What a process has to keep is taken off: a training's figures of each step, for its summary,
+and a comparison's of each block.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,10 @@ from campaign.workloads import (
 from tinyllama_tools.commands.ranks import free_port
 
 STEPS, FEWEST_STEPS, MARKS, FEWEST_MARKS = 20000, 400, 400, 40
-RANKS = 4
+RANKS, SEQ = 4, 16
+# of a StepRecord (benchmarks/training/trainer.hpp), four of which have 528 bytes of a deque; and
+# of a BlockSummary, a tuple of four floats, with its place in a list
+STEP_BYTES, SUMMARY_BYTES = 132, 192
 MOST_GROWTH = 0.01
 # a shorter soak shows only that the programs run and end as they should
 FEWEST_MINUTES = 1.0
@@ -41,19 +49,22 @@ PROFILERS += ("--enable-flops-profiler", "--profile-dir=profiles")
 
 @dataclass
 class Watch:
-    """What was seen of a program in equal distances: resident memory of each of its processes in
-    bytes, and seconds of a step or slice; and what did not hold of its end."""
+    """What was seen of a program in equal distances: resident memory of each of its processes and
+    what of it each has to keep, in bytes, and seconds of a step or slice; and what did not hold of
+    its end."""
 
     resident: list[list[int]] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def look(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+    def look(self, processes: Sequence[subprocess.Popen[str]], kept: int = 0) -> None:
         """At their memory, unless one of them ends just now."""
         texts = [Path(f"/proc/{p.pid}/status").read_text(encoding="utf-8") for p in processes]
-        found = [re.search(r"VmRSS:\s+(\d+) kB", text) for text in texts]
+        found = [re.search(r"RssAnon:\s+(\d+) kB", text) for text in texts]
         if all(found):
             self.resident.append([1024 * int(size[1]) for size in found if size])
+            self.kept.append(kept)
 
 
 def growth(resident: Sequence[int]) -> float:
@@ -80,14 +91,17 @@ def judged(name: str, watch: Watch, minutes: float) -> Tally:
     if minutes >= FEWEST_MINUTES and min(len(watch.resident), times) < FEWEST_MARKS:
         problems.append(f"{times} steps are too few to judge")
     elif minutes >= FEWEST_MINUTES:
-        grown = max(growth(each) for each in zip(*watch.resident, strict=True))
+        each = list(zip(*watch.resident, strict=True))
+        whole = max(map(growth, each))
+        grown = max(growth([a - b for a, b in zip(of, watch.kept, strict=True)]) for of in each)
         slower, noise = drift(watch.seconds)
         problems += [f"resident memory grew by {100 * grown:.2f} %"] * (grown > MOST_GROWTH)
         problems += [f"steps became {100 * slower:.1f} % slower"] * (slower > noise)
         largest = max(map(max, watch.resident)) / 2**20
         tally.notes.append(
-            f"{name}: resident memory {100 * grown:+.2f} % (largest {largest:.0f} MiB), step time "
-            f"{100 * slower:+.1f} % with a noise of {100 * noise:.1f} %, {times} times"
+            f"{name}: resident memory {100 * grown:+.2f} % (with what it has to keep "
+            f"{100 * whole:+.2f} %; largest {largest:.0f} MiB), step time {100 * slower:+.1f} % "
+            f"with a noise of {100 * noise:.1f} %, {times} times"
         )
     tally.add(name, problems)
     return tally
@@ -123,7 +137,7 @@ def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float
             last = (last + line)[-300:]
             if not line.startswith("Step "):
                 continue
-            watch.look(processes)
+            watch.look(processes, STEP_BYTES * int(line.removeprefix("Step ").split("/")[0]))
             now = time.monotonic()
             watch.seconds.append(now - before)
             before = now
@@ -190,23 +204,24 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     """Of a build with itself, whose margin leaves every case unclear, until its time is over."""
     watch, slices = Watch(), folder / "out/blocks.jsonl"
     cases = ("--components", "rms_norm,ffn", "--passes", "forward", "--device", "cpu")
-    few = ("--batch", "1", "--seq", "16", "--threads", "1", "--margin", "0.0001")
-    # so many pairs that the last of 59 blocks is near the end
-    effort = ("--pairs", f"{max(4, round(15 * scope.minutes))}", "--seed", str(scope.seed))
+    # a case and block takes 2.5 s: so many that the last of some 70 blocks is near the end
+    longest = SEQ * max(1, round(0.15 * scope.minutes))
+    few = ("--batch", "1", "--seq", f"{SEQ}:{longest}:+{SEQ}", "--threads", "1")
+    effort = ("--pairs", "50", "--margin", "0.0001", "--seed", str(scope.seed))
     until = ("--budget", f"{max(60, round(60 * scope.minutes))}s", "--output", folder / "out")
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build")
     command = tool("compare", "run", *sides, *cases, *few, *effort, *until)
     with running([command], folder) as (process,):
         while process.poll() is None:
             if slices.exists():
-                watch.look([process])
+                watch.look([process], SUMMARY_BYTES * len(slices.read_bytes().splitlines()))
             time.sleep(max(0.1, 0.06 * scope.minutes))
         last = process.stdout.read()[-300:]
     # at the end it writes its pages, for which it loads more
-    del watch.resident[-2:]
+    del watch.resident[-2:], watch.kept[-2:]
     blocks = [json.loads(line) for line in slices.read_text(encoding="utf-8").splitlines()]
     for block in blocks:
-        if block.get("case", "").startswith("ffn"):
+        if re.match(rf"ffn.*:{SEQ}$", block.get("case", "")) and "base" in block:
             watch.seconds += [*block["base"], *block["new"]]
     watch.problems += [f"{process.returncode}: {last}"] * (process.returncode not in {0, 1})
     return watch

@@ -205,11 +205,17 @@ def test_ranks_in_sessions_of_their_own_are_found_lost_and_left(
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
     draw = random.Random(1)
     steady = [draw.uniform(1.0, 1.2) for _ in range(600)]
-    flat = soak.Watch([[10**8 + draw.randrange(10**5)] for _ in steady], steady)
+    none = [0] * len(steady)
+    flat = soak.Watch([[10**8 + draw.randrange(10**5)] for _ in steady], none, steady)
     assert soak.judged("flat", flat, 60).violations == []
-    leaking = soak.Watch([[10**8 + 10**4 * i] for i in range(600)], steady)
+    leaking = soak.Watch([[10**8 + 10**4 * i] for i in range(600)], none, steady)
     assert "memory grew" in soak.judged("leak", leaking, 60).violations[0]
-    slower = soak.Watch(flat.resident, [t + i / 1000 for i, t in enumerate(steady)])
+    # what it has to keep is no leak, but no more than that
+    leaking.kept = [9 * 10**3 * i for i in range(600)]
+    assert soak.judged("kept", leaking, 60).violations == []
+    leaking.kept = [7 * 10**3 * i for i in range(600)]
+    assert "memory grew" in soak.judged("leak", leaking, 60).violations[0]
+    slower = soak.Watch(flat.resident, none, [t + i / 1000 for i, t in enumerate(steady)])
     assert "slower" in soak.judged("slow", slower, 60).violations[0]
 
 

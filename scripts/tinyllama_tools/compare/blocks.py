@@ -54,6 +54,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
+from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.looks import Costs
 from tinyllama_tools.stats.rank_tests import BlockSummary, summarise
 
@@ -394,29 +395,6 @@ class Measuring:
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
-_OBJECT, _TEXT, _NUMBER = ({"type": kind} for kind in ("object", "string", "number"))
-_CONTEXT = _OBJECT | {"properties": {"device": _OBJECT}}
-_HEADER = {
-    "recording": {"const": KIND},
-    "schema_version": {"const": SCHEMA_VERSION},
-    "pairs": {"type": "integer", "minimum": 1},
-    "slice_seconds": _NUMBER,
-    **dict.fromkeys(("base", "new", "started"), _TEXT),
-    **dict.fromkeys(("base_context", "new_context"), _CONTEXT),
-}
-_SLICES = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
-_BLOCK = {"block": {"type": "integer"}, "case": _TEXT, "at": _NUMBER}
-_BLOCK |= {"base": _SLICES, "new": _SLICES}
-# of what is read: a header, and blocks among other items
-RECORDING_SCHEMA = {
-    "prefixItems": [{"type": "object", "required": list(_HEADER), "properties": _HEADER}],
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "if": {"required": ["base"]},
-        "then": {"required": list(_BLOCK), "properties": _BLOCK},
-    },
-}
 
 
 class Recording(NamedTuple):
@@ -467,7 +445,7 @@ class RecordingWriter:
 
 def read_recording(path: Path) -> Recording:
     """The file's contents; BadInputError where it is no recording of `compare run`."""
-    (header, *items), _ = read_lines(path, RECORDING_SCHEMA)
+    (header, *items), _ = read_lines(path, SCHEMAS["recording"])
     for number, item in enumerate(items, start=2):
         if "base" in item and len(item["base"]) != len(item["new"]):
             raise BadInputError(f"{path}: line {number}: not as many slices on both sides")

@@ -41,24 +41,12 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import change_text, markdown_table, seconds_text, template
 from tinyllama_tools.data.results import read_stored
+from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
 
 # the history's own, by which a file is told from others
 KIND = {"history": "tiny_llama", "version": 1}
 BEGINNING = json.dumps(KIND)[:-1].encode()
-TEXTS = (
-    *("file", "digest", "device", "architecture", "commit", "commit_time", "date", "added"),
-    *("libtorch", "host"),
-)
-_PROPERTIES = {
-    **{name: {"const": value} for name, value in KIND.items()},
-    **{name: {"type": "string"} for name in TEXTS},
-    **{"threads": {"type": "integer"}, "dirty": {"type": "boolean"}},
-    "cases": {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-}
-STORE_SCHEMA = {
-    "items": {"type": "object", "required": list(_PROPERTIES), "properties": _PROPERTIES}
-}
 DEFAULT_STORE = RESULTS / "history.jsonl"
 SHORT_COMMIT = 10
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -100,7 +88,7 @@ def read_store(path: Path) -> tuple[list[Json], bytes]:
     """Its results in the order in which they were added, and a last line that was cut short, which
     counts as not added. BadInputError for a file that is no history, or cannot be read."""
     try:
-        found, rest = read_lines(path, STORE_SCHEMA)
+        found, rest = read_lines(path, SCHEMAS["history"])
         if not rest.startswith(BEGINNING[: len(rest)]):
             raise BadInputError(f"{path}: its last line begins otherwise")
     except BadInputError as error:
