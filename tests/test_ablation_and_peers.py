@@ -313,7 +313,8 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     entries, about = document["benchmarks"], document["context"]["peers"]
     assert [e["error_message"] for e in entries if "error_message" in e] == [
-        f"{peer}: its process ended with 7: last words" for peer in about["forms"]
+        f"{peer}: the process ended with 7 at build; it last said: last words"
+        for peer in about["forms"]
     ]
     assert [e["name"].count("peer:") for e in entries].count(1) == 2 + 6 * (1 + 2)
     found = {(row["case"], row["peer"]) for row in about["ratios"]}

@@ -6,15 +6,11 @@ Sides are interleaved at one case: our program, a process a turn, and a process 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
-import json
 import os
 import re
 import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +24,8 @@ from tinyllama_tools.commands.interleaved import (
 )
 from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
-from tinyllama_tools.core.text import last_words, template
+from tinyllama_tools.core.process import LostError, Resident
+from tinyllama_tools.core.text import template
 from tinyllama_tools.data.names import CaseName, full_step, parse_case_name
 from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.models.step_ratios import ratios_in
@@ -115,7 +112,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 # which has torch and transformers; scripts/peers says which, where it is not this one
 ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
 PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
-SECONDS_TO_END = 10
+# of one answer: a step of a large model is compiled in minutes
+LIMIT_S = 3600.0
 
 
 class PeerSide(Side):
@@ -129,11 +127,11 @@ class PeerSide(Side):
         self._device = device
         self._threads = threads
         self._max_seconds = max_seconds
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Resident | None = None
 
     def _start(self) -> None:
-        """Threads placed as our program places its own, the form's malloc, and where code is kept.
-        In a session of its own: Ctrl-C is for us, who then close its input."""
+        """Threads placed as our program places its own, the form's malloc, and where code is
+        kept."""
         self.close()
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
@@ -141,40 +139,24 @@ class PeerSide(Side):
             "PYTHONPATH": str(PROJECT / "scripts"),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }
-        # closed in close(), with the process
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            (*PEER, self._device),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
+        self._process = Resident((*PEER, self._device), environment, LIMIT_S)
         self.settings = self._ask("hello", form=self.form, threads=self._threads)
 
     def _ask(self, do: str, **what: object) -> Json:
-        """The answer. SideError where it says that it could not, or has ended."""
-        process = self._process
-        assert process and process.stdin and process.stdout
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps({"do": do, **what}) + "\n")
-            process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            status = process.wait()
-            self._said.seek(0)
-            words = last_words(self._said.read()) or "it said nothing"
-            raise SideError(f"{self.variant}: its process ended with {status}: {words}")
-        answer = json.loads(line)
+        """The answer. SideError where it says that it could not, or is lost."""
+        assert self._process
+        self._process.send({"do": do, **what})
+        try:
+            answer = self._process.answer(do)
+        except LostError as error:
+            raise SideError(f"{self.variant}: {error}") from error
         if "error" in answer:
             raise SideError(f"{self.variant}: {answer['error']}")
         return answer
 
     def get_ready(self, case: CaseName) -> float:
         """Builds the case and warms up; seconds of a step."""
-        if self._process is None or self._process.poll() is not None:
+        if not (self._process and self._process.is_running):
             self._start()
         what = {"size": problem_sizes()[case.size], "batch": case.batch, "seq": case.seq}
         limit = self._max_seconds
@@ -201,14 +183,8 @@ class PeerSide(Side):
 
     def close(self) -> None:
         """Lets its process end, and makes it where it does not."""
-        process, self._process = self._process, None
-        if process:
-            try:
-                process.communicate(timeout=SECONDS_TO_END)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-            self._said.close()
+        if self._process:
+            self._process.close()
 
 
 def peers_page(document: Json) -> str:

@@ -8,17 +8,11 @@ JSON that go to and from a process.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
 import re
-import select
 import shutil
-import signal
 import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +25,9 @@ from tinyllama_tools.core.app import (
     Json,
     git,
     is_number,
-    parse_json,
     placed_threads,
 )
-from tinyllama_tools.core.process import ProgramError, run_program
-from tinyllama_tools.core.text import last_words
+from tinyllama_tools.core.process import ProgramError, Resident, run_program
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
@@ -175,11 +167,6 @@ MOST_PADDING_BYTES = 4096
 SHORT_SPIN = {"GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "1"}
 # What says how workers wait, for whoever wants them to wait otherwise.
 WAITING = ("OMP_WAIT_POLICY", *SHORT_SPIN)
-SECONDS_TO_END = 5.0
-# an answer of a whole minute of the fastest case is shorter
-LONGEST_ANSWER_BYTES = 64 * 2**20
-LAST_BYTES = 20_000
-SHOWN_CHARACTERS = 80
 
 
 class CaseFailedError(Exception):
@@ -217,34 +204,22 @@ class ServedProgram:
         return {**around, **wait, "TINY_LLAMA_PADDING": "x" * padding}
 
 
-class ServedProcess:
-    """A running process, in a session of its own: Ctrl-C is for us, who then end it.
-
-    `limit`: seconds that one answer may take. Every request raises ProcessLostError where no proper
-    answer came; the process is gone then.
-    """
+class ServedProcess(Resident):
+    """A side's. Every request raises ProcessLostError where no proper answer came; the process is
+    gone then."""
 
     def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
-        self._limit = limit
-        self._buffer = b""
         self._greeting: Json = {}
-        # closed in close(), with the process
-        self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        command = (str(program.program), *program.arguments, "--serve")
         try:
-            self._process = subprocess.Popen(
-                (program.program, *program.arguments, "--serve"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                env=program.environment_with(padding),
-                start_new_session=True,
-                bufsize=0,
-            )
+            super().__init__(command, program.environment_with(padding), limit)
         except OSError as error:
-            self._said.close()
             message = f"{program.program} cannot be started: {error.strerror}"
             raise BadInputError(f"{message}; build it: scripts/bench --setup-only") from error
+
+    def lost(self, how: str) -> ProcessLostError:
+        return ProcessLostError(self.name, str(super().lost(how)))
 
     def greet(self) -> Json:
         """Waits for the first line: `cases` that can be opened, and the `context` of a result file.
@@ -252,22 +227,22 @@ class ServedProcess:
         if self._greeting:
             return self._greeting
         try:
-            line = self._answer("its start")
+            line = self.answer("its start")
         except ProcessLostError:
-            if self._process.returncode != REFUSED_OPTIONS:
+            if self.status != REFUSED_OPTIONS:
                 raise
             said = (self.last_words or "refused without a word").splitlines()[-1]
             raise BadInputError(f"{self.name}: {said}") from None
         cases, context = line.get("cases"), line.get("context")
         if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):
-            raise self._lost(f"answered its start with '{line}'")
+            raise self.lost(f"answered its start with '{line}'")
         self._greeting = line
         return line
 
     def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
         """To build and warm up a case, so that both sides can do so at once; opened() has to
         follow, since no other request would get its own answer before."""
-        self._send({"do": "open", "case": case, "verify": verify, "meter": meter})
+        self.send({"do": "open", "case": case, "verify": verify, "meter": meter})
 
     def opened(self, case: str) -> Json:
         """`seconds` of one warm iteration, and `counters`. CaseFailedError, CaseSkippedError: it is
@@ -279,49 +254,16 @@ class ServedProcess:
 
     def time(self, case: str, seconds: float) -> list[float]:
         """Seconds of each iteration of one slice. CaseFailedError: the case is open no more."""
-        self._send({"do": "time", "case": case, "seconds": seconds})
+        self.send({"do": "time", "case": case, "seconds": seconds})
         return self._positive("time", self._reply(f"time {case}").get("seconds"))
 
     def close_case(self, case: str) -> None:
         """Lets go of its memory."""
-        self._send({"do": "close", "case": case})
+        self.send({"do": "close", "case": case})
         self._reply(f"close {case}")
 
-    def close(self, *, wait: bool = True) -> None:
-        """Lets it end, and makes it where it does not; at once without `wait`."""
-        if self._said.closed:
-            return
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin and stdout:
-            with contextlib.suppress(OSError):
-                stdin.close()
-            if wait:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(SECONDS_TO_END)
-            self._kill()
-            stdout.close()
-        self._said.close()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it can be asked."""
-        return not self._said.closed and self._process.poll() is None
-
-    @property
-    def last_words(self) -> str:
-        """The end of what it said on standard error."""
-        size = os.fstat(self._said.fileno()).st_size
-        said = os.pread(self._said.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
-        return last_words(said.decode("utf-8", errors="replace"))
-
-    def _send(self, request: Json) -> None:
-        if self._process.stdin:
-            # that it has ended shows where the answer is missing
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-
     def _reply(self, what: str) -> Json:
-        answer = self._answer(what)
+        answer = self.answer(what)
         if "skipped" in answer:
             raise CaseSkippedError(self.name, str(answer["skipped"]))
         if "failed" in answer:
@@ -334,51 +276,4 @@ class ServedProcess:
         """Times of at least one iteration."""
         if isinstance(found, list) and found and all(is_number(v) and v > 0 for v in found):
             return [float(value) for value in found]
-        raise self._lost(f"answered {what} with seconds {found}")
-
-    def _answer(self, what: str) -> Json:
-        text = self._line(what).decode("utf-8", errors="replace")
-        with contextlib.suppress(ValueError):
-            answer = parse_json(text)
-            if isinstance(answer, dict):
-                return answer
-        shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
-        raise self._lost(f"answered {what} with '{shown}'")
-
-    def _line(self, what: str) -> bytes:
-        deadline = time.monotonic() + self._limit
-        output = self._process.stdout
-        while output and b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise self._lost(f"gave no answer to {what} within {self._limit:g} s")
-            if not select.select([output], [], [], left)[0]:
-                continue
-            piece = os.read(output.fileno(), 65536)
-            if not piece:
-                raise self._lost(f"{self._ending()} at {what}")
-            self._buffer += piece
-            if len(self._buffer) > LONGEST_ANSWER_BYTES:
-                raise self._lost(f"answered {what} without an end")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _ending(self) -> str:
-        try:
-            status = self._process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            return "closed its output"
-        if status < 0:
-            return f"was ended by signal {signal.Signals(-status).name}"
-        return f"ended with {status}"
-
-    def _lost(self, how: str) -> ProcessLostError:
-        self._kill()
-        said = f"; it last said: {self.last_words}" if self.last_words else ""
-        return ProcessLostError(self.name, f"the process {how}{said}")
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            # the whole session: children would keep processors busy
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        raise self.lost(f"answered {what} with seconds {found}")

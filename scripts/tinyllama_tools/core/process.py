@@ -1,21 +1,31 @@
-"""Runs one program to its end, whoever interrupts it; and progress on standard error."""
+"""Runs one program to its end, whoever interrupts it, or keeps one that answers lines of JSON; and
+progress on standard error."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, ToolError, naming
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    REFUSED_OPTIONS,
+    Json,
+    ToolError,
+    naming,
+    parse_json,
+)
 from tinyllama_tools.core.text import duration, last_words
 
 
@@ -196,3 +206,128 @@ def run_program(
         raise error(line if line.startswith(name) else f"{name}: {line}", REFUSED_OPTIONS)
     signalled = status < 0 and f"was ended by signal {signal.Signals(-status).name}"
     raise error(f"{name} {signalled or f'ended with {status}'}: {words or SAID_NOTHING}")
+
+
+SECONDS_TO_END = 5.0
+# one of a whole minute of the fastest case is shorter
+LONGEST_ANSWER_BYTES = 64 * 2**20
+LAST_BYTES = 20_000
+SHOWN_CHARACTERS = 80
+
+
+class LostError(Exception):
+    """A resident program ended, hung or answered nonsense, and has been ended."""
+
+
+class Resident:
+    """A program that answers each line of JSON with one, in a session of its own: Ctrl-C is for us,
+    who then end it. `limit`: seconds that one answer may take. OSError where it cannot start."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], limit: float
+    ) -> None:
+        self._limit = limit
+        self._buffer = b""
+        # closed in close(), with the process
+        self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                env=environment,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError:
+            self._said.close()
+            raise
+
+    @property
+    def status(self) -> int | None:
+        """Once it has ended, -N where signal N ended it."""
+        return self._process.poll()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked."""
+        return not self._said.closed and self.status is None
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it said on standard error."""
+        size = os.fstat(self._said.fileno()).st_size
+        said = os.pread(self._said.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
+        return last_words(said.decode("utf-8", errors="replace"))
+
+    def send(self, request: Json) -> None:
+        """answer() has to follow."""
+        if self._process.stdin:
+            # that it has ended shows where the answer is missing
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    def answer(self, what: str) -> Json:
+        """To what was sent. Raises what lost() makes where no proper one came in time."""
+        text = self._line(what).decode("utf-8", errors="replace")
+        with contextlib.suppress(ValueError):
+            answer = parse_json(text)
+            if isinstance(answer, dict):
+                return answer
+        shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+        raise self.lost(f"answered {what} with '{shown}'")
+
+    def lost(self, how: str) -> Exception:
+        """The error that says so and has its last words; the process is gone then."""
+        self._kill()
+        said = f"; it last said: {self.last_words}" if self.last_words else ""
+        return LostError(f"the process {how}{said}")
+
+    def close(self, *, wait: bool = True) -> None:
+        """Lets it end, and makes it where it does not; at once without `wait`."""
+        if self._said.closed:
+            return
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin and stdout:
+            with contextlib.suppress(OSError):
+                stdin.close()
+            if wait:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(SECONDS_TO_END)
+            self._kill()
+            stdout.close()
+        self._said.close()
+
+    def _line(self, what: str) -> bytes:
+        deadline = time.monotonic() + self._limit
+        output = self._process.stdout
+        while output and b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self.lost(f"gave no answer to {what} within {self._limit:g} s")
+            if not select.select([output], [], [], left)[0]:
+                continue
+            piece = os.read(output.fileno(), 65536)
+            if not piece:
+                raise self.lost(f"{self._ending()} at {what}")
+            self._buffer += piece
+            if len(self._buffer) > LONGEST_ANSWER_BYTES:
+                raise self.lost(f"answered {what} without an end")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _ending(self) -> str:
+        try:
+            status = self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        if status < 0:
+            return f"was ended by signal {signal.Signals(-status).name}"
+        return f"ended with {status}"
+
+    def _kill(self) -> None:
+        if self.status is None:
+            # the whole session: children would keep processors busy
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
