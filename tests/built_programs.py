@@ -1,8 +1,6 @@
 """Where the project is, and its programs: how tests run them, and read what they leave. What is
 absent is skipped with its reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """Pages in the installed Chromium: one for all tests, whose driver cannot be started twice at a
 time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

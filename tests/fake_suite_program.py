@@ -1,7 +1,5 @@
 """A fake for tiny_llama_bench: what it measures of a variant is written here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

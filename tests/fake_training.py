@@ -4,8 +4,6 @@ A made-up summary is training_summary.json, which the program wrote of tiny, wit
 options decide set anew: work and memory by formulas, times from both.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

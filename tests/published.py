@@ -1,8 +1,6 @@
 """What is published under results/reference/, for the tests that hold it or make files of it: a run
 of tiny, of each machine a grid study with its page, and runs of several ranks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """scripts/ablation and scripts/peers, of a fake program and fake peers: what takes turns in which
 order, ratios, pages, files and what is refused; and of the real ones, shortly."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ line of a command's help is wider than 100 columns; and docs/rocprofv3.md names 
 tests/test_workshop.py runs the commands of docs/workshop.md.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -5,8 +5,6 @@ Tables of what is asked, the figures of a made-up run that are changed, and what
 and figures by hand.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

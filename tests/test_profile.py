@@ -1,7 +1,5 @@
 """scripts/profile: its runs, saved profiles and files, and the bottlenecks that it ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

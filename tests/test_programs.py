@@ -1,7 +1,5 @@
 """Programs in processes of their own, and what they measured."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

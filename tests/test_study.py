@@ -1,7 +1,5 @@
 """scripts/study on a made-up machine: its plan, files, table and interruption."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every command, file, key, output line and figure of docs/workshop.md, tried at a small size."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The commands of tinyllama_tools as their scripts start them, with their exit statuses; and the
 packages that tests of the oracle need."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Sequence

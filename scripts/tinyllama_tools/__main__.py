@@ -4,8 +4,6 @@
 that nobody waits for a build first.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

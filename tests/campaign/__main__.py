@@ -5,8 +5,6 @@ results/RELIABILITY.md; parts that are not run keep theirs. Exit status: 0 all h
 not, 2 bad option, 130 interrupted (parts that ended are kept).
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

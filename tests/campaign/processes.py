@@ -1,7 +1,5 @@
 """Processes are killed, signalled or stopped, served sides fail, two of everything run at once."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

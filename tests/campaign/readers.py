@@ -1,7 +1,5 @@
 """Damaged files in every reader of the tools; sanitizers.py has those of the programs."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

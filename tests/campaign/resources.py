@@ -1,7 +1,5 @@
 """What a run needs fails or is not there: a call that writes, memory, the network."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -6,8 +6,6 @@ sources of the readers are compiled, by clang with the definitions and folders o
 they call beyond comes from the libraries of the build, and libtorch is as it is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -6,8 +6,6 @@ used. What a process has to keep is taken off: a training's figures of each step
 and a comparison's of each block.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

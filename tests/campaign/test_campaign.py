@@ -1,8 +1,6 @@
 """The campaign in short: each part tries a little and finds nothing, and each checker finds what is
 planted."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

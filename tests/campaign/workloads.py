@@ -1,7 +1,5 @@
 """Short runs of the programs, and what must hold of their files however such a run ended."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

@@ -4,8 +4,6 @@ Run as a program it reads its behaviour from the file beside it, see DEFAULTS; i
 build folders with such programs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,8 +1,6 @@
 """Made-up result files, blocks on a clock of their own, and `scripts/compare` as a user would run
 it, in this process."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

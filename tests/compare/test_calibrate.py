@@ -1,7 +1,5 @@
 """`compare calibrate`: recording, drawing, error rates, whole runs, its document and its page."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

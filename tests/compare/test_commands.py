@@ -1,7 +1,5 @@
 """scripts/compare and scripts/ci_compare.sh, the workflow that runs it, and docs/compare.md."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

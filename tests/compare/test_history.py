@@ -1,7 +1,5 @@
 """The history: its store, change points, page and command."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import re

@@ -1,8 +1,6 @@
 """scripts/compare run: verdicts, blocks, processes that fail and endings, between fakes; the rule
 by which it goes on, on a clock of its own; and the commits that a side may be."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Stored results: verdicts, outcomes, what differs beside the code, every output, bad files."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

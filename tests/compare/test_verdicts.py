@@ -1,8 +1,6 @@
 """Rank tests against scipy and enumeration; designs and power; verdicts on blocks and on files,
 their error rates; attribution."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,8 +1,6 @@
 """scripts/scaling with a fake program: environment and cores of local ranks, how they end, that
 none is left, files and exit status."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

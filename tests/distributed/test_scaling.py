@@ -2,8 +2,6 @@
 anew from its rows, what is refused, and that file, page and report say the same; and the formulas
 of collectives and projections against independent ones."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A fake Slurm, and a fake `tiny_llama_bench --figures-of-merit` with made-up numbers."""
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import os

@@ -2,8 +2,6 @@
 not on PyPI; the ReFrame tests, run by ReFrame with the built program and with a fake one, here and
 on a fake Slurm cluster; and the sbatch examples, with a fake srun and fake programs."""
 
-from __future__ import annotations
-
 import enum
 import importlib.util
 import json

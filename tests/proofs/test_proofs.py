@@ -3,8 +3,6 @@ faults in them found; weights that go to and fro between transformers and C++; t
 table of proofs, and the faults that tests have to find."""
 # ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

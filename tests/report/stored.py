@@ -1,7 +1,5 @@
 """The published grid study as documents that a test changes, and a result of every other kind."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

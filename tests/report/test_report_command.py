@@ -1,8 +1,6 @@
 """scripts/report: the results that it finds, tells apart, reads and refuses; what it writes where,
 what it says, and its exit status."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """What a report shows, held to the published study's own rows; Markdown and figures of merit; the
 page, what it does in a browser, and pictures; and the page that is published beside that study."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,8 +1,6 @@
 """A fake tiny_llama_bench as scripts/study --grid drives it: names, costs, rounds with a
 journal, products. What is unusual about it is told in told.json beside it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,8 +1,6 @@
 """The grid of scripts/study with a fake program: files, rounds, faults, kills and options; and with
 the built one, that it understands what is asked of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

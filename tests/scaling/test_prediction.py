@@ -4,8 +4,6 @@ and ranges are. What the parts do is what the program says of them in a publishe
 At the end, what laws and predictions are worth on the machine of that study, computed from its
 rounds anew: the cells that were held out, and a step of a size that was not calibrated on."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence

@@ -2,8 +2,6 @@
 numbers; tests/report holds both to the published study. At the end, files of one run as one result,
 with merged peaks."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

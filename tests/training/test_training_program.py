@@ -1,8 +1,6 @@
 """tiny_llama_train, run as a user would: its options and bad input, the files of a run and their
 schema, figures, and how it ends."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

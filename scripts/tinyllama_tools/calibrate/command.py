@@ -13,8 +13,6 @@ Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row or i
 runs to show it; 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ from data in which the new side is slower. All draws follow from the seed, whate
 processes.
 """
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from collections import Counter

@@ -6,8 +6,6 @@ reference/workshop_walkthrough.md 5.5 (memory) and the quick wins of
 reference/profiling_summary_component_benchmark.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

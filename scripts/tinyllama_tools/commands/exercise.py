@@ -1,7 +1,5 @@
 """scripts/exercise: runs an exercise of the workshop and writes its worksheet, filled in."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Exercise 1, baseline performance: its runs, and the numbers that its template answers with."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from tinyllama_tools.commands.profile import Plan, measure_all

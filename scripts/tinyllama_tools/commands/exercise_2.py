@@ -1,7 +1,5 @@
 """Exercise 2, memory analysis: its runs, and the numbers that its template answers with."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 

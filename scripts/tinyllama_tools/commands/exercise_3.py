@@ -1,7 +1,5 @@
 """Exercise 3, bottlenecks, the plan of version 2 and the problem sizes: its runs and numbers."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from argparse import Namespace

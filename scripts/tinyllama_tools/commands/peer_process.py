@@ -13,8 +13,6 @@ It stays for a whole run; between its turns it computes nothing. peers.py asks:
 An answer of {"error": "..."} means that this was not done; the process goes on.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

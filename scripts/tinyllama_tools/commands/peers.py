@@ -3,8 +3,6 @@
 Sides are interleaved at one case: our program, a process a turn, and a process of each peer.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

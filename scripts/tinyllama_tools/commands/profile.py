@@ -1,8 +1,6 @@
 """scripts/profile: runs the training program with one profiler after the other and reports; also of
 saved or of two profiles. scripts/exercise makes its runs here as well."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

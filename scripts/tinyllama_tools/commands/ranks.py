@@ -1,7 +1,5 @@
 """Starts local ranks on cores of their own, watches them, and ends those that do not end."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

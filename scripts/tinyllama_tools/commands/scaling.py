@@ -1,7 +1,5 @@
 """scripts/scaling: measures, reads again what was measured, and writes what follows."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

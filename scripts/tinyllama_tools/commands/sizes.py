@@ -1,7 +1,5 @@
 """Trains each problem size that fits and compares them: what scripts/study does without --grid."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

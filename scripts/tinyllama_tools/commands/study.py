@@ -1,7 +1,5 @@
 """scripts/study: trains each problem size that fits and compares them, or measures the grid."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The templates hold every question and sentence; a tick box is one call there: la
 Behind each box stand the number and the rule that decided it.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """scripts/compare: stored results, or the subcommand that the first argument names."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Advisory: nothing here is a verdict, and no exit status depends on a change point.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import fcntl

@@ -1,7 +1,5 @@
 """Options of every comparison, and those of scripts/compare run."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A comparison as text, Markdown, JSON and one HTML page, all from the same rows."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -15,8 +15,6 @@ that reaches to no verdict, or files that cannot be written; 3 with --strict whe
 unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

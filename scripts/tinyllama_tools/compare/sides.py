@@ -6,8 +6,6 @@ build, so that the two sides differ in nothing but their code. docs/serve.md des
 JSON that go to and from a process.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -6,8 +6,6 @@ Exit status: 0 no regression; 1 regression; 2 bad input or nothing to compare; 3
 a case has no answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics

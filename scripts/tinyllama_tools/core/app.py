@@ -1,7 +1,5 @@
 """The checkout, how commands end, JSON files read and checked, files written whole, and git."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import functools

@@ -1,7 +1,5 @@
 """What argparse makes of an option's text; a value that will not do is named with what will."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import re

@@ -1,8 +1,6 @@
 """Runs one program to its end, whoever interrupts it, or keeps one that answers lines of JSON; and
 progress on standard error."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Numbers, tables and JSON as people read them, the same in every output."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence

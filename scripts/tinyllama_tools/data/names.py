@@ -7,8 +7,6 @@ Below, which cases a case is made of: the sum of parts of a step, of a block and
 full_step = embedding + L x attention + L x ffn + (2L + 1) x rms_norm + loss + optimizer; where
 attention or ffn was not measured, L x block + rms_norm is taken for the layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 docs/training_files.md says what is to be known of the keys, results/training_schema.json of which
 type they are."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

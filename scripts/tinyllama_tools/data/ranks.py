@@ -1,7 +1,5 @@
 """Reads the folder of a data-parallel run: what each number of ranks measured, and what failed."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ results/schema.json describes a whole file of the suite; a test holds this reade
 of cases are read within a second, which a check of the whole schema is too slow for.
 docs/training_files.md says what the keys of a training summary mean."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The folder of a grid study: names and schemas of its files, and the axes of frontier.json."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 command's name, how the sides of a step were interleaved and the ratios of their times; and what
 those say of a profile of the same step on the same device."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

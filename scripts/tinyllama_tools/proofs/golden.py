@@ -5,8 +5,6 @@ same; 1 some file differs by more than rounding; 2 bad option, or a file that ca
 written.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

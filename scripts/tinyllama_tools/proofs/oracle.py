@@ -7,8 +7,6 @@ formulas: `Float64Mode`, since it narrows to float32 in places whatever the type
 Nothing here or in the modules beside it needs more than torch brings and requirements-oracle.txt.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is 
 page cannot be written.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -1,8 +1,6 @@
 """What follows from a result: the order of cases, the main step, laws of time with their held-out
 checks, and predictions of steps that were not run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace

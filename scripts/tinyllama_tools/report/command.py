@@ -1,7 +1,5 @@
 """scripts/report: reads results, puts the sections together and writes the document."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import sys

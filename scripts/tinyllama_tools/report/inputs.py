@@ -1,8 +1,6 @@
 """Everything a report is made from: found, told apart, read and checked, and what follows from it,
 computed once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

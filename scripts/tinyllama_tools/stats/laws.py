@@ -22,8 +22,6 @@ their squares. That holds at least what it says, which the quantile of Welch and
 not: where the one deviation of two rounds comes out small by chance, it takes the scatter's.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

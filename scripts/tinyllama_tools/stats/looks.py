@@ -16,8 +16,6 @@ p-value whenever one stops. Looks whose estimate points the other way than the l
 count, which can only raise it. Holm then corrects for the cases.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -15,8 +15,6 @@ removes the machine's drift between files, so differences have to be larger than
 `compare run` shows. Of a judgement, `blocks` are then files a side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
