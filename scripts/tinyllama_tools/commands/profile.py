@@ -185,7 +185,7 @@ def measure_all(
 
 
 def read_profiles(folder: Path) -> Json:
-    """One summary of a folder of scripts/profile or of a single run; BadProfileError where there is
+    """One summary of a folder of scripts/profile or of a single run; BadInputError where there is
     none, or one is damaged."""
     places = [folder / name for name in PROFILINGS]
     found = [read_profile(place) for place in places if (place / SUMMARY).exists()]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import (
     INTERRUPTED,
+    BadInputError,
     Json,
     now_text,
     problem_sizes,
@@ -21,7 +22,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.process import SAID_NOTHING
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
-from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
+from tinyllama_tools.data.profiles import SUMMARY, read_profile
 from tinyllama_tools.data.programs import (
     CaseCost,
     Predictor,
@@ -251,7 +252,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
     except KeyboardInterrupt:
         # what the program wrote when it was ended is kept, and is no result to compare
         summary = None
-        with contextlib.suppress(BadProfileError):
+        with contextlib.suppress(BadInputError):
             summary = read_profile(folder / below)
         done = summary["summary"]["steps_completed"] if summary else 0
         what = f"interrupted after {done} of {plan.num_steps} steps"

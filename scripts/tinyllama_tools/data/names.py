@@ -272,11 +272,6 @@ def parts_of(whole: CaseName, layers: int | None, measured: Collection[str]) -> 
     )
 
 
-def training_case(phase: str) -> str:
-    """The name that a phase of a training step is compared under."""
-    return f"training/{phase}"
-
-
 def wholes_among(
     measured: Collection[str], layers: Mapping[str, int]
 ) -> Iterator[tuple[str, Parts]]:
@@ -290,7 +285,7 @@ def wholes_among(
             parts = parts_of(name, layers.get(name.size), measured)
         elif text == TRAINING_STEP:
             # a phase that took no time, such as evaluation, is no part that somebody forgot
-            phases = map(training_case, TRAINING_PHASES)
+            phases = (f"training/{phase}" for phase in TRAINING_PHASES)
             parts = Parts(tuple(Part(phase, 1) for phase in phases if phase in measured), ())
         else:
             continue

@@ -18,12 +18,12 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
+from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import (
     TRAINING_PHASES,
     TRAINING_STEP,
     StoredCase,
     StoredRun,
-    training_case,
 )
 
 SUMMARY = "performance_summary.json"
@@ -35,23 +35,19 @@ SAME_WORK = (
 )
 
 
-class BadProfileError(BadInputError):
-    """No usable profile; the message names the file, what is wrong with it and what to do."""
-
-
 def check_summary(summary: Json, path: Path) -> None:
-    """BadProfileError naming `path` and the key that is wrong."""
+    """BadInputError naming `path` and the key that is wrong."""
     if problem := schema_problem(summary, SCHEMA):
-        raise BadProfileError(f"{path}: {problem}; profile again, or name another folder")
+        raise BadInputError(f"{path}: {problem}; profile again, or name another folder")
 
 
 def read_profile(folder: Path) -> Json:
-    """The folder's performance_summary.json; BadProfileError where it is missing or damaged."""
+    """The folder's performance_summary.json; BadInputError where it is missing or damaged."""
     path = folder / SUMMARY
     try:
         document, _ = read_json(path)
     except BadInputError as error:
-        raise BadProfileError(f"{error} (tiny_llama_train and scripts/profile write it)") from error
+        raise BadInputError(f"{error} (tiny_llama_train and scripts/profile write it)") from error
     check_summary(document, path)
     return document
 
@@ -184,7 +180,6 @@ def operator_shares(operators: Json) -> list[Json]:
 
 # A training run as a case of stored results.
 PROGRAM = "tiny_llama_train"
-MIB = 2**20
 # counter: where the summary has it, and its size in the counter's unit
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"
 COUNTERS: Mapping[str, tuple[str, float]] = {
@@ -232,7 +227,7 @@ def read_training(document: Json, path: Path) -> StoredRun:
     cases = {TRAINING_STEP: StoredCase(seconds, len(compared), counters)}
     for phase in TRAINING_PHASES:
         if value := median(compared, f"{phase}_seconds"):
-            cases[training_case(phase)] = StoredCase(value, len(compared))
+            cases[f"training/{phase}"] = StoredCase(value, len(compared))
     if document["summary"]["interrupted"]:
         warnings.append(f"{path}: the run was interrupted")
     return StoredRun(

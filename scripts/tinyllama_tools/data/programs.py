@@ -22,7 +22,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.data.names import ITERATION, STEP, TIMED_BY, CaseName, parse_case_name
-from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
+from tinyllama_tools.data.profiles import SUMMARY, read_profile
 from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
@@ -227,7 +227,7 @@ class TrainingProgram:
             return TrainingRun(*said, None)
         try:
             return TrainingRun(*said, read_profile(folder))
-        except BadProfileError as error:
+        except BadInputError as error:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
 
 

@@ -32,6 +32,7 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
+from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import OPERATIONS
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
@@ -150,7 +151,6 @@ def read_interconnects(path: Path = FIXTURE) -> list[Interconnect]:
     ]
 
 
-MIB = 2**20
 FIRST_BUCKET_BYTES = MIB
 # of a gradient, which has its parameter's type (docs of --dtypes)
 BYTES = {"f32": 4, "amp_bf16": 4, "amp_f16": 4, "bf16": 2, "f16": 2}

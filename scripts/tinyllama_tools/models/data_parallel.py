@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scipy import stats
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
+from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.machine import first_difference
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
@@ -37,7 +38,6 @@ from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import ResultSet, read_result_set
 from tinyllama_tools.data.studies import COSTS, rounds_of
 from tinyllama_tools.models.collectives import (
-    MIB,
     AlphaBeta,
     Interconnect,
     SourcedLink,
