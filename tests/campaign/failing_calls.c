@@ -5,16 +5,19 @@
 //   FAIL_LIST    a file that gets a line of LINE bytes for each call: its name, and the file's
 //   FAIL_MEMORY  instead: the n-th request for at least so many bytes of aligned memory; the line
 //                names the library that asked
+// A crash gets a line too, with the library that it happened in.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 enum { LINE = 64 };
@@ -165,3 +168,20 @@ OPENING(openat64, "openat64", (int folder, const char* path, int flags, ...), fo
 
 OPENING_STREAM(fopen)
 OPENING_STREAM(fopen64)
+
+#ifdef __x86_64__
+static void crashed(int number, siginfo_t* info, void* context) {
+  (void)number, (void)info;
+  Dl_info found = {0};
+  dladdr((void*)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP], &found);
+  fails("crash", found.dli_fname);
+  // the same instruction is tried once more, which ends the program as it would have ended
+}
+
+__attribute__((constructor)) static void tell_of_crashes(void) {
+  struct sigaction action = {0};
+  action.sa_sigaction = crashed;
+  action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+  if (getenv("FAIL_LIST")) sigaction(SIGSEGV, &action, NULL);
+}
+#endif

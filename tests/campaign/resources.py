@@ -58,14 +58,17 @@ def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     return built, folder
 
 
-def run(workload: Workload, work: Path, **fault: str | int) -> tuple[int, str, list[str]]:
+def run(
+    workload: Workload, work: Path, *within: str, **fault: str | int
+) -> tuple[int, str, list[str]]:
     """Exit status, what was said, and the calls that the library lists beside the folder, which it
-    makes."""
+    makes. `within`: what starts the command."""
     work.mkdir()
     calls = work.with_name("calls")
     preloaded = {"LD_PRELOAD": library()[0], "FAIL_BELOW": work, "FAIL_LIST": calls}
     faults = {name: str(value) for name, value in (preloaded | fault).items()}
-    status, said = finish(workload.command(work), work, workload.environment | faults)
+    command = [*within, *workload.command(work)]
+    status, said = finish(command, work, workload.environment | faults)
     listed = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
     return status, said, [line.strip() for line in listed]
 
@@ -162,6 +165,8 @@ MOST_REQUESTS = 6000
 ENOUGH_BYTES = 3 << 30
 # what asks for the memory of tensors; other libraries ask for their own
 OF_TENSORS = "libc10.so"
+# oneDNN, inside of it, does not look whether its matmul_pd_t got memory
+OF_ONEDNN = "libtorch_cpu.so"
 
 
 def outcome(status: int, said: str) -> list[str]:
@@ -180,7 +185,6 @@ def one_request(draw: random.Random) -> list[str]:
         status, said, calls = run(SUITE, work, FAIL_CALL=number, FAIL_WITH=0, FAIL_MEMORY=1)
         asked = calls[number - 1].split()[-1] if number <= len(calls) else OF_TENSORS
         if status < 0 and asked != OF_TENSORS:
-            # oneDNN, inside of libtorch_cpu.so, does not look whether its matmul_pd_t got memory
             return [OfLibrary(f"{asked} crashes where a request of its own fails")]
         problems = outcome(status, said) if asked == OF_TENSORS else uncaught(said)
         out = work / "out.json"
@@ -198,14 +202,17 @@ def address_space(draw: random.Random) -> list[str]:
     workload = draw.choice((SUITE, TRAINING))
     limit = draw.randrange(ENOUGH_BYTES // 100, ENOUGH_BYTES)
     with scratch() as folder:
-        limited = ["prlimit", f"--as={limit}", *workload.command(folder)]
-        status, said = finish(limited, folder, workload.environment)
+        limited = ("prlimit", f"--as={limit}")
+        status, said, calls = run(workload, folder / "work", *limited, FAIL_CALL=0)
         if "error while loading shared libraries" in said:
             return []
         problems = outcome(status, said)
+        if status == -signal.SIGSEGV and calls and calls[-1].split() == ["crash", OF_ONEDNN]:
+            return [OfLibrary(f"{OF_ONEDNN} crashes where a request of its own fails")]
         if problems and status == -signal.SIGABRT:
             # an uncaught std::bad_alloc of libtorch, which registers its operators at the start
-            status, said = finish([*limited[:3], "--help"], folder, workload.environment)
+            program = workload.command(folder)[0]
+            status, said = finish([*limited, program, "--help"], folder, workload.environment)
             if status == -signal.SIGABRT:
                 return [OfLibrary("libtorch aborts where its start finds no memory")]
         return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]

@@ -56,6 +56,13 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) ->
     assert str(folder) in last and "Input/output error" in last
 
 
+def test_a_crash_is_told_with_the_library_that_it_happened_in(tmp_path: Path) -> None:
+    code = "import ctypes; ctypes.memmove(8, 16, 1)"
+    crashing = workloads.Workload("crash", "", lambda _: [sys.executable, "-c", code])
+    status, _, calls = resources.run(crashing, tmp_path / "work", FAIL_CALL=0)
+    assert (status, calls[-1].split()) == (-signal.SIGSEGV, ["crash", "libc.so.6"])
+
+
 # what a command does in place of reading, and how that breaks its promise
 FAULTY = {
     "raise KeyError('seconds')": "KeyError: 'seconds'",
