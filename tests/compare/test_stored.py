@@ -364,6 +364,8 @@ TEXTS = {
     "\udcff": "is no JSON",
     json.dumps(WHOLE | {"context": CONTEXT | {"schema_version": 4}}): "version is 4, must be 3",
     json.dumps(WHOLE | {"benchmarks": []}): "holds no case",
+    # which a report reads
+    json.dumps(WHOLE | {"context": CONTEXT | {"peaks": {"datasheet": 1.5}}}): "peaks.datasheet: ",
 }
 for wrong, fault in (
     ({"TFLOPS": "fast"}, "counter TFLOPS is 'fast', must be a finite number"),
