@@ -263,6 +263,16 @@ def test_peer_really_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         side.close()
 
 
+def test_peer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(peers, "LIMIT_S", 0.2)
+    side = PeerSide("eager", "cpu", 1, 60.0)
+    with pytest.raises(interleaved.SideError, match="no answer to hello within"):
+        side.get_ready(CASE)
+    assert not side._process.is_running
+    side.close()
+
+
 AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa"]
 
 

@@ -197,7 +197,9 @@ SWITCHES: Mapping[str, frozenset[str]] = {
 }
 # What a step of the training program adds up to.
 TRAINING_STEP = "training/step"
-TRAINING_PHASES = ("data_loading", "forward", "backward", "optimizer", "evaluation", "other")
+_PHASES = ("data_loading", "forward", "backward", "optimizer", "evaluation", "other")
+# by phase, the name that it is compared under
+TRAINING_PHASES = {phase: f"training/{phase}" for phase in _PHASES}
 # Passes of a whole's parts by the pass of the whole.
 PART_PASSES = {"train": "forward_backward", "forward_loss": "forward"}
 
@@ -285,8 +287,8 @@ def wholes_among(
             parts = parts_of(name, layers.get(name.size), measured)
         elif text == TRAINING_STEP:
             # a phase that took no time, such as evaluation, is no part that somebody forgot
-            phases = (f"training/{phase}" for phase in TRAINING_PHASES)
-            parts = Parts(tuple(Part(phase, 1) for phase in phases if phase in measured), ())
+            phases = (case for case in TRAINING_PHASES.values() if case in measured)
+            parts = Parts(tuple(Part(case, 1) for case in phases), ())
         else:
             continue
         if parts.measured:

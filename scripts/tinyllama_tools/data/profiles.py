@@ -225,9 +225,9 @@ def read_training(document: Json, path: Path) -> StoredRun:
         if (value := value_at(document, key)) is not None
     }
     cases = {TRAINING_STEP: StoredCase(seconds, len(compared), counters)}
-    for phase in TRAINING_PHASES:
+    for phase, case in TRAINING_PHASES.items():
         if value := median(compared, f"{phase}_seconds"):
-            cases[f"training/{phase}"] = StoredCase(value, len(compared))
+            cases[case] = StoredCase(value, len(compared))
     if document["summary"]["interrupted"]:
         warnings.append(f"{path}: the run was interrupted")
     return StoredRun(
