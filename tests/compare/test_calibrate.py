@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from fake_bench import make_build, starts_of
 from samples import CONTEXT, FFN, LOSS, STEP, TIMES, Played, compare, failed, skipped
+from scipy import stats
 
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
@@ -230,6 +231,17 @@ def test_no_block_is_drawn_twice_and_the_cases_of_one_stay_together() -> None:
     turned = tossed[:6, :, LOG_RATIO] != drawn[:6, :, LOG_RATIO]
     assert (np.abs(tossed) == np.abs(drawn)).all() and (turned == turned[0]).all()
     assert 0 < turned[0].sum() < 20
+
+
+@pytest.mark.parametrize(
+    ("count", "trials"), [(0, 1), (1, 1), (0, 50), (3, 50), (50, 50), (7, 999)]
+)
+def test_intervals_of_a_share_are_the_exact_ones(count: int, trials: int) -> None:
+    found = rates.share(count, trials)
+    both = stats.binomtest(count, trials).proportion_ci(0.95)
+    less = stats.binomtest(count, trials, alternative="less").proportion_ci(0.95)
+    ends = [*found["interval_95"], found["upper_bound_95"]]
+    assert ends == pytest.approx([both.low, both.high, less.high], rel=1e-9)
 
 
 def test_standing_of_rows_and_runs() -> None:

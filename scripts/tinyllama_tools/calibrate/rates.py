@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy import special
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.stats.looks import Costs, judge_family
@@ -224,14 +224,16 @@ WHOLE_STEP = "full_step/"
 def share(count: int, trials: int) -> Json:
     """`count` of at least one trial, with exact binomial intervals (Clopper and Pearson):
     two-sided, and the one-sided upper bound that a rate has to stay below, both at 95 %."""
-    two_sided = binomtest(count, trials).proportion_ci(0.95)
-    below = binomtest(count, trials, alternative="less").proportion_ci(0.95)
+    # ends are quantiles of beta distributions, which are not defined at 0 and 1
+    low = special.betaincinv(count, trials - count + 1, 0.025) if count else 0.0
+    above = (count + 1, trials - count)
+    high, below = special.betaincinv(*above, (0.975, 0.95)) if count < trials else (1.0, 1.0)
     return {
         "count": count,
         "trials": trials,
         "share": count / trials,
-        "interval_95": [float(two_sided.low), float(two_sided.high)],
-        "upper_bound_95": float(below.high),
+        "interval_95": [float(low), float(high)],
+        "upper_bound_95": float(below),
     }
 
 
