@@ -29,6 +29,7 @@ from campaign.workloads import (
     tool,
 )
 from tinyllama_tools.commands.ranks import free_port
+from tinyllama_tools.stats.verdicts import SPENT
 
 STEPS, FEWEST_STEPS, MARKS, FEWEST_MARKS = 20000, 400, 400, 40
 RANKS, SEQ = 4, 16
@@ -36,6 +37,8 @@ RANKS, SEQ = 4, 16
 # a training that keeps none does not grow; and of a BlockSummary, a tuple of four floats
 STEP_BYTES, SUMMARY_BYTES = 139, 192
 MOST_GROWTH = 0.01
+# of a comparison with 50 pairs of slices: each case in a block, and the start of its processes
+CASE_SECONDS, BLOCK_SECONDS = 2.5, 2.0
 # a shorter soak shows only that the programs run and end as they should
 FEWEST_MINUTES = 1.0
 TENTHS = 10
@@ -199,16 +202,21 @@ def served(scope: Scope, folder: Path) -> Watch:
 
 
 def comparison(scope: Scope, folder: Path) -> Watch:
-    """Of a build with itself, whose margin leaves every case unclear, until its time is over."""
+    """Of a build with itself, judged once, at its end: what verdicts are computed with grows with
+    the blocks, and is no leak. Answers are short for the same reason: of long ones the largest yet
+    would count, of which the allocators keep the room."""
     watch, slices = Watch(), folder / "out/blocks.jsonl"
-    cases = ("--components", "rms_norm,ffn", "--passes", "forward", "--device", "cpu")
-    # a case and block takes 2.5 s: so many that the last of some 70 blocks is near the end
-    longest = SEQ * max(1, round(0.15 * scope.minutes))
-    few = ("--batch", "1", "--seq", f"{SEQ}:{longest}:+{SEQ}", "--threads", "1")
-    effort = ("--pairs", "50", "--margin", "0.0001", "--seed", str(scope.seed))
-    until = ("--budget", f"{max(60, round(60 * scope.minutes))}s", "--output", folder / "out")
+    cases = max(1, round(0.15 * scope.minutes))
+    blocks = max(8, round(60 * scope.minutes / (CASE_SECONDS * cases + BLOCK_SECONDS)))
+    # the largest of which so many blocks are the fewest that can show anything
+    alpha = cases * 2.0 ** (1 - blocks) / SPENT
+    grid = ("--components", "ffn", "--passes", "forward", "--device", "cpu", "--threads", "1")
+    few = ("--batch", "1", "--seq", f"{SEQ}:{SEQ * cases}:+{SEQ}")
+    effort = ("--pairs", "50", "--looks", "1", "--alpha", f"{alpha:g}", "--seed", str(scope.seed))
+    # a busy machine may take longer
+    until = ("--budget", f"{max(60, round(120 * scope.minutes))}s", "--output", folder / "out")
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build")
-    command = tool("compare", "run", *sides, *cases, *few, *effort, *until)
+    command = tool("compare", "run", *sides, *grid, *few, *effort, *until)
     with running([command], folder) as (process,):
         while process.poll() is None:
             if slices.exists():
