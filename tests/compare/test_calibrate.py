@@ -353,6 +353,7 @@ def test_recordings_that_are_none_are_named(
     for line, bad, expected in (
         (0, header | {"recording": "other"}, r"\[0\]\.recording: .* was expected"),
         (0, header | {"slice_seconds": {}}, r"\[0\]\.slice_seconds: .* 'number'"),
+        (number, block | {"case": ""}, rf"\[{number}\]\.case: '' "),
         (number, block | {"base": [0.0]}, rf"\[{number}\]\.base\[0\]: 0.0 is less than"),
         (number, block | {"new": [0.01]}, f"line {number + 1}: not as many slices on both sides"),
     ):
