@@ -384,8 +384,10 @@ void Weights::open_shards(const std::filesystem::path& index) {
   Problems problems;
   for (const auto& [name, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
+    const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
     // A path would lead out of the folder.
-    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos)
+    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
+        std::ranges::any_of(file, is_control))
       fail(index, fmt::format("tensor '{}' is in {}: must be the name of a file in this folder",
                               printable(name), printable_json(value)));
     const auto [entry, is_new] = opened.try_emplace(file, files_.size());

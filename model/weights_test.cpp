@@ -203,6 +203,8 @@ TEST_F(WeightsTest, AnIndexThatDoesNotFitItsShardsIsRefused) {
   expect_refused({"third.safetensors: cannot be read: No such file"});
   put_shards("../first.safetensors");
   expect_refused({"tensor 'lm_head.weight' is in \"../first.safetensors\": must be the name"});
+  put_index({{"weight_map", {{"lm_head.weight", "a\x1b[31mb"}}}});
+  expect_refused({"must be the name of a file in this folder"});
   put_index({{"weight_map", {{"lm_head.weight", 3}}}});
   expect_refused({"tensor 'lm_head.weight' is in 3: must be the name"});
   put_index({{"weight_map", {}}});

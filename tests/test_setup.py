@@ -387,6 +387,7 @@ def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
 ) -> None:
     for arguments, status in {
         **dict.fromkeys(["--list", "--sizes tiny --dry-run", "--verify only", "--verify=only"], 0),
+        **dict.fromkeys(["--find-limit seq", "--find-limit=batch"], 0),
         **dict.fromkeys(["--benchmark_list_tests=false", "--verify before", ""], 1),
     }.items():
         code = f"source scripts/lib/results.sh; only_explains {arguments}"

@@ -19,22 +19,26 @@ namespace tinyllama::console {
 bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
                         const std::string& also_known = "");
 
-/// CLI11 lets integers beyond 64 bits saturate, and negative ones wrap where the target is
-/// unsigned.
+/// For transform(): decimal digits of an integer within the bounds. CLI11 alone lets integers
+/// beyond 64 bits saturate, negative ones wrap where the target is unsigned, and reads 010 as 8.
 template <typename Integer>
-CLI::Validator integer() {
+CLI::Validator integer(Integer lowest = std::numeric_limits<Integer>::min(),
+                       Integer highest = std::numeric_limits<Integer>::max()) {
   return CLI::Validator(
-      [](std::string& text) -> std::string {
+      [=](std::string& text) -> std::string {
         Integer value{};
         const char* const end = text.data() + text.size();
         const auto [rest, error] = std::from_chars(text.data(), end, value);
-        if (error == std::errc{} && rest == end) return {};
-        return fmt::format("'{}' must be an integer from {} to {}", text,
-                           std::numeric_limits<Integer>::min(),
-                           std::numeric_limits<Integer>::max());
+        if (error != std::errc{} || rest != end || value < lowest || value > highest)
+          return fmt::format("'{}' must be an integer from {} to {}", text, lowest, highest);
+        text = fmt::format("{}", value);
+        return {};
       },
       "");
 }
+
+/// Of --threads: more than any host has, and fewer than a runtime cannot start.
+inline constexpr int kMostThreads = 4096;
 
 /// A number with all of its text; CLI11's own words for others do not say what is allowed.
 CLI::Validator number();

@@ -39,16 +39,30 @@ int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch, c10::De
 void refuse_for_memory(const ScalingOptions& options, const instruments::Device& device,
                        const LaunchEnvironment& where) {
   const int sharing = device.is_gpu() ? 1 : where.local_size;
-  const c10::DeviceType type = device.torch().type();
-  const int64_t needed = rank_bytes(options, options.global_batch.has_value(), type) +
-                         (sharing - 1) * rank_bytes(options, false, type);
-  const int64_t free = device.free_memory_bytes();
-  if (needed <= free) return;
-  throw std::invalid_argument(fmt::format(
-      "--size {} --batch {} --seq {}: steps on {} ranks of this host need {} of memory, and {} is "
-      "free on {}; take fewer ranks, a smaller batch or size",
-      options.size, options.batch, options.seq, sharing, console::format_bytes(needed),
-      console::format_bytes(free), device.description().name));
+  const auto type = device.torch().type();
+  const auto free = static_cast<double>(device.free_memory_bytes());
+  // in double, which no number of ranks makes wrap around
+  const auto refuse_above = [&](double needed, const std::string& what, const char* remedy) {
+    if (needed <= free) return;
+    throw std::invalid_argument(
+        fmt::format("{} on {} ranks of this host need {}B of memory, and {}B is free on {}; {}",
+                    what, sharing, console::format_count(needed), console::format_count(free),
+                    device.description().name, remedy));
+  };
+  const auto first =
+      static_cast<double>(rank_bytes(options, options.global_batch.has_value(), type));
+  const auto other = static_cast<double>(rank_bytes(options, false, type));
+  refuse_above(
+      first + (sharing - 1) * other,
+      fmt::format("--size {} --batch {} --seq {}: steps", options.size, options.batch, options.seq),
+      "take fewer ranks, a smaller batch or size");
+  if (!options.max_bytes) return;
+  // the vector and a share of it; the proof counts elements in three vectors of 64 bits
+  const double copies =
+      options.verify ? 6 + 24.0 / static_cast<double>(storage_bytes(options.dtype)) : 2;
+  refuse_above(sharing * copies * static_cast<double>(*options.max_bytes),
+               fmt::format("--max-bytes {}: messages", *options.max_bytes),
+               "take a smaller one or fewer ranks");
 }
 
 std::vector<int64_t> planned_buckets(const ScalingOptions& options, ProcessGroup& group) {

@@ -45,23 +45,24 @@ void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) 
   app.add_option("--dtype", raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16")
       ->capture_default_str();
   app.add_option("--batch", options.batch, "samples of a rank and step: weak scaling")
-      ->check(console::integer<int64_t>());
+      ->transform(console::integer<int64_t>(1));
   app.add_option("--global-batch", options.global_batch,
                  "samples of all ranks together: strong scaling")
-      ->check(console::integer<int64_t>());
-  app.add_option("--seq", options.seq, "tokens of a sample")->check(console::integer<int64_t>());
+      ->transform(console::integer<int64_t>(1));
+  app.add_option("--seq", options.seq, "tokens of a sample")
+      ->transform(console::integer<int64_t>(2));
   for (const auto& [name, dimension] : console::kSizeOptions) {
     app.add_option(name, options.dimensions.*dimension, "of a size of your own")
-        ->check(console::integer<int64_t>());
+        ->transform(console::integer<int64_t>());
   }
   app.add_option("--threads", options.threads, "CPU threads of a rank (default: libtorch's choice)")
-      ->check(console::integer<int>());
+      ->transform(console::integer(1, console::kMostThreads));
   app.add_option("--device", options.device,
                  "auto, cpu, cuda or hip; a rank takes the device of "
                  "its number on its host")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of weights and tokens")
-      ->check(console::integer<uint64_t>())
+      ->transform(console::integer<uint64_t>())
       ->capture_default_str();
 }
 
@@ -79,7 +80,7 @@ void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& r
   app.add_option("--components", raw.components,
                  fmt::format("of {} (default: all)", fmt::join(kComponents, ",")));
   app.add_option("--rounds", options.rounds, "in each of them everything is measured once")
-      ->check(console::integer<int64_t>())
+      ->transform(console::integer<int64_t>(1))
       ->capture_default_str();
   app.add_option("--min-time", options.min_seconds,
                  "seconds of each kind of step in a round; a collective gets a tenth")
@@ -114,7 +115,7 @@ void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks)
         "--batch {} with --global-batch {}: one of them says how many samples a rank gets",
         options.batch, *options.global_batch));
   }
-  if (*options.global_batch < 1 || *options.global_batch % ranks != 0) {
+  if (*options.global_batch % ranks != 0) {
     throw std::invalid_argument(fmt::format("--global-batch {}: must be a multiple of the {} ranks",
                                             *options.global_batch, ranks));
   }
@@ -123,17 +124,14 @@ void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks)
 
 void check(const ScalingOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
+  check_batch_and_seq(options.batch, options.seq);
   const auto check_at_least = [](const char* option, double value, double smallest) {
     if (value >= smallest && std::isfinite(value)) return;
     throw std::invalid_argument(
         fmt::format("{} {:g}: must be {:g} or more", option, value, smallest));
   };
-  check_at_least("--batch", static_cast<double>(options.batch), 1);
-  check_at_least("--seq", static_cast<double>(options.seq), 2);
-  check_at_least("--rounds", static_cast<double>(options.rounds), 1);
   check_at_least("--min-time", options.min_seconds, 0);
   check_data_parallel_options(options, options.dtype);
-  check_at_least("--threads", options.threads.value_or(1), 1);
   check_at_least("--max-bytes", static_cast<double>(options.max_bytes.value_or(1024)), 1024);
   check_one_of("--benchmark_format", options.format, {"console", "json"});
 }

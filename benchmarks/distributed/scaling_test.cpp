@@ -50,8 +50,10 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
       {"--bucket-mb=0", "--bucket-mb 0"},
       {"--timeout=-1", "--timeout -1"},
       {"--timeout=1e10", "--timeout 1e+10: must be from 0.1 to 1e+06"},
-      {"--seq=1", "--seq 1: must be 2 or more"},
-      {"--rounds=0", "--rounds 0"},
+      {"--seq=1", "--seq: '1' must be an integer from 2 to"},
+      {"--rounds=0", "--rounds: '0' must be an integer from 1 to"},
+      {"--threads=5000", "--threads: '5000' must be an integer from 1 to 4096"},
+      {"--batch=5000000000000000000", "batch = 5000000000000000000: must be between 1 and"},
       {"--max-bytes=3", "--max-bytes 3"},
       {"--verify=only", "--verify 'only'"}};
   for (const auto& [argument, part] : cases) EXPECT_CONTAINS(refusal({argument}), part);

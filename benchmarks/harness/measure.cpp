@@ -2,6 +2,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -118,8 +121,18 @@ AllocationLimit::~AllocationLimit() {
   instruments::host_allocator::set_limit(before_);
 }
 
-std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
-                       const std::function<void()>& step) {
+namespace {
+
+// A backward that throws leaves its tasks, and tensors with them, in this thread's queue until the
+// next one.
+void drop_tasks_of_failed_backward() {
+  const at::AutoGradMode records(true);
+  const at::Tensor one = at::ones({}).set_requires_grad(true);
+  (one * one).backward();
+}
+
+std::string thrown_by(const instruments::Device& device, int64_t memory_limit_bytes,
+                      const std::function<void()>& step) {
   try {
     const AllocationLimit limit(device.is_gpu() ? 0 : memory_limit_bytes);
     step();
@@ -133,6 +146,15 @@ std::string failure_of(const instruments::Device& device, int64_t memory_limit_b
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+}  // namespace
+
+std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
+                       const std::function<void()>& step) {
+  std::string failure = thrown_by(device, memory_limit_bytes, step);
+  if (!failure.empty()) drop_tasks_of_failed_backward();
+  return failure;
 }
 
 CaseWork build_work(const instruments::Device& device, const Case& test_case, uint64_t seed,
@@ -150,8 +172,15 @@ CaseWork build_work(const instruments::Device& device, const Case& test_case, ui
 CacheFlusher::CacheFlusher(const instruments::Device& device) : device_(device) {
   constexpr int64_t unknown_cache_bytes = int64_t{64} << 20;
   const int64_t cache = device.description().last_level_cache_bytes;
-  buffer_ = at::empty({2 * (cache > 0 ? cache : unknown_cache_bytes)},
-                      at::TensorOptions().dtype(c10::ScalarType::Byte).device(device.torch()));
+  const int64_t bytes = 2 * (cache > 0 ? cache : unknown_cache_bytes);
+  const auto options = at::TensorOptions().dtype(c10::ScalarType::Byte).device(device.torch());
+  if (device.is_gpu()) {
+    buffer_ = at::empty({bytes}, options);
+  } else {
+    // not by the allocator of tensors: a limit of memory is the cases' alone
+    host_ = std::make_unique<uint8_t[]>(static_cast<size_t>(bytes));
+    buffer_ = at::from_blob(host_.get(), {bytes}, options);
+  }
 }
 
 void CacheFlusher::flush() {

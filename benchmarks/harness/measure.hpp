@@ -54,9 +54,11 @@ class CacheFlusher {
   explicit CacheFlusher(const instruments::Device& device);
   /// A GPU's stream keeps the order: what follows is launched while it is busy, as in warm runs.
   void flush();
+  int64_t bytes() const { return buffer_.numel(); }
 
  private:
   instruments::Device device_;
+  std::unique_ptr<uint8_t[]> host_;
   at::Tensor buffer_;
 };
 

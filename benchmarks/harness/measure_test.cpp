@@ -220,13 +220,26 @@ TEST_F(MeasureTest, InterleavedWorkIsTimedOneSliceOfEachARound) {
 }
 
 TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
-  CacheFlusher flusher(cpu);
-  const int64_t cache = cpu.description().last_level_cache_bytes;
   const int64_t before = instruments::host_allocator::read().live_bytes;
-  EXPECT_GE(before, 2 * cache);
+  CacheFlusher flusher(cpu);
+  EXPECT_GE(flusher.bytes(), 2 * cpu.description().last_level_cache_bytes);
+  EXPECT_EQ(instruments::host_allocator::read().live_bytes, before) << "no part of a memory limit";
   ScriptedWork work;
   time_until(cpu, work, &flusher, {.min_seconds = kUnlimited, .most_iterations = 2});
   EXPECT_EQ(work.calls, "prpr");
+}
+
+TEST(FailureTest, NothingOfABackwardThatFailedStaysAlive) {
+  const instruments::Device cpu = instruments::Device::select("cpu");
+  const int64_t before = instruments::host_allocator::read().live_bytes;
+  const std::string failure = failure_of(cpu, 0, [] {
+    const at::Tensor x = at::ones({64, 1024}).set_requires_grad(true);
+    const at::Tensor sum = x.exp().sum() + x.sin().sum() + x.cos().sum();
+    const AllocationLimit nothing_more(instruments::host_allocator::read().live_bytes + 64);
+    sum.backward();
+  });
+  EXPECT_CONTAINS(failure, "out of memory");
+  EXPECT_EQ(instruments::host_allocator::read().live_bytes, before);
 }
 
 TEST(GpuTimingTest, ShortWorkIsTimedSeveralRunsAtOnce) {

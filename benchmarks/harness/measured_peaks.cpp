@@ -62,7 +62,7 @@ void MeasuredPeaks::measure(const Plan& plan) {
   shapes_ = gemm_shapes(plan.cases);
   const bool wants_memory = needs_memory_bandwidth(plan) && bandwidth_.memory.per_second == 0;
   if (wants_memory || bandwidth_.cache.per_second == 0)
-    bandwidth_ = instruments::measure_bandwidth(device_, wants_memory);
+    keep_better(instruments::measure_bandwidth(device_, wants_memory));
   for (const auto& type : plan.gemm_types) {
     if (flops_.contains(type)) continue;
     flops_[type] = measure_type(device_, type, shapes_);
@@ -78,9 +78,13 @@ instruments::MeasuredPeak MeasuredPeaks::measure_flops_again(const std::string& 
 instruments::MeasuredPeak MeasuredPeaks::measure_bandwidth_again() {
   const bool with_memory = bandwidth_.memory.per_second > 0;
   const auto again = instruments::measure_bandwidth(device_, with_memory);
-  if (again.memory.per_second > bandwidth_.memory.per_second) bandwidth_.memory = again.memory;
-  if (again.cache.per_second > bandwidth_.cache.per_second) bandwidth_.cache = again.cache;
+  keep_better(again);
   return again.memory;
+}
+
+void MeasuredPeaks::keep_better(const instruments::Bandwidth& found) {
+  if (found.memory.per_second > bandwidth_.memory.per_second) bandwidth_.memory = found.memory;
+  if (found.cache.per_second > bandwidth_.cache.per_second) bandwidth_.cache = found.cache;
 }
 
 instruments::MeasuredPeak MeasuredPeaks::measure_gemm(const std::string& type,

@@ -55,6 +55,7 @@ class MeasuredPeaks {
 
  private:
   bool needs_memory_bandwidth(const Plan& plan) const;
+  void keep_better(const instruments::Bandwidth& found);
 
   instruments::Device device_;
   bool has_cold_caches_;

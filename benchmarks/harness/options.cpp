@@ -92,7 +92,7 @@ void add_axis_options(CLI::App& app, RawOptions& raw) {
 void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
   for (const auto& [name, size] : console::kSizeOptions) {
     app.add_option(name, raw.custom.*size)
-        ->check(console::integer<int64_t>())
+        ->transform(console::integer<int64_t>())
         ->group("Size `custom`")
         ->capture_default_str();
   }
@@ -114,9 +114,9 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->capture_default_str();
   app.add_option("--problem-sizes", options.problem_sizes_file, "JSON file of named sizes");
   app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)")
-      ->check(console::integer<int>());
+      ->transform(console::integer(1, console::kMostThreads));
   app.add_option("--seed", options.seed, "seed of weights and inputs")
-      ->check(console::integer<uint64_t>())
+      ->transform(console::integer<uint64_t>())
       ->capture_default_str();
   app.add_option(
          "--verify", raw.verify,
@@ -292,10 +292,6 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     options.columns = names_among("--columns", raw.columns, column_names());
   if (app.count("--memory-limit") > 0)
     options.memory_limit_bytes = console::parse_memory_size("--memory-limit", raw.memory_limit);
-  if (options.threads && (*options.threads < 1 || *options.threads > 4096)) {
-    throw std::invalid_argument(
-        fmt::format("--threads {}: must be between 1 and 4096", *options.threads));
-  }
   constexpr double most_seconds = 1e9;  // clocks count in nanoseconds, in 64 bits
   if (!(options.max_seconds_per_case > 0 && options.max_seconds_per_case <= most_seconds)) {
     throw std::invalid_argument(
@@ -314,27 +310,10 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
   }
-  if (options.verify == Verify::only && !(options.journal_file + options.out_file).empty()) {
-    throw std::invalid_argument(
-        "--verify only: times nothing, so it has no results for --journal or --benchmark_out; it "
-        "prints a line a case");
-  }
-  if (options.verify == Verify::only && !options.trace_folder.empty())
-    throw std::invalid_argument("--trace: not with --verify only, which times nothing");
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
   }
-}
-
-void check_figures_of_merit(const Options& options) {
-  if (!options.figures_of_merit) return;
-  const auto refuse = [](const char* option, const char* reason) {
-    throw std::invalid_argument(fmt::format("--figures-of-merit: not with {}, {}", option, reason));
-  };
-  if (options.format == "json") refuse("--benchmark_format=json", "whose output is one document");
-  if (options.verify == Verify::only) refuse("--verify only", "which times nothing");
-  if (options.serve) refuse("--serve", "which answers requests and prints nothing else");
 }
 
 void read_find_limit(const RawOptions& raw, Options& options) {
@@ -346,10 +325,6 @@ void read_find_limit(const RawOptions& raw, Options& options) {
         fmt::format("--find-limit '{}': must be one of batch, seq", raw.find_limit));
   }
   options.find_limit = raw.find_limit == "batch" ? LimitAxis::batch : LimitAxis::seq;
-  if (options.serve || options.list || options.dry_run || options.describe_device)
-    throw std::invalid_argument(
-        "--find-limit: not with --serve, --list, --dry-run or --describe-device, which do "
-        "something else");
 }
 
 KnownSlowdown parse_slowdown(const std::string& text) {
@@ -367,23 +342,39 @@ KnownSlowdown parse_slowdown(const std::string& text) {
   return {text.substr(0, equals), fraction};
 }
 
-// With --serve the requests say what is timed, and how long; peaks and files are not its business.
-void check_serve(const Options& options) {
-  if (!options.serve) return;
-  const auto refuse = [](const std::string& option) {
-    throw std::invalid_argument(fmt::format(
-        "{}: not with --serve, which answers requests and writes nothing else", option));
+// Without a rule, an option about results would be ignored without a word where nothing is timed.
+void check_modes(const Options& options) {
+  using Given = std::pair<bool, std::string>;
+  std::vector<Given> modes = {
+      {options.serve, "--serve, which answers requests and writes nothing else"},
+      {options.verify == Verify::only, "--verify only, which prints a line a case"},
+      {options.find_limit.has_value(), "--find-limit, which times nothing"},
+      {options.list, "--list, which times nothing"},
+      {options.dry_run, "--dry-run, which times nothing"},
+      {options.describe_device, "--describe-device, which times nothing"}};
+  const bool is_json = options.format != "console";
+  std::erase_if(modes, [](const Given& mode) { return !mode.first; });
+  const auto refuse = [](const std::string& option, const std::string& mode) {
+    throw std::invalid_argument(fmt::format("{}: not with {}", option, mode));
   };
-  if (!options.out_file.empty()) refuse("--benchmark_out");
-  if (!options.journal_file.empty()) refuse("--journal");
-  if (!options.trace_folder.empty()) refuse("--trace");
-  if (!options.columns.empty()) refuse("--columns");
-  if (options.list) refuse("--list");
-  if (options.dry_run) refuse("--dry-run");
-  if (options.describe_device) refuse("--describe-device");
-  if (options.verify == Verify::only) refuse("--verify only");
-  if (options.format != "console") refuse("--benchmark_format");
-  if (!options.benchmark_arguments.empty()) refuse(options.benchmark_arguments.front());
+  if (options.figures_of_merit && is_json)
+    refuse("--figures-of-merit", "--benchmark_format=json, whose output is one document");
+  if (modes.empty()) return;
+  const std::string& mode = modes.front().second;
+  if (modes.size() > 1) refuse(modes[1].second.substr(0, modes[1].second.find(',')), mode);
+  const bool is_served = options.serve;
+  for (const auto& [is_given, option] : {
+           Given{!options.out_file.empty(), "--benchmark_out"},
+           Given{!options.journal_file.empty(), "--journal"},
+           Given{!options.trace_folder.empty(), "--trace"},
+           Given{!options.columns.empty(), "--columns"},
+           Given{options.figures_of_merit, "--figures-of-merit"},
+           Given{is_json && (is_served || options.verify == Verify::only), "--benchmark_format"},
+       })
+    if (is_given) refuse(option, mode);
+  // requests say what is timed, and how long
+  if (is_served && !options.benchmark_arguments.empty())
+    refuse(options.benchmark_arguments.front(), mode);
 }
 
 void refuse_contradictions(const Options& options, const ModelConfig& config) {
@@ -439,8 +430,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     throw std::invalid_argument(
         "--slow: only with --serve; it slows cases on purpose, to calibrate comparisons");
   }
-  check_serve(options);
-  check_figures_of_merit(options);
+  check_modes(options);
   return options;
 }
 

@@ -57,7 +57,8 @@ class Progress {
 
   void say(const std::string& text);
   void start(const std::string& name);
-  void finish(const CaseResult& result);
+  /// `text`: what to say of it, empty where that is said elsewhere.
+  void finish(const std::string& name, const std::string& text);
 
  private:
   void erase_status();
@@ -124,11 +125,12 @@ void Progress::start(const std::string& name) {
   std::fflush(stderr);
 }
 
-void Progress::finish(const CaseResult& result) {
+void Progress::finish(const std::string& name, const std::string& text) {
   ++done_;
-  seconds_left_ -= seconds_[result.name];
-  seconds_done_ += seconds_[result.name];
-  say(fmt::format("[{}/{}] {}  {}", done_, total_, result.name, describe(result)));
+  seconds_left_ -= seconds_[name];
+  seconds_done_ += seconds_[name];
+  if (text.empty()) return erase_status();
+  say(fmt::format("[{}/{}] {}  {}", done_, total_, name, text));
 }
 
 void Progress::erase_status() {
@@ -175,7 +177,7 @@ class SuiteRun {
     const RunSettings settings = run_settings();
     Runner runner(device_, peaks_, settings);
     runner.on_start([&](const Case& test_case) { progress.start(test_case.name()); });
-    if (options_.verify == Verify::only) return verify_all(runner);
+    if (options_.verify == Verify::only) return verify_all(runner, progress);
     register_cases(runner);
     CaseReporter reporter([&](const auto& run) { finish_case(run, progress); });
     if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
@@ -350,11 +352,11 @@ class SuiteRun {
         console::request_interrupt();
       }
     }
-    progress.finish(result);
+    progress.finish(result.name, describe(result));
     document_.results.push_back(std::move(result));
   }
 
-  console::ExitCode verify_all(Runner& runner) {
+  console::ExitCode verify_all(Runner& runner, Progress& progress) {
     bool failed = false;
     for (const Case& test_case : plan_.cases) {
       if (console::interrupted()) return console::ExitCode::interrupted;
@@ -363,6 +365,7 @@ class SuiteRun {
       const std::string outcome = !verdict.failure.empty() ? "FAILED: " + verdict.failure
                                   : !verdict.skip.empty()  ? "skipped: " + verdict.skip
                                                            : "proved";
+      progress.finish(test_case.name(), "");
       fmt::print("{:<70} {:>9.2e} of {:g} allowed  {}\n", test_case.name(), verdict.max_rel_error,
                  tolerance(test_case.workload.dtype), outcome);
     }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "benchmarks/instruments/context.hpp"
@@ -62,6 +64,14 @@ TEST_F(GpuSensorsTest, NvmlReadsTheCardAtTheAddressOrOfTheNumberAndWhatItReports
   const SystemReading old_driver = nvml({"", 1}, NVML_FAKE_WITHOUT_POWER).read();
   EXPECT_FALSE(old_driver.contains("power_watts")) << "the library has no such function";
   EXPECT_EQ(old_driver.at("utilization_percent"), 90);
+}
+
+TEST_F(GpuSensorsTest, WhatACardReportsIsInTheSchemaOfATrainingsSummary) {
+  std::ifstream file(TINY_LLAMA_SOURCE_DIR "/results/training_schema.json");
+  const auto schema = nlohmann::json::parse(file).at("$defs").at("device_sampling");
+  const auto& known = schema.at("properties").at("readings").at("properties");
+  for (const auto& [name, value] : nvml({"", 1}).read())
+    EXPECT_TRUE(known.contains(name) || name == "energy_joules") << name << ": in power_watts";
 }
 
 TEST_F(GpuSensorsTest, RocmSmiReadsTheCardAtTheAddressOrOfTheNumberAndWhatItReports) {

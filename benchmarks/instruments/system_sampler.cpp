@@ -106,21 +106,22 @@ void SystemSampler::look() {
   const SystemReading reading = reader_.read();
   const auto now = std::chrono::steady_clock::now();
   const auto energy = reading.find("energy_joules");
-  if (++looks_ == 1) first_look_ = now;
+  ++looks_;
   for (const auto& [name, value] : reading) {
     if (name != "energy_joules") add(samples_.readings[name], value);
   }
   if (energy == reading.end()) return;
-  if (looks_ == 1) first_joules_ = energy->second;
-  const double since_first = std::chrono::duration<double>(now - first_look_).count();
-  const double since_last = std::chrono::duration<double>(now - last_look_).count();
-  if (looks_ > 1 && since_last > 0) {
+  const EnergyReading read{now, energy->second};
+  if (!first_energy_) first_energy_ = last_energy_ = read;
+  const auto watts_since = [&](const EnergyReading& earlier) {
+    return (read.joules - earlier.joules) / std::chrono::duration<double>(now - earlier.at).count();
+  };
+  if (now > last_energy_.at) {
     ReadingStatistics& power = samples_.readings["power_watts"];
-    if (!reading.contains("power_watts")) add(power, (energy->second - last_joules_) / since_last);
-    power.mean = (energy->second - first_joules_) / since_first;
+    if (!reading.contains("power_watts")) add(power, watts_since(last_energy_));
+    power.mean = watts_since(*first_energy_);
   }
-  last_look_ = now;
-  last_joules_ = energy->second;
+  last_energy_ = read;
 }
 
 }  // namespace tinyllama::instruments

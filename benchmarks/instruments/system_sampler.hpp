@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -111,10 +112,12 @@ class SystemSampler {
   std::chrono::milliseconds interval_;
   SystemSamples samples_;  // the thread's alone until it has ended
   int64_t looks_ = 0;
-  std::chrono::steady_clock::time_point first_look_;
-  std::chrono::steady_clock::time_point last_look_;
-  double first_joules_ = 0;
-  double last_joules_ = 0;
+  struct EnergyReading {
+    std::chrono::steady_clock::time_point at;
+    double joules = 0;
+  };
+  std::optional<EnergyReading> first_energy_;
+  EnergyReading last_energy_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

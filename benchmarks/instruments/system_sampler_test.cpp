@@ -117,6 +117,16 @@ TEST_F(SystemSamplerTest, AReaderThatFailsEndsTheLookingAndNotTheRun) {
   EXPECT_EQ(samples.readings.at("utilization_percent").samples, 2);
 }
 
+TEST_F(SystemSamplerTest, PowerCountsFromTheFirstLookThatTellsOfEnergy) {
+  SystemSampler sampler(
+      scripted([](int look) {
+        return look == 0 ? SystemReading() : SystemReading{{"energy_joules", 1e6}};
+      }),
+      milliseconds(1));
+  wait_until([&] { return looks_ >= 4; });
+  EXPECT_EQ(sampler.stop().readings.at("power_watts").mean, 0);
+}
+
 TEST_F(SystemSamplerTest, RefusesAnIntervalThatIsNone) {
   const auto nothing = [](int) { return SystemReading{}; };
   EXPECT_THROW(SystemSampler(scripted(nothing), milliseconds(0)), std::invalid_argument);

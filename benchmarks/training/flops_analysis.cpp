@@ -104,7 +104,7 @@ class Analysis {
     const double achieved = achieved_flops();
     const auto peak = device_peak(d_);
     const double mfu = 100.0 * ratio(achieved, peak.per_second);
-    const double samples = static_cast<double>(m_.micro_batches * workload_.batch);
+    const auto samples = static_cast<double>(m_.all_samples);
     return {
         {"step", m_.step},
         {"flops_analysis",

@@ -43,7 +43,8 @@ struct FlopsMeasurement {
   int64_t step = 0;         ///< whose components were timed
   double step_seconds = 0;  ///< of a step without any profiler
   int64_t micro_batches = 1;
-  StepComponents times;  ///< of the timed step
+  StepComponents times;     ///< of the timed step
+  int64_t all_samples = 1;  ///< of a step, on all ranks
 };
 
 /// The best of what `measure` returns. A peak below what the step reached was measured while the

@@ -75,7 +75,8 @@ FlopsMeasurement half_a_second() {
       0.5,
       1,
       {{{"attention/core", {0.1, 0.2}}, {"ffn/down_proj", {0.05, 0.05}}, {"residual", {0.01, 0.0}}},
-       {0.05, 0.07}}};
+       {0.05, 0.07}},
+      8};
 }
 
 TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
@@ -92,6 +93,9 @@ TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
                 .at("efficiency_metrics")
                 .at("device_peak_source"),
             "measured: made up");
+  EXPECT_DOUBLE_EQ(
+      analysis.at("flops_profile").at("performance_metrics").at("throughput_samples_per_sec"), 16)
+      << "of all ranks";
   // The roofline stays that of what can be reached.
   EXPECT_DOUBLE_EQ(analysis.at("roofline_data").at("peak_flops"), 100e9);
 }

@@ -121,6 +121,12 @@ std::string performance_summary_text(const Json& document) {
   }
   if (!overheads.empty()) text += fmt::format("Overhead: {}\n", fmt::join(overheads, ", "));
   for (const auto& [name, reading] : document.at("device_sampling").at("readings").items()) {
+    if (const std::string limit = "limited_by_"; name.starts_with(limit)) {
+      if (reading.at("maximum").get<double>() > 0)
+        text += fmt::format("Device clock held down by {}: {:.0f} % of the looks\n",
+                            name.substr(limit.size()), 100 * reading.at("mean").get<double>());
+      continue;
+    }
     // clock_MHz, power_watts, ...
     const size_t unit = name.rfind('_');
     text += fmt::format("Device {} ({}): minimum {:.1f}, mean {:.1f}, maximum {:.1f}\n",

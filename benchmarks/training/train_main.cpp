@@ -150,7 +150,10 @@ class TrainRun {
     attempts_.attempt([&] { train(state); });
     attempts_.attempt([&] { compare_weights(state); });
     // Nothing to tell, and an earlier run's files are worth more.
-    if (steps_.empty()) attempts_.rethrow();
+    if (steps_.empty()) {
+      attempts_.rethrow();
+      return ExitCode::interrupted;
+    }
     summarize_run();
     std::cout << summary_text(document_) << std::flush;
     write_files(state);
@@ -295,7 +298,8 @@ class TrainRun {
     std::cout << "\nMeasuring the peaks of this device..." << std::endl;
     const Workload workload = options_.workload();
     const FlopsMeasurement measurement{options_.flops_steps().first, plain_step_seconds(),
-                                       options_.gradient_accumulation_steps, *times};
+                                       options_.gradient_accumulation_steps, *times,
+                                       options_.samples_per_step()};
     document_["flops"] = analyze_flops(
         workload, measurement,
         measure_denominators(device_, workload, measurement, kFixtures / "device_peaks.json"));

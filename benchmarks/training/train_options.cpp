@@ -118,21 +118,9 @@ std::vector<SimpleOption> simple_options(TrainOptions& o, RawOptions& raw) {
   };
 }
 
-// An integer of at least `smallest`; CLI11 puts the option's name in front of what is said.
-CLI::Validator at_least(int64_t smallest) {
-  return CLI::Validator(
-      [smallest](std::string& text) -> std::string {
-        int64_t value = 0;
-        if (!CLI::detail::lexical_cast(text, value) || value >= smallest) return {};
-        return fmt::format("'{}' must be {} or more", text, smallest);
-      },
-      "");
-}
-
 void add(CLI::App& app, const IntegerOption& option) {
   app.add_option(option.names, *option.value, option.help)
-      ->check(console::integer<int64_t>())
-      ->check(at_least(option.smallest))
+      ->transform(console::integer(option.smallest))
       ->group(option.group)
       ->capture_default_str();
 }
@@ -144,9 +132,10 @@ void add(CLI::App& app, const SimpleOption& simple) {
     } else {
       auto* const option = app.add_option(simple.names, *value, simple.help)->group(simple.group);
       if constexpr (std::is_same_v<Value, double>) option->check(console::number());
-      if constexpr (std::is_same_v<Value, uint64_t>) option->check(console::integer<uint64_t>());
+      if constexpr (std::is_same_v<Value, uint64_t>)
+        option->transform(console::integer<uint64_t>());
       if constexpr (std::is_same_v<Value, std::optional<int>>) {
-        option->check(console::integer<int>());
+        option->transform(console::integer(1, console::kMostThreads));
       } else {
         option->capture_default_str();
       }
@@ -210,9 +199,6 @@ void check(TrainOptions& options) {
         fmt::format("--learning-rate {}: must be a positive number", options.learning_rate));
   }
   distributed::check_data_parallel_options(options, options.dtype);
-  if (options.threads && *options.threads < 1) {
-    throw std::invalid_argument(fmt::format("--threads {}: must be 1 or more", *options.threads));
-  }
   if (!options.data_file.empty() && options.dimensions.vocab_size < kByteValues) {
     throw std::invalid_argument(
         fmt::format("--vocab-size {}: must be {} or more with --data, whose tokens are bytes",

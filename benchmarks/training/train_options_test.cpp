@@ -92,8 +92,8 @@ TEST(TrainOptionsTest, EvaluationIsOffUnlessThereIsData) {
 
 TEST(TrainOptionsTest, BadValuesAreNamedWithTheRule) {
   const std::pair<std::vector<const char*>, const char*> cases[] = {
-      {{"--batch-size=0"}, "'0' must be 1 or more"},
-      {{"--seq-len=1"}, "'1' must be 2 or more"},
+      {{"--batch-size=0"}, "'0' must be an integer from 1 to"},
+      {{"--seq-len=1"}, "'1' must be an integer from 2 to"},
       {{"--num-steps=99999999999999999999"}, "must be an integer"},
       {{"--learning-rate=0"}, "--learning-rate 0: must be a positive number"},
       {{"--learning-rate=nan"}, "--learning-rate nan"},
@@ -105,7 +105,7 @@ TEST(TrainOptionsTest, BadValuesAreNamedWithTheRule) {
       {{"--vocab-size=100", "--data=x"}, "--vocab-size 100: must be 256 or more"},
       {{"--profile-operators"}, "add --enable-pytorch-profiler"},
       {{"--enable-pytorch-profiler", "--profile-dir="}, "--profile-dir"},
-      {{"--threads=0"}, "--threads 0: must be 1 or more"},
+      {{"--threads=0"}, "'0' must be an integer from 1 to 4096"},
       {{"--weights=/nonexistent", "--size=tiny"}, "must be left out with --weights"},
       {{"--num-steps=1", "--enable-pytorch-profiler", "--profile-memory"}, "raise --num-steps"},
       {{"--use-amp", "--dtype=bf16"}, "--use-amp with --dtype bf16"},

@@ -147,7 +147,7 @@ void Trainer::begin(Phase phase) {
   if (memory_) memory_->begin_phase(phase);
   clock_->begin(phase);
   const bool is_range = phase == Phase::forward || phase == Phase::backward;
-  if (!is_range || memory_ || !(operators_ || options_.emit_ranges)) return;
+  if (!is_range || !(operators_ || options_.emit_ranges)) return;
   phase_range_ = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
   phase_range_->before(to_string(phase).data());
 }
@@ -155,9 +155,12 @@ void Trainer::begin(Phase phase) {
 at::Tensor Trainer::train(int64_t step) {
   if (graph_) {
     begin(Phase::data_loading);
-    const TokenBatch batch = data_.train_batch(step, 0);
-    graph_batch_.tokens.copy_(batch.tokens);
-    graph_batch_.targets.copy_(batch.targets);
+    {
+      const ComponentRange range("data_loading");
+      const TokenBatch batch = data_.train_batch(step, 0);
+      graph_batch_.tokens.copy_(batch.tokens);
+      graph_batch_.targets.copy_(batch.targets);
+    }
     begin(Phase::forward);
     return graph_->run().clone();
   }
@@ -204,7 +207,10 @@ void Trainer::backward(const at::Tensor& loss, bool is_last) {
 
 void Trainer::update() {
   if (sharded_) {
-    sharded_->step();
+    {
+      const ComponentRange range("optimizer");
+      sharded_->step();
+    }
     begin(Phase::other);
     sharded_->clear_gradients();
     return;

@@ -87,6 +87,30 @@ TEST(TrainerTest, AProfiledRunHasTheLossesOfAPlainOne) {
   EXPECT_EQ(plain, losses(true));
 }
 
+std::map<std::string, int>& ranges_begun() {
+  static std::map<std::string, int> counts;
+  return counts;
+}
+
+TEST(TrainerTest, EveryStepHasTheRangesOfItsPhasesWhoeverElseListens) {
+  TrainOptions options = small_options();
+  options.profile_pytorch = false;
+  options.profile_memory = options.emit_ranges = true;
+  TrainingParts parts(options);
+  Trainer trainer(options, parts.device, parts.state, *parts.data);
+  ranges_begun().clear();
+  const auto begin = [](const at::RecordFunction& range) -> std::unique_ptr<at::ObserverContext> {
+    ++ranges_begun()[range.name()];
+    return nullptr;
+  };
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(begin).scopes({at::RecordScope::USER_SCOPE}));
+  trainer.run();
+  at::removeCallback(handle);
+  for (const char* phase : {"data_loading", "forward", "backward", "optimizer"})
+    EXPECT_EQ(ranges_begun()[phase], options.num_steps) << phase;
+}
+
 TEST(TrainerTest, AStateOfShardedMomentsIsMadeWithAnyUpdate) {
   for (const Switch form : {Switch::library_adamw, Switch::fused_adamw, Switch::foreach_adamw}) {
     TrainOptions options = small_options();

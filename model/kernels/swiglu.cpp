@@ -1,7 +1,9 @@
 #include "model/kernels/kernels.hpp"
 
+#include <ATen/TensorUtils.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
 #include <optional>
 
 #include "model/kernels/launch.hpp"
@@ -18,22 +20,17 @@ struct EvenRows {
   int64_t stride = 0;
 };
 
-bool has_even_rows(const at::Tensor& tensor) {
-  if (tensor.size(-1) > 1 && tensor.stride(-1) != 1) return false;
-  for (int64_t i = tensor.dim() - 3; i >= 0; --i) {
-    if (tensor.size(i) > 1 && tensor.stride(i) != tensor.stride(i + 1) * tensor.size(i + 1))
-      return false;
-  }
-  return true;
+int64_t row_count(const at::Tensor& tensor) {
+  return tensor.size(-1) == 0 ? 0 : tensor.numel() / tensor.size(-1);
 }
 
 EvenRows even_rows(const at::Tensor& tensor) {
-  const at::Tensor rows = has_even_rows(tensor) ? tensor : tensor.contiguous();
-  return {rows, rows.dim() > 1 ? rows.stride(-2) : 0};
-}
-
-int64_t row_count(const at::Tensor& tensor) {
-  return tensor.size(-1) == 0 ? 0 : tensor.numel() / tensor.size(-1);
+  const int64_t width = tensor.size(-1);
+  const std::array<int64_t, 2> matrix = {row_count(tensor), width};
+  const auto strides =
+      at::detail::computeStride(tensor.sizes(), tensor.strides(), at::IntArrayRef(matrix));
+  if (strides && (width == 1 || strides->back() == 1)) return {tensor, strides->front()};
+  return {tensor.contiguous(), width};
 }
 
 /// Where gate and up lie. Without `up`, gate is a [..., 2F] buffer of both, whose rows hold the

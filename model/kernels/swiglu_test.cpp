@@ -75,6 +75,13 @@ TEST(SwigluKernel, TakesAnyStrides) {
   }
 }
 
+TEST(SwigluKernel, TheStrideOfAnOnlyRowIsNotRead) {
+  // strides 12, 36, 1, which libtorch calls contiguous
+  const at::Tensor gate = random({1, 3, 12}, kF32).transpose(0, 1);
+  const at::Tensor plain = at::empty({3, 1, 12}, gate.options()).copy_(gate);
+  expect_same_bits(swiglu(gate, plain), swiglu(plain, plain), "out");
+}
+
 TEST(SwigluKernel, ExtremesAsSiluHasThem) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const auto type : kTypes) {
