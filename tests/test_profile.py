@@ -211,6 +211,8 @@ def test_damaged_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
         said = capsys.readouterr().err
         assert f"{path}: " in said and words in said and not (folder / REPORT).exists()
         path.write_text(before)
+    summary.write_text(json.dumps(made_up_summary({"operators.components": []})))
+    assert run(tmp_path, "--analyze-existing", folder) == 0
     assert run(tmp_path, "--analyze-existing", tmp_path) == 2
     assert "cannot be read: No such file" in capsys.readouterr().err
     # a captured step has no phases

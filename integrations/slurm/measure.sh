@@ -31,7 +31,7 @@ fi
 echo "Results: $folder"
 status=0
 srun "${step[@]}" "$program" "$@" --figures-of-merit "--benchmark_out=$folder/results.json" \
-  --journal "$folder/journal.jsonl" | tee -i "$folder/summary.txt" || status=$?
+  --journal "$folder/journal.jsonl" | tee -ai "$folder/summary.txt" || status=$?
 if [[ $status -eq 130 ]]; then
   echo "interrupted. To go on: TINY_LLAMA_RESUME=$folder and the same options" >&2
 fi

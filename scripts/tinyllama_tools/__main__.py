@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from tinyllama_tools.core.app import run_command
 
 # Modules with parse_options(arguments) and main(arguments) -> exit status; imported when needed.
+# Those of two words are chosen by the first argument.
 COMMANDS = {
     "ablation": "tinyllama_tools.commands.ablation",
-    "compare": "tinyllama_tools.compare",
+    "compare": "tinyllama_tools.compare.stored",
+    "compare calibrate": "tinyllama_tools.calibrate.command",
+    "compare history": "tinyllama_tools.compare.history",
+    "compare run": "tinyllama_tools.compare.run",
     "exercise": "tinyllama_tools.commands.exercise",
     "peers": "tinyllama_tools.commands.peers",
     "profile": "tinyllama_tools.commands.profile",
@@ -27,17 +31,13 @@ def main(arguments: Sequence[str]) -> int:
     """The exit status of the command."""
     checks_only = arguments[0] == "--check-options"
     name, *options = arguments[1:] if checks_only else arguments
+    if (both := " ".join([name, *options[:1]])) in COMMANDS:
+        name, options = both, options[1:]
     module = importlib.import_module(COMMANDS[name])
     if checks_only:
         module.parse_options(options)
         return 0
-    # `compare run`: a command of several
-    spelled = (
-        [name, *options[:1]]
-        if options and options[0] in getattr(module, "COMMANDS", {})
-        else [name]
-    )
-    return run_command(" ".join(spelled), lambda: module.main(options))
+    return run_command(name, lambda: module.main(options))
 
 
 if __name__ == "__main__":

@@ -409,6 +409,14 @@ def test_whole_runs_of_the_command(
     assert "compare run ended with 2: " in capsys.readouterr().err
 
 
+def test_a_run_that_is_none_is_named(tmp_path: Path) -> None:
+    runs = ({}, {"design": {}}, a_run({"ffn": "same"}) | {"seconds": "long"})
+    for number, broken in enumerate(runs):
+        keep(tmp_path / str(number), [broken])
+        with pytest.raises(BadInputError, match=r"run_0001/comparison\.json: is no result of"):
+            finished_runs(tmp_path / str(number))
+
+
 def test_runs_are_grouped_and_all_count_but_the_interrupted(tmp_path: Path) -> None:
     slow, same, slower = ["ffn=0.1"], {"ffn": "same"}, {"ffn": "slower"}
     aa = [a_run(same), a_run({"ffn": "faster"}), a_run({"ffn": "no verdict"}, ended="budget used")]

@@ -20,10 +20,9 @@ from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, p
 
 Json = dict[str, Any]
 START = """
-import sys, tinyllama_tools.compare as m
-from tinyllama_tools.__main__ import main
-m.COMMANDS["run"] = "played"
-sys.exit(main(["compare", "run"]))
+import sys, tinyllama_tools.__main__ as m
+m.COMMANDS["compare run"] = "played"
+sys.exit(m.main(["compare", "run"]))
 """
 
 
@@ -61,6 +60,22 @@ def test_output_files_and_code_that_fail(
     # a fault of the tools' own says where it happened
     assert ("Traceback" in ended.stderr) == ("not foreseen" in ended.stderr)
     assert "Exception ignored" not in ended.stderr
+
+
+def test_files_are_written_where_nobody_reads_on(tmp_path: Path) -> None:
+    result, output = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json", tmp_path / "x"
+    command = [sys.executable, "-m", "tinyllama_tools", "compare", result, result]
+    reader, writer = os.pipe()
+    os.close(reader)
+    # more than a buffer holds
+    ended = subprocess.run(
+        [*command, "--format", "json", "--output", output],
+        env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
+        stdout=writer,
+        check=False,
+    )
+    os.close(writer)
+    assert ended.returncode == 0 and (output / "comparison.html").is_file()
 
 
 def test_an_ignored_signal_stays_so() -> None:

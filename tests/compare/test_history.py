@@ -125,9 +125,11 @@ def test_one_bad_file_keeps_no_other_out(
         ("device", {}, "names no device"),
         ("threads", "two", "names no device or no threads"),
         ("date", "yesterday", "date 'yesterday'"),
+        # before the first year, in UTC
+        ("date", "0001-01-01T00:00:00+05:00", "date '0001-01-01T00:00:00+05:00'"),
     ):
         found = document({FFN: 0.01}, context={key: value})
-        bad[write(tmp_path / f"{key}.json", found)] = expected
+        bad[write(tmp_path / f"{len(bad)}.json", found)] = expected
     assert run("add", *bad, write(tmp_path / "good.json", good), "--store", path) == 2
     said = capsys.readouterr()
     for line, (file, expected) in zip(said.err.splitlines(), bad.items(), strict=True):

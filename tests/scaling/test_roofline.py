@@ -413,7 +413,7 @@ def test_parts_of_a_step() -> None:
     parts = ("embedding", "attention", "ffn", "rms_norm", "loss", "block")
     names = [f"{part}/forward_backward/{TINY}" for part in parts]
     names += [f"optimizer/update/{TINY}", TINY_STEP]
-    fast = TINY.replace("baseline", "qkv+checkpoint")
+    fast = TINY.replace("baseline", "checkpoint")
     names += [f"full_step/train/{fast}", f"block/forward_backward/{fast}"]
     found = dict(wholes_among(names, {"tiny": 4}))
     assert [count for _, count in found[TINY_STEP].measured] == [1, 4, 4, 9, 1, 1]
@@ -422,5 +422,7 @@ def test_parts_of_a_step() -> None:
     assert [*again.measured[1:3]] == wanted and again.missing == ()
     block = found[f"block/forward_backward/{TINY}"]
     assert [count for _, count in block.measured] == [1, 1, 2]
+    # no case without a sample
+    assert parse_case_name(TINY_STEP.replace("batch:8", "batch:0")) is None
     # nobody measured the rotation
     assert f"attention/forward_backward/{TINY}" not in found

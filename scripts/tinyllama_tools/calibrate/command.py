@@ -48,6 +48,7 @@ from tinyllama_tools.core.app import (
     Json,
     changed_files,
     head_commit,
+    made_by,
     now_text,
     read_json,
     without_folders,
@@ -244,9 +245,15 @@ def is_judged(run: Json) -> bool:
 
 
 def finished_runs(folder: Path) -> list[Json]:
-    """All runs of the folder but those that were interrupted, in order."""
-    runs = [read_json(path)[0] for path in sorted(folder.glob("run_????/comparison.json"))]
-    return [run for run in runs if run["design"]["ended"] != "interrupted"]
+    """All runs of the folder but those that were interrupted, in order. BadInputError for a file
+    that `compare run` has not written."""
+    runs = []
+    for path in sorted(folder.glob("run_????/comparison.json")):
+        run, _ = read_json(path)
+        with made_by("scripts/compare run", path):
+            run_rows([run])
+            runs += [run] * (run["design"]["ended"] != "interrupted")
+    return runs
 
 
 # A/A runs with a verdict, and without an alarm, that a claim takes

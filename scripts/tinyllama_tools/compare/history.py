@@ -112,8 +112,8 @@ def result_of(path: Path) -> Json:
     date = str(context.get("date", ""))
     try:
         # Python 3.10 does not read the Z
-        at = datetime.datetime.fromisoformat(date.replace("Z", "+00:00"))
-    except ValueError as error:
+        at = _utc(datetime.datetime.fromisoformat(date.replace("Z", "+00:00")))
+    except (ValueError, OverflowError) as error:
         raise bad_file(path, f"date '{date}' is no ISO 8601 time", MEASURE_AGAIN) from error
 
     def text(of: Mapping[str, Any], key: str) -> str:
@@ -130,7 +130,7 @@ def result_of(path: Path) -> Json:
         "commit": commit,
         "dirty": bool(context.get("git_dirty")),
         "commit_time": commit_time(commit),
-        "date": _utc(at),
+        "date": at,
         "added": _utc(datetime.datetime.now(datetime.timezone.utc)),
         "libtorch": text(context, "torch_version"),
         "host": text(context, "host_name"),

@@ -1,5 +1,6 @@
 """A comparison as text, Markdown, JSON and one HTML page, all from the same rows."""
 
+import contextlib
 import html
 import json
 import math
@@ -314,6 +315,15 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     return paths
 
 
-def print_comparison(comparison: Comparison, form: str) -> None:
-    """`form`: text, md or json."""
-    sys.stdout.write((FILES | {"text": text_of})[form](comparison))
+def deliver(
+    comparison: Comparison, form: str, folder: Path | None, say: Callable[[str], object]
+) -> None:
+    """Into the folder, where there is one, whose files are told by `say`; and in any case to
+    standard output, even where the folder takes no more, and where nobody reads on. `form`: text,
+    md or json."""
+    try:
+        for path in write_comparison(comparison, folder) if folder else ():
+            say(str(path))
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.write((FILES | {"text": text_of})[form](comparison))

@@ -16,7 +16,6 @@ unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
 """
 
 import argparse
-import contextlib
 import math
 import os
 import random
@@ -48,7 +47,7 @@ from tinyllama_tools.compare.comparison import (
     value_differences,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, run_parser
-from tinyllama_tools.compare.output import print_comparison, write_comparison
+from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.compare.sides import WAITING
 from tinyllama_tools.core.app import PROBLEM_SIZES, BadInputError, Json, read_json, run_folder
 from tinyllama_tools.core.process import Progress
@@ -350,13 +349,7 @@ def main(arguments: Sequence[str]) -> int:
             run.judge()
     progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
     comparison = comparison_of(run, design, sides, options)
-    try:
-        for path in write_comparison(comparison, folder):
-            progress.line(str(path))
-    finally:
-        # What was found is known even where the folder takes no more, and where nobody reads on.
-        with contextlib.suppress(BrokenPipeError):
-            print_comparison(comparison, options.format)
+    deliver(comparison, options.format, folder, progress.line)
     if isinstance(stopped, KeyboardInterrupt):
         raise stopped
     if stopped:

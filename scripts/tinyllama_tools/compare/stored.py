@@ -9,7 +9,6 @@ a case has no answer.
 import argparse
 import re
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,9 +27,10 @@ from tinyllama_tools.compare.comparison import (
     value_differences,
 )
 from tinyllama_tools.compare.options import add_common_options, regular_expression
-from tinyllama_tools.compare.output import print_comparison, write_comparison
+from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.core.options import script_parser
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
@@ -248,9 +248,6 @@ def main(arguments: Sequence[str]) -> int:
     """The exit status; BadInputError for bad input and where there is nothing to compare."""
     options = parse_options(arguments)
     comparison = compare_stored(*read_sides(options), options)
-    print_comparison(comparison, options.format)
-    if options.output:
-        paths = write_comparison(comparison, options.output)
-        # standard output may be read by a program
-        print(f"wrote {', '.join(map(str, paths))}", file=sys.stderr)
+    # standard output may be read by a program
+    deliver(comparison, options.format, options.output, Progress().line)
     return comparison.exit_status

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import jsonschema
 
 PROJECT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]
@@ -183,9 +182,12 @@ def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
 
 
 @functools.cache
-def _validator_class() -> type[jsonschema.protocols.Validator]:
+def _validator_class() -> Any:  # noqa: ANN401
     """One to which a number that is not finite, or beyond a float, is none: JSON Schema lets them
     pass. Making it takes as long as reading a file of some hundred rows."""
+    # not above: what runs beside a torch of the user's own has no jsonschema
+    import jsonschema
+
     base = jsonschema.Draft202012Validator
     numbers = base.TYPE_CHECKER.redefine_many(
         {
@@ -197,16 +199,18 @@ def _validator_class() -> type[jsonschema.protocols.Validator]:
 
 
 @functools.cache
-def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
+def _file_validator(schema: Path) -> Any:  # noqa: ANN401
     return _validator_class()(json.loads(schema.read_text(encoding="utf-8")))
 
 
 def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
     """The likeliest thing in which a document breaks the schema, as `key: what`; empty where it
     keeps it."""
+    from jsonschema.exceptions import best_match
+
     is_file = isinstance(schema, Path)
     validator = _file_validator(schema) if is_file else _validator_class()(schema)
-    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    error = best_match(validator.iter_errors(document))
     if error is None:
         return ""
     key = error.json_path.removeprefix("$").removeprefix(".") or "the file"

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 CASE_PATTERN = re.compile(
     r"(?P<component>[^/]+)/(?P<pass_name>[^/]+)/(?P<variant>[^/]+)/(?P<size>[^/]+)/"
-    r"(?P<dtype>[^/]+)/batch:(?P<batch>\d+)/seq:(?P<seq>\d+)"
-    r"(?:/ranks:(?P<ranks>\d+)/(?P<mode>[a-z_]+))?"
+    r"(?P<dtype>[^/]+)/batch:(?P<batch>[1-9]\d*)/seq:(?P<seq>[1-9]\d*)"
+    r"(?:/ranks:(?P<ranks>[1-9]\d*)/(?P<mode>[a-z_]+))?"
 )
 # what Google Benchmark appends
 TIMED_BY = "/manual_time"

@@ -158,7 +158,7 @@ def category_shares(summary: Json) -> dict[str, float | None]:
 
     def of_components(*names: str) -> float | None:
         components = operators.get("components")
-        return of_step(components and component_percent(components, *names))
+        return of_step(component_percent(components, *names) if components else None)
 
     return {
         QKV: of_components("attention/qkv_proj"),

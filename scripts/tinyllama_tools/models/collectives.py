@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import (
     PROJECT,
@@ -237,7 +237,7 @@ def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) 
         others, times = np.delete(sizes, i), np.delete(seconds, i)
         line = np.polyfit(others, times, 1, w=1 / times)
         off.append(float(100 * abs(np.polyval(line, sizes[i]) / seconds[i] - 1)))
-    quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, count - 2)
+    quantile = stdtrit(count - 2, (1 + WANTED_CONFIDENCE) / 2)
     reach_per_byte, reach = (quantile * np.sqrt(np.diag(covariance))).tolist()
     least, most = float(per_byte - reach_per_byte), float(per_byte + reach_per_byte)
     misfit = np.abs((alpha + per_byte * sizes) / seconds - 1)

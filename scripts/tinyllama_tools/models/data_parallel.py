@@ -8,13 +8,14 @@ over rounds, since means add up and medians do not; their intervals are Student'
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import MIB
@@ -154,8 +155,8 @@ def losses_of(result: ScalingResult) -> Iterator[LossPart]:
         values = [of[number] for number in rounds]
         mean, ends = statistics.fmean(values), (None, None)
         if len(rounds) > 1:
-            quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(rounds) - 1)
-            reach = float(quantile * stats.sem(values))
+            quantile = stdtrit(len(rounds) - 1, (1 + WANTED_CONFIDENCE) / 2)
+            reach = float(quantile) * statistics.stdev(values) / math.sqrt(len(rounds))
             ends = (mean - reach, mean + reach)
         yield LossPart(result.ranks, name, mean, *ends)
 
