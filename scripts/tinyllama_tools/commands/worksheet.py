@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import INTERRUPTED, Json
-from tinyllama_tools.core.text import cell, markdown_table, template
+from tinyllama_tools.core.text import cell, markdown_table, template, value_at
 from tinyllama_tools.data.profiles import (
     MeasuredRun,
     Runs,
@@ -72,24 +72,10 @@ def shown(value: float | str | None, unit: str = "") -> str:
     return f"{digits(value)} {unit}".rstrip()
 
 
-def _held(row: Any, key: str | int, rank: int) -> Any:  # noqa: ANN401
-    if key == "#":
-        return rank
-    found = row
-    for part in str(key).split("."):
-        if isinstance(found, dict):
-            found = found.get(part)
-        elif part.isdecimal():
-            found = found[int(part)] if found and int(part) < len(found) else None
-        else:
-            found = getattr(found, part, None)
-    return found
-
-
 def figures(document: Json, rows: Iterable[tuple[str, Any, str]]) -> str:
     """A table of label, key (or the value itself where it is no text) and unit."""
     cells = [
-        (label, shown(_held(document, at, 0) if isinstance(at, str) else at, unit))
+        (label, shown(value_at(document, at) if isinstance(at, str) else at, unit))
         for label, at, unit in rows
     ]
     return "\n".join(markdown_table(("figure", "measured"), cells))
@@ -98,7 +84,7 @@ def figures(document: Json, rows: Iterable[tuple[str, Any, str]]) -> str:
 def listing(rows: Iterable[Any], columns: Sequence[tuple[str, str | int, str]]) -> str:
     """A table with a line a row; columns of heading, key, name or index ("#": the rank), unit."""
     cells = [
-        [shown(_held(row, key, rank), unit) for _, key, unit in columns]
+        [shown(rank if key == "#" else value_at(row, str(key)), unit) for _, key, unit in columns]
         for rank, row in enumerate(rows, start=1)
     ]
     return "\n".join(markdown_table([heading for heading, _, _ in columns], cells))

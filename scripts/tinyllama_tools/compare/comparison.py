@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import is_number
+from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
@@ -267,12 +268,7 @@ PEAK_CHANGE = 0.10
 
 def context_value(context: Mapping[str, Any], keys: str) -> Any:  # noqa: ANN401
     """Under `device name`, what `name` is in `device`; names of settings may have blanks too."""
-    if keys in context:
-        return context[keys]
-    found: Any = context
-    for key in keys.split():
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+    return context[keys] if keys in context else value_at(context, keys.replace(" ", "."))
 
 
 def value_differences(

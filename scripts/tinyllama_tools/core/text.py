@@ -9,6 +9,18 @@ from typing import Any
 import jinja2
 
 
+def value_at(found: Any, path: str) -> Any:  # noqa: ANN401
+    """What stands at a dotted path of keys, attributes and places; None where it leads nowhere."""
+    for part in path.split("."):
+        if isinstance(found, Mapping):
+            found = found.get(part)
+        elif part.isdecimal():
+            found = found[int(part)] if found and int(part) < len(found) else None
+        else:
+            found = getattr(found, part, None)
+    return found
+
+
 def cell(text: str) -> str:
     """Text that cannot end a table's cell."""
     return text.replace("|", "\\|").replace("\n", " ")

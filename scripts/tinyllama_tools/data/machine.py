@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number
+from tinyllama_tools.core.text import value_at
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName, StoredCase
@@ -36,13 +37,6 @@ class Difference(NamedTuple):
     there: object
 
 
-def _value_at(context: Context, name: str) -> object:
-    found: object = context
-    for key in name.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
 def _differences(name: str, here: object, there: object) -> Iterator[Difference]:
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for key in dict.fromkeys((*here, *there)):
@@ -53,7 +47,7 @@ def _differences(name: str, here: object, there: object) -> Iterator[Difference]
 
 def first_difference(here: Context, there: Context, names: Sequence[str]) -> Difference | None:
     """The first of these keys that two contexts do not say the same of."""
-    every = (_differences(name, _value_at(here, name), _value_at(there, name)) for name in names)
+    every = (_differences(name, value_at(here, name), value_at(there, name)) for name in names)
     return next((found for differences in every for found in differences), None)
 
 
@@ -110,7 +104,7 @@ class Machine:
         rates = {name: float(peak[unit_of(name)]) for name, peak in measured.items()}
         if CACHE_BANDWIDTH not in rates:
             raise BadInputError(f"context.peaks.measured has no cache_bandwidth; {MEASURE_AGAIN}")
-        cache_bytes = _value_at(context, "device.last_level_cache_bytes") or 0
+        cache_bytes = value_at(context, "device.last_level_cache_bytes") or 0
         if not is_number(cache_bytes) or cache_bytes < 0:
             raise BadInputError(
                 f"context.device.last_level_cache_bytes is {cache_bytes!r}, must be a "
@@ -178,7 +172,7 @@ def _is_rate(value: object) -> bool:
 
 
 def _datasheet(context: Context, type_name: str) -> float | None:
-    found = _value_at(context, f"peaks.datasheet.{FLOPS}.{type_name}")
+    found = value_at(context, f"peaks.datasheet.{FLOPS}.{type_name}")
     return float(found) if _is_rate(found) else None
 
 
@@ -190,7 +184,7 @@ def merged_peaks(
     peaks: dict[str, Peak] = {}
     warnings: list[str] = []
     first = contexts[0]
-    for name, peak in (p for c in contexts for p in (_value_at(c, "peaks.measured") or {}).items()):
+    for name, peak in (p for c in contexts for p in (value_at(c, "peaks.measured") or {}).items()):
         unit = unit_of(name)
         value = peak.get(unit)
         if not _is_rate(value):

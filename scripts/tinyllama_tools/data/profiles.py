@@ -18,7 +18,7 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
-from tinyllama_tools.core.text import MIB
+from tinyllama_tools.core.text import MIB, value_at
 from tinyllama_tools.data.names import (
     TRAINING_PHASES,
     TRAINING_STEP,
@@ -55,13 +55,6 @@ def read_profile(folder: Path) -> Json:
 def work_of(summary: Json) -> Json:
     """What the run was asked to do: its configuration, and on how many ranks."""
     return summary["configuration"] | {"ranks": value_at(summary, "distributed.world_size") or 1}
-
-
-def value_at(document: Any, key: str) -> Any:  # noqa: ANN401
-    """What stands at a dotted key of nested objects; None where it leads nowhere."""
-    for part in key.split("."):
-        document = document.get(part) if isinstance(document, dict) else None
-    return document
 
 
 def plain_steps(steps: Sequence[Json]) -> list[Json]:

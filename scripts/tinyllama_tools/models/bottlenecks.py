@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.profiles import component_percent, value_at
+from tinyllama_tools.core.text import value_at
+from tinyllama_tools.data.profiles import component_percent
 from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import Ratio
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
+from tinyllama_tools.core.text import value_at
 from tinyllama_tools.stats.rank_tests import Estimate
 
 if TYPE_CHECKING:
@@ -92,12 +93,7 @@ SCALES = {
 
 
 def _cell_of(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
-    value = row
-    for name in path.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(name)
-        elif value is not None:
-            value = value[int(name)] if name.isdigit() else getattr(value, name)
+    value = value_at(row, path)
     if isinstance(value, Estimate):
         return value.text(1 if unit == "%" else 2)
     if isinstance(value, bool):
