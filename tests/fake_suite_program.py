@@ -36,8 +36,10 @@ class FakeProgram(SuiteProgram):
         self.drift = 0.01
         self.calls: list[tuple[list[str], int, bool]] = []
 
-    def list_cases(self, _: Sequence[str] = ()) -> tuple[list[str], str]:
-        return [], self.refusal
+    def list_cases(self, _: Sequence[str] = ()) -> list[str]:
+        if self.refusal:
+            raise SuiteError(self.refusal)
+        return []
 
     def measure(
         self,

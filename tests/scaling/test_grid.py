@@ -14,11 +14,11 @@ import pytest
 from grid_fake import HELD, Json, measuring_calls, tell, value
 
 from tinyllama_tools.commands import grid as grid_command
-from tinyllama_tools.commands.grid import BATCH, COMPONENTS, SEQ, GridPlan, GridStudy, planned_names
+from tinyllama_tools.commands.grid import BATCH, COMPONENTS, SEQ, GridPlan, GridStudy
 from tinyllama_tools.commands.study import parse_options
 from tinyllama_tools.core.app import PROJECT, problem_sizes
 from tinyllama_tools.data.names import full_step, parse_case_name
-from tinyllama_tools.data.programs import ask_costs
+from tinyllama_tools.data.programs import SuiteProgram, ask_costs
 from tinyllama_tools.report.inputs import read_inputs, source_of
 from tools import run_tool
 
@@ -322,7 +322,8 @@ def test_the_program_understands_what_is_asked_of_it(
 
 def test_the_program_has_the_cases_of_a_whole_grid(bench_program: Path) -> None:
     plan = GridPlan(("tiny", "small"), variants=("baseline", "sdpa"))
-    names = [parse_case_name(text) for text in planned_names(bench_program, plan.round(1))]
+    bench = SuiteProgram(program=bench_program)
+    names = [parse_case_name(text) for text in bench.list_cases(plan.round(1))]
     passes = {c: {"forward_backward"} for c in COMPONENTS} | {
         **{"model": {"forward_backward", "forward_loss"}, "optimizer": {"update"}},
         "full_step": {"train"},
@@ -332,4 +333,4 @@ def test_the_program_has_the_cases_of_a_whole_grid(bench_program: Path) -> None:
         assert {name.pass_name for name in names if name.component == component} == wanted
     cases = sum(map(len, passes.values())) + len(("attention", "block", "model", "model", "step"))
     assert len(names) == len(set(names)) == 2 * len(BATCH) * len(SEQ) * cases
-    assert len(planned_names(bench_program, plan.products())) > 20
+    assert len(bench.list_cases(plan.products())) > 20

@@ -39,7 +39,6 @@ from tinyllama_tools.data.names import STEP, TRAIN
 from tinyllama_tools.data.programs import (
     NUMBERS,
     PROGRAM,
-    SuiteError,
     SuiteProgram,
     ask_dry_run,
     ask_json,
@@ -253,14 +252,6 @@ def unfinished_study(results: Path, program: Path) -> GridStudy:
     )
 
 
-def planned_names(program: Path, options: Sequence[str]) -> list[str]:
-    """What --list names; SuiteError with the program's own words where it refuses the options."""
-    names, refusal = SuiteProgram(program=program).list_cases(options)
-    if refusal:
-        raise SuiteError(refusal)
-    return names
-
-
 # ---- one run of the program
 
 # what it says of a case on standard error: "[3/96] attention/...  1.27 ms"
@@ -302,7 +293,7 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
     Raises KeyboardInterrupt where we were interrupted, and its journal has what it had;
     ProgramError where there is no result that has every case.
     """
-    names, progress = planned_names(study.program, options), Progress()
+    names, progress = SuiteProgram(program=study.program).list_cases(options), Progress()
     kept = len(set(names) & set(studies.journaled_names(studies.journal_of(result))))
     progress.begin(len(names), kept, title)
     progress.line(f"{title}: {len(names) - kept} cases")
@@ -431,7 +422,7 @@ def complain(text: str) -> None:
 
 
 def _make(study: GridStudy) -> int:
-    names = planned_names(study.program, study.plan.grid())
+    names = SuiteProgram(program=study.program).list_cases(study.plan.grid())
     write_costs(study)
     say_line(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
     run_rounds(study)

@@ -10,7 +10,6 @@ from tinyllama_tools.commands.grid import (
     GridStudy,
     add_grid_options,
     finish_grid_options,
-    planned_names,
     run_study,
     unfinished_study,
 )
@@ -26,11 +25,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.programs import (
-    Predictor,
-    TrainingProgram,
-    ask_costs,
-)
+from tinyllama_tools.data.programs import Predictor, SuiteProgram, TrainingProgram, ask_costs
 from tinyllama_tools.data.studies import KIND
 
 EPILOG = """\
@@ -106,7 +101,7 @@ def main(
         program = program or TrainingProgram(programs / "tiny_llama_train", device, _show_step)
         return train(options, command, program, predictor or partial(ask_costs, suite))
     # before anything is made: only the program knows every variant
-    cases = planned_names(suite, plan.grid())
+    cases = SuiteProgram(program=suite).list_cases(plan.grid())
     if options.dry_run:
         say_line(plan.in_words(len(cases)))
         return 0

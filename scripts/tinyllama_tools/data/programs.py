@@ -106,18 +106,12 @@ class SuiteProgram:
                 raise SuiteError(f"{self.program.name} wrote nothing about {case}")
         return document
 
-    def list_cases(self, options: Sequence[str] = ()) -> tuple[list[str], str]:
-        """What --list names, and no refusal; or nothing, and why the program refuses the options.
-
-        Raises SuiteError where it does neither.
-        """
-        command = [str(self.program), *options, *self.arguments, "--list"]
-        done = run_program(command, SuiteError, ok=(0, REFUSED_OPTIONS))
-        if done.status == REFUSED_OPTIONS:
-            return [], (done.words or "refused without a word").splitlines()[-1]
+    def list_cases(self, options: Sequence[str] = ()) -> list[str]:
+        """What --list names; SuiteError where that is nothing, or the options are refused."""
+        done = run_program([str(self.program), *options, *self.arguments, "--list"], SuiteError)
         if not done.output.strip():
             raise SuiteError(f"{self.program.name} --list: {done.words}")
-        return done.output.split(), ""
+        return done.output.split()
 
     def _measure(self, options: list[str], folder: Path, known: Json | None, proof: str) -> Json:
         """`known`: context of a process before it, whose peaks need not be measured again."""
@@ -154,9 +148,7 @@ def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> 
     them: it alone knows every variant."""
     options = (f"--threads={threads}",) if threads else ()
     program = SuiteProgram((f"--device={device}", *options))
-    asked = [f"--components={STEP}", f"--variants={','.join(variants)}"]
-    if refusal := program.list_cases(asked)[1]:
-        raise SuiteError(refusal)
+    program.list_cases([f"--components={STEP}", f"--variants={','.join(variants)}"])
     return program
 
 
