@@ -379,7 +379,7 @@ def write_ablation(path: Path, qkv: float, **context: object) -> Path:
     found = {"qkv": qkv, "qkv+sdpa": 1.5, "optimized": 2.0}
     ratios = [
         {"case": str(dataclasses.replace(CASE, variant=name, dtype=dtype)), "peer": side}
-        | ratio_of_turns([value] * 6, [1.0] * 6).as_json()
+        | dataclasses.asdict(ratio_of_turns([value] * 6, [1.0] * 6))
         for dtype in ("f32", "bf16")
         for name, value in found.items()
         for side in ("baseline", "fused")

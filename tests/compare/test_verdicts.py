@@ -4,7 +4,7 @@ their error rates; attribution."""
 import json
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations_with_replacement, product
 
 import numpy as np
@@ -333,7 +333,7 @@ def test_ratio_is_the_median_of_neighbours_ratios_not_the_ratio_of_medians() -> 
     assert few.text() == "1.10 (1.00 to 1.20 at 75 %)"
     assert (many.text(), one.text()) == ("1.10 (1.10 to 1.10)", "1.50")
     for made in (one, few):
-        assert Ratio.from_json(json.loads(json.dumps(made.as_json()))) == made
+        assert Ratio.from_json(json.loads(json.dumps(asdict(made)))) == made
     with pytest.raises(ValueError, match="1 turns against 2"):
         ratio_of_turns([1.0], [1.0, 2.0])
 

@@ -14,7 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
@@ -285,7 +285,7 @@ class InterleavedSteps:
                 if not any(self.results.get(case, {}).values())
             ],
             "ratios": [
-                {"case": str(replace(case, variant=below)), "peer": above} | ratio.as_json()
+                {"case": str(replace(case, variant=below)), "peer": above} | asdict(ratio)
                 for case, run in self.results.items()
                 for above, below in self.pairs(run)
                 if above != below and (ratio := ratio_of(run, above, below))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -197,12 +197,20 @@ class Interval:
     confidence: float
 
 
-def _with_interval(median: float, interval: Interval | None, digits: int) -> str:
-    if interval is None:
-        return f"{median:.{digits}f}"
-    low, high, confidence = astuple(interval)
-    sure = "" if confidence >= WANTED_CONFIDENCE else f" at {100 * confidence:.0f} %"
-    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{sure})"
+@dataclass(frozen=True)
+class Median:
+    """Of several values; `interval`: None of one value only."""
+
+    median: float
+    interval: Interval | None
+
+    def text(self, digits: int = 2) -> str:
+        """`1.23 (1.20 to 1.26)`, `1.23 (1.10 to 1.40 at 75 %)` below 95 %, or `1.23` alone."""
+        if self.interval is None:
+            return f"{self.median:.{digits}f}"
+        low, high, confidence = astuple(self.interval)
+        sure = "" if confidence >= WANTED_CONFIDENCE else f" at {100 * confidence:.0f} %"
+        return f"{self.median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{sure})"
 
 
 # Five turns reach it: fewer decide nothing.
@@ -210,27 +218,17 @@ DECISIVE_CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """`median` of a_i / b_i over `turns`; without an interval where there was one turn only."""
+class Ratio(Median):
+    """Of a_i / b_i over `turns`."""
 
-    median: float
-    interval: Interval | None
     turns: int
     of_each_turn: tuple[float, ...]
 
-    def as_json(self) -> dict[str, object]:
-        """Plain values for a result file."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Ratio:
-        """What as_json() made, or a mapping that has more beside it."""
+        """What asdict() made, or a mapping that has more beside it."""
         interval = Interval(**found["interval"]) if found["interval"] else None
         return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
-
-    def text(self) -> str:
-        """`1.23 (1.20 to 1.26)`, `1.23 (1.10 to 1.40 at 75 %)` below 95 %, or `1.23` alone."""
-        return _with_interval(self.median, self.interval, 2)
 
     @property
     def shows_difference(self) -> bool:
@@ -244,21 +242,15 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """`median` over `rounds`; `interval`: None where there was one round only.
+class Estimate(Median):
+    """Over `rounds`.
 
     Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a
     figure of one round compares neighbours in time. The interval is the exact one of a median,
     whatever the distribution; fewer than six rounds cannot reach 95 %.
     """
 
-    median: float
-    interval: Interval | None
     rounds: int
-
-    def text(self, digits: int = 1) -> str:
-        """As that of a Ratio."""
-        return _with_interval(self.median, self.interval, digits)
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
