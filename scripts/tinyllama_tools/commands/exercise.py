@@ -5,9 +5,9 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.commands.profile import say
 from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import minutes, positive, script_parser
+from tinyllama_tools.core.text import say
 from tinyllama_tools.data.programs import TrainingProgram
 
 EPILOG = """\

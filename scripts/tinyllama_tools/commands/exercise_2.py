@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.commands.profile import Plan, measure_all, say
+from tinyllama_tools.commands.profile import Plan, measure_all
 from tinyllama_tools.commands.worksheet import (
     growth_exponent,
     make_sheet,
@@ -12,6 +12,7 @@ from tinyllama_tools.commands.worksheet import (
     share_of,
 )
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import say
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,

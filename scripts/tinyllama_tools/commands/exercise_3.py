@@ -8,14 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.commands.profile import (
-    PROFILINGS,
-    REPORT,
-    Plan,
-    measure_all,
-    report_text,
-    say,
-)
+from tinyllama_tools.commands.profile import PROFILINGS, REPORT, Plan, measure_all, report_text
 from tinyllama_tools.commands.sizes import (
     PROFILES,
     Settings,
@@ -38,6 +31,7 @@ from tinyllama_tools.commands.worksheet import (
     shown,
 )
 from tinyllama_tools.core.app import RESULTS, Json, problem_sizes, write_whole
+from tinyllama_tools.core.text import say
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     MeasuredRun,

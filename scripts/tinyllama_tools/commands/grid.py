@@ -10,7 +10,6 @@ import argparse
 import json
 import random
 import re
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -33,7 +32,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, variants
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
-from tinyllama_tools.core.text import compact_json, duration
+from tinyllama_tools.core.text import compact_json, duration, say
 from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
 from tinyllama_tools.data.programs import (
@@ -417,10 +416,6 @@ def write_frontier(study: GridStudy) -> None:
 RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
 
-def complain(text: str) -> None:
-    print(f"scripts/study: {text}", file=sys.stderr, flush=True)
-
-
 def _make(study: GridStudy) -> int:
     names = SuiteProgram(program=study.program).list_cases(study.plan.grid())
     write_costs(study)
@@ -447,12 +442,12 @@ def run_study(study: GridStudy) -> int:
         status = _make(study)
     except KeyboardInterrupt:
         done = f"{study.rounds_done} of {rounds} are done"
-        complain(f"interrupted: {done}, and nothing is lost; {RESUME} continues")
+        say(f"scripts/study: interrupted: {done}, and nothing is lost; {RESUME} continues")
         return INTERRUPTED
     except ProgramError as error:
-        complain(str(error))
+        say(f"scripts/study: {error}")
         condition = "with the build, commit and machine that it was begun with"
-        complain(f"what was measured is in {where}; {RESUME} continues, {condition}")
+        say(f"scripts/study: what was measured is in {where}; {RESUME} continues, {condition}")
         return error.exit_status
     files = [f"  {shown(path)}" for path in sorted(study.folder.glob("*.json"))]
     took = duration(sum(study.round_seconds))

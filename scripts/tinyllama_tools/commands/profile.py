@@ -5,7 +5,6 @@ import argparse
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, positive, script_parser
+from tinyllama_tools.core.text import say
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     SAME_WORK,
@@ -117,11 +117,6 @@ PROFILINGS = {
 }
 # name of a run -> options of the program
 Plan = Mapping[str, Sequence[str]]
-
-
-def say(line: str) -> None:
-    """Progress, a line a step."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def warnings_in(output: str) -> list[str]:

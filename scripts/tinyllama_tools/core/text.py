@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,11 @@ def _lines(value: list[Any] | dict[str, Any]) -> str:
         items = [f"    {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
         return "{\n" + ",\n".join(items) + "\n  }"
     return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in value) + "\n  ]"
+
+
+def say(text: str) -> None:
+    """Progress and complaints, at once; standard output is for the outcome."""
+    print(text, file=sys.stderr, flush=True)
 
 
 NOT_MEASURED = "-"

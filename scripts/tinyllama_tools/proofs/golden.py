@@ -28,7 +28,7 @@ from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from tinyllama_tools.core.text import compact_json
+from tinyllama_tools.core.text import compact_json, say
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
     PROJECT,
@@ -523,11 +523,6 @@ PARTS: dict[str, Callable[[Path], object]] = {
     "flops": lambda folder: (folder / "flops.json").write_text(flops_json()),
     "training_tiny": lambda folder: (folder / CURVES_FILE).write_text(curves_json()),
 }
-
-
-def say(text: str) -> None:
-    """Progress and complaints; standard output is for the outcome."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def write(names: Sequence[str], folder: Path) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from tinyllama_tools.core.text import template
+from tinyllama_tools.core.text import say, template
 from tinyllama_tools.proofs.golden import (
     GOLDEN_CASES,
     GOLDEN_FOLDER,
@@ -32,7 +32,6 @@ from tinyllama_tools.proofs.golden import (
     WEIGHTS_FILE,
     check_oracle,
     made_anew,
-    say,
 )
 from tinyllama_tools.proofs.oracle import ORACLE_SECTION, PROJECT, Proof, build_model
 from tinyllama_tools.proofs.run_tests import TIMEOUT_S, Program, gtest_programs, run_program

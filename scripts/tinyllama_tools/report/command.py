@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
+from tinyllama_tools.core.text import say
 from tinyllama_tools.report.document import (
     Document,
     Kind,
@@ -125,15 +126,10 @@ def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespac
         ) from error
 
 
-def _say(text: str) -> None:
-    """To standard error: standard output may be the report."""
-    print(text, file=sys.stderr)
-
-
 def _say_omissions(omissions: Sequence[Omission]) -> None:
     for first, names in grouped(omissions):
         mark = "error" if first.is_error else "left out"
-        _say(f"{mark}: {first.kind} {listed(names, 5)}: {first.reason}")
+        say(f"{mark}: {first.kind} {listed(names, 5)}: {first.reason}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -142,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     named, folder = options.results, options.results_folder
     sources = [] if named else newest_sources(folder)
     for source in sources:
-        _say(f"taking {shown_path(source.path)}: {source.kind.words}")
+        say(f"taking {shown_path(source.path)}: {source.kind.words}")
     unknown = []
     for path in named:
         try:
@@ -160,5 +156,5 @@ def main(arguments: Sequence[str]) -> int:
     document = build_document(inputs, options.title)
     _say_omissions(document.omissions)
     if said := write_report(document, inputs, options):
-        _say(said)
+        say(said)
     return 1 if document.errors else 0
