@@ -38,7 +38,7 @@ from tinyllama_tools.compare.blocks import (
     prepare,
     read_recording,
 )
-from tinyllama_tools.compare.options import duration_of, fraction, run_settings
+from tinyllama_tools.compare.options import duration_of, run_settings
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import (
     INTERRUPTED,
@@ -54,7 +54,7 @@ from tinyllama_tools.core.app import (
     without_folders,
     write_whole,
 )
-from tinyllama_tools.core.options import positive, script_parser
+from tinyllama_tools.core.options import fraction, positive, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration, last_words, markdown_table, template
 from tinyllama_tools.data.names import parse_case_name

@@ -23,7 +23,7 @@ import ruptures
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.compare.options import fraction, regular_expression
+from tinyllama_tools.compare.options import regular_expression
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     PROJECT,
@@ -36,7 +36,7 @@ from tinyllama_tools.core.app import (
     read_lines,
     write_whole,
 )
-from tinyllama_tools.core.options import script_parser
+from tinyllama_tools.core.options import fraction, script_parser
 from tinyllama_tools.core.text import change_text, markdown_table, seconds_text, template
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.data.studies import SCHEMAS

@@ -7,22 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.core.options import positive, script_parser
+from tinyllama_tools.core.options import fraction, positive, script_parser
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
-
-
-def fraction(text: str) -> float:
-    """A number between 0 and 1, both excluded."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': must be a number between 0 and 1, such as 0.03"
-        )
-    return value
 
 
 def regular_expression(text: str) -> re.Pattern[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -65,18 +66,19 @@ def positive_list(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def _positive_number(text: str, unit: str) -> float:
+def _number(text: str, what: str, below: float = math.inf) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of {unit}")
+    if not 0 < value < below:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a {what}")
     return value
 
 
-seconds = functools.partial(_positive_number, unit="seconds")
-minutes = functools.partial(_positive_number, unit="minutes")
+seconds = functools.partial(_number, what="positive number of seconds")
+minutes = functools.partial(_number, what="positive number of minutes")
+fraction = functools.partial(_number, what="number between 0 and 1, such as 0.03", below=1)
 
 
 def variants(text: str) -> tuple[str, ...]:
