@@ -61,26 +61,18 @@ def why_no_round(folder: Path) -> str:
 
 
 class Axis(NamedTuple):
-    """`searched` and `given`: "batch" or "seq". `key`: of frontier.json's list of points."""
+    """`searched` and `given`: "batch" or "seq". `key`: of frontier.json's list of points;
+    `largest_key`: of a point's answer."""
 
     searched: str
     given: str
-    adjective: str
     key: str
-
-    @property
-    def title(self) -> str:
-        """`largest batch`, `longest sequence`."""
-        return f"{self.adjective} {'batch' if self.searched == 'batch' else 'sequence'}"
-
-    @property
-    def largest_key(self) -> str:
-        """`largest_batch`, `longest_seq`: of a point's answer."""
-        return f"{self.adjective}_{self.searched}"
+    title: str
+    largest_key: str
 
 
-BY_SEQ = Axis("batch", "seq", "largest", "points")
-BY_BATCH = Axis("seq", "batch", "longest", "sequences")
+BY_SEQ = Axis("batch", "seq", "points", "largest batch", "largest_batch")
+BY_BATCH = Axis("seq", "batch", "sequences", "longest sequence", "longest_seq")
 AXES: Mapping[str, Axis] = {axis.given: axis for axis in (BY_SEQ, BY_BATCH)}
 
 
