@@ -59,8 +59,13 @@ and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank 
 option or file, or the set-up failed; 130 interrupted, with what was measured written."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """All options before --."""
+# of measuring, and what this command gives the program itself
+MEASURING = ("--processes", "--threads-per-process", "--oversubscribe", "--timeout")
+OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """`program`: what the program is to be given. A bad value ends the program with status 2."""
     parser = script_parser("scaling", "Data-parallel scaling on this machine, and further.", EPILOG)
     parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
@@ -85,19 +90,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--results", type=Path, default=RESULTS, metavar="FOLDER", help=results_help)
     build_help = "where the programs are (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help=build_help)
-    return parser
-
-
-# of measuring, and what this command gives the program itself
-MEASURING = ("--processes", "--threads-per-process", "--oversubscribe", "--timeout")
-OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
-
-
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """`program`: what the program is to be given. A bad value ends the program with status 2."""
     given = list(arguments)
     cut = given.index("--") if "--" in given else len(given)
-    parser = make_parser()
     options = parser.parse_args(given[:cut])
     options.program = tuple(given[cut + 1 :])
     used = [name for name in MEASURING if name in {text.partition("=")[0] for text in given[:cut]}]
