@@ -37,7 +37,7 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.options import fraction, script_parser
-from tinyllama_tools.core.text import change_text, markdown_table, seconds_text, template
+from tinyllama_tools.core.text import change_text, count_of, markdown_table, seconds_text, template
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
@@ -72,8 +72,7 @@ def commit_time(commit: str) -> str:
 def machine_of(result: Json) -> str:
     """What a series is of. Machines of one kind are in one, since hosts have other names every time
     in containers and in hosted CI: a change says where the host is another."""
-    threads = result["threads"]
-    own = f"{threads} thread{'' if threads == 1 else 's'}"
+    own = count_of(result["threads"], "thread")
     return ", ".join(part for part in (result["device"], result["architecture"], own) if part)
 
 

@@ -21,7 +21,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from tinyllama_tools.compare.blocks import (
@@ -51,7 +51,7 @@ from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.compare.sides import WAITING
 from tinyllama_tools.core.app import PROBLEM_SIZES, BadInputError, Json, read_json, run_folder
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import duration
+from tinyllama_tools.core.text import count_of, duration
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.looks import Attribution, attributions, judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
@@ -127,7 +127,8 @@ class SequentialRun(Measuring):
 
     def _one_block(self) -> None:
         cases, left = self.open_cases, max(0.0, self._budget - self._elapsed)
-        self.progress.step(f"block of {_cases(cases)}, at most {duration(left)} left")
+        count = count_of(len(cases), "case")
+        self.progress.step(f"block of {count}, at most {duration(left)} left")
         self.measure_block()
         if self.blocks == 1:
             self._announce()
@@ -156,11 +157,11 @@ class SequentialRun(Measuring):
         cases, design = self.open_cases, self._design
         if not cases:
             return
-        block = self.costs.of(cases)
+        block, count = self.costs.of(cases), count_of(len(cases), "case")
         fit = 1 + int(max(0.0, self._budget - self._elapsed) / block)
         needed = self._elapsed + max(map(self._blocks_to_next_look, cases)) * block
         self.progress.line(
-            f"a block of {_cases(cases)} takes {block:.1f} s; {duration(self._budget)} hold {fit}, "
+            f"a block of {count} takes {block:.1f} s; {duration(self._budget)} hold {fit}, "
             f"the first verdicts come after {design.looks[0]} ({duration(needed)}), the last after "
             f"{design.looks[-1]}"
         )
@@ -168,7 +169,7 @@ class SequentialRun(Measuring):
             self.ended = TOO_SHORT
             self.refusal = (
                 f"--budget {duration(self._budget)} is too short: the first verdicts on "
-                f"{_cases(cases)} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
+                f"{count} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
                 f"{block:.1f} s, {needed / 60:.1f} minutes in all; give --budget "
                 f"{int(needed / 60) + 1}m or more, fewer cases (--filter, --components), fewer "
                 "--pairs, fewer --looks or a larger --alpha"
@@ -211,10 +212,6 @@ class SequentialRun(Measuring):
             if max(blocks.values()) * self.costs.block + own <= left:
                 break
             self.cases[cases.pop()].closed = BUDGET_USED
-
-
-def _cases(cases: Collection[str]) -> str:
-    return "1 case" if len(cases) == 1 else f"{len(cases)} cases"
 
 
 def warnings_of(run: SequentialRun, sides: Sides, options: argparse.Namespace) -> Iterator[str]:

@@ -109,6 +109,17 @@ def change_text(ratio: float | None) -> str:
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if ratio < 11 else f"{ratio:.3g}x"
 
 
+def count_of(number: int, thing: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 12 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def section(title: str, lines: Sequence[str]) -> list[str]:
     """A heading of the second level and what is below it."""
     return [f"## {title}", "", *lines, ""]

@@ -23,6 +23,7 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
+from tinyllama_tools.core.text import listed
 from tinyllama_tools.data.machine import (
     ITERATIONS,
     SAME_RUN,
@@ -305,8 +306,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     left_out += without_figure
     warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
     if lacking := [text for text, case in cases.items() if len(case.seconds) < len(rounds)]:
-        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        warnings.append(f"not measured in every round: {', '.join(lacking[:3])}{more}")
+        warnings.append(f"not measured in every round: {listed(lacking, 3)}")
     context, odd = merged_peaks([run.context for run in runs], products)
     counters = restated([(case.name, case.counters) for case in cases.values()], context)
     for text, found in zip(cases, counters, strict=True):

@@ -8,17 +8,8 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
-from tinyllama_tools.core.text import say
-from tinyllama_tools.report.document import (
-    Document,
-    Kind,
-    Missing,
-    Omission,
-    Section,
-    count_of,
-    grouped,
-    listed,
-)
+from tinyllama_tools.core.text import count_of, listed, say
+from tinyllama_tools.report.document import Document, Kind, Missing, Omission, Section, grouped
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
 from tinyllama_tools.report.sections import data_parallel, growth, measured

@@ -227,17 +227,6 @@ def step_text(name: CaseName) -> str:
     return f"{name.size}, {name.variant}, {name.dtype}, {shape_text(name)}"
 
 
-def count_of(number: int, thing: str) -> str:
-    """`1 case`, `2 cases`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    """`a, b, c and 12 more`."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
 def grouped(omissions: Iterable[Omission]) -> list[tuple[Omission, list[str]]]:
     """The first of those that share kind and reason, with the names of all of them."""
     found: dict[tuple[str, str], tuple[Omission, list[str]]] = {}

@@ -28,7 +28,7 @@ from markupsafe import Markup, escape
 from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.core.text import markdown_table, template
+from tinyllama_tools.core.text import count_of, listed, markdown_table, template
 from tinyllama_tools.data.machine import BYTES, FLOPS
 from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
@@ -37,9 +37,7 @@ from tinyllama_tools.report.document import (
     Document,
     Table,
     cell_text,
-    count_of,
     grouped,
-    listed,
     scaled,
 )
 

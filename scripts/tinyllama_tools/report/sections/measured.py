@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyllama_tools.core.app import shown_path
-from tinyllama_tools.core.text import seconds_text
+from tinyllama_tools.core.text import count_of, listed, seconds_text
 from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.models.prediction import sizes_by_name
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
@@ -27,9 +27,7 @@ from tinyllama_tools.report.document import (
     Section,
     axis,
     bars,
-    count_of,
     grouped,
-    listed,
     number_text,
     scaled,
     step_text,
