@@ -123,13 +123,19 @@ def test_written_again_they_are_the_same_and_a_change_is_found(
         assert stored.read_bytes() == written.read_bytes(), name
     assert check()[0] == 0
     assert golden.main([CASE, f"--folder={files[0]}"]) == 2
-    assert f"File exists: '{files[0]}'" in capsys.readouterr().err
+    assert f"scripts/golden: {files[0]}: File exists" in capsys.readouterr().err
     # one is absent, and one superfluous
     (tmp_path / CASE / F64_FILE).rename(tmp_path / CASE / "other.safetensors")
     status, output = check()
     assert status == 1 and f"{F64_FILE} is absent" in output
     assert "FAILED golden expected_f64.safetensors: " in output
     assert "other.safetensors is not one of the golden files" in output
+    # neither a traceback nor the status of a difference
+    for name in (F32_FILE, "config.json"):
+        path = tmp_path / CASE / name
+        path.write_bytes(path.read_bytes()[:-9])
+        assert golden.main([CASE, "--check", f"--folder={tmp_path}"]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"scripts/golden: {path}: ")
 
 
 ATTENTION, LOSS = "configurations.3.flops.attention.forward", "losses.f64.7"
@@ -388,9 +394,9 @@ def test_page_and_status_say_what_held_and_what_did_not(
     assert (found["wrong \\| scale"], found["late"]) == ("yes, 1 failed", "**no**")
     assert "- `golden_test: A.B`" in text
     assert "- `nothing was proved about: Memory`" in text
-    for output, words in ((page / "PROOF.md", "[Errno 17"), (page.parent, "[Errno 21")):
+    for output, words in ((page / "PROOF.md", "File exists"), (page.parent, "Is a directory")):
         assert prove.main(["-o", str(output)]) == 2
-        assert f"error: {words}" in capsys.readouterr().err
+        assert re.search(f"^scripts/prove: .*: {words}$", capsys.readouterr().err, re.M)
 
 
 # what is compiled in seconds; the others take minutes

@@ -7,7 +7,6 @@ written.
 
 import argparse
 import contextlib
-import json
 import math
 import sys
 import tempfile
@@ -22,16 +21,17 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json, run_command
 from tinyllama_tools.core.text import compact_json, say
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
-    PROJECT,
     Float64Mode,
     Proof,
     Size,
@@ -77,9 +77,12 @@ ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight
 STEPS, WEIGHT_DECAY = 5, 0.1
 
 
-def named_sizes() -> dict[str, dict[str, int]]:
-    """The named problem sizes at their own batch and seq."""
-    return json.loads((PROJECT / "fixtures/problem_sizes.json").read_text())
+def read_tensors(path: Path) -> Tensors:
+    """BadInputError where the file is cut short, or is no safetensors file."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise bad_file(path, f"cannot be read: {error}", "write it anew: scripts/golden") from error
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
@@ -177,7 +180,7 @@ def check_oracle(folder: Path = GOLDEN_FOLDER) -> Proof:
     proof = Proof(ORACLE_SECTION, "float64 oracle", against, tolerance=2e-6)
     for case, size in GOLDEN_CASES.items():
         weights, inputs, golden = (
-            load_file(folder / case / file) for file in (WEIGHTS_FILE, INPUTS_FILE, F64_FILE)
+            read_tensors(folder / case / file) for file in (WEIGHTS_FILE, INPUTS_FILE, F64_FILE)
         )
         found = evaluate(loaded_model(size, weights, torch.float64), inputs)
         # the loss is float32
@@ -230,7 +233,7 @@ def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
     [batch, seq] int64. parameters() gives the matrices in the order in which TinyLlama draws them,
     in float64; norms are ones."""
     generator = torch.Generator().manual_seed(SEED)
-    size = named_sizes()[CURVES_SIZE]
+    size = problem_sizes()[CURVES_SIZE]
     model = build_model(size)
     for parameter in model.parameters():
         if parameter.dim() == 1:
@@ -461,7 +464,7 @@ def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
 
 def flops_json() -> str:
     """The content of flops.json, one line a configuration."""
-    sizes = small_sizes() | named_sizes()
+    sizes = small_sizes() | problem_sizes()
     document = {
         "torch": torch.__version__.split("+")[0],
         "configurations": [
@@ -502,7 +505,7 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
                 lacks = "is absent" if new.is_file() else "is not one of the golden files"
                 proof(file.name).add(math.inf, f"{file} {lacks}")
             elif file.suffix == ".json":
-                found, wanted = (dict(leaves(json.loads(p.read_text()))) for p in (old, new))
+                found, wanted = (dict(leaves(read_json(p)[0])) for p in (old, new))
                 for place in sorted({*found, *wanted}):
                     a, b = wanted.get(place), found.get(place)
                     of, error = proof(file.name), 0.0 if a == b else math.inf
@@ -513,7 +516,7 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
                     of.add(error, f"{file}: {place}")
             else:
                 tensors = proof(file.name, TOLERANCES.get(file.name, 0.0))
-                tensors.add_tensors(str(file), load_file(new), load_file(old))
+                tensors.add_tensors(str(file), read_tensors(new), read_tensors(old))
     return list(proofs.values())
 
 
@@ -568,15 +571,15 @@ def main(arguments: list[str] | None = None) -> int:
     names = options.names or list(PARTS)
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)
-    try:
+
+    def run() -> int:
         if options.check:
             return check(names, options.folder)
         write(names, options.folder)
-    except OSError as error:
-        say(f"error: {error}")
-        return 2
-    print(f"{', '.join(names)}: written to {options.folder}")
-    return 0
+        print(f"{', '.join(names)}: written to {options.folder}")
+        return 0
+
+    return run_command("golden", run)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,12 @@ Nothing here or in the modules beside it needs more than torch brings and requir
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-PROJECT = Path(__file__).resolve().parents[3]
 NORM_EPS = 1e-5
 ROPE_THETA = 10000.0
 # Dimensions of a model by their names in fixtures/problem_sizes.json.

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from tinyllama_tools.core.app import PROJECT, ToolError, changed_files, head_commit, run_command
 from tinyllama_tools.core.text import say, template
 from tinyllama_tools.proofs.golden import (
     GOLDEN_CASES,
@@ -33,7 +34,7 @@ from tinyllama_tools.proofs.golden import (
     check_oracle,
     made_anew,
 )
-from tinyllama_tools.proofs.oracle import ORACLE_SECTION, PROJECT, Proof, build_model
+from tinyllama_tools.proofs.oracle import ORACLE_SECTION, Proof, build_model
 from tinyllama_tools.proofs.run_tests import TIMEOUT_S, Program, gtest_programs, run_program
 
 
@@ -205,10 +206,7 @@ def prove_oracle(build_folder: Path) -> list[Proof]:
 
 def environment(build_folder: Path) -> dict[str, str]:
     """What the proofs ran on."""
-    git = "git -c safe.directory='*'"
-    commit = run_shell(f"{git} rev-parse --short=12 HEAD || echo unknown", PROJECT)
-    # but for results: a page that was written before is one
-    changes = run_shell(f"{git} status --porcelain -uno -- ':!results' || true", PROJECT)
+    commit = head_commit(PROJECT)[:12] or "unknown"
     processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     # the programs' libtorch, which need not be this Python's torch
     cache = (build_folder / "CMakeCache.txt").read_text()
@@ -216,7 +214,7 @@ def environment(build_folder: Path) -> dict[str, str]:
     version = (Path(folder) / "TorchConfigVersion.cmake").read_text()
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.strip() + ("-dirty" if changes.strip() else ""),
+        "commit": commit + ("-dirty" if changed_files(PROJECT) else ""),
         "processor": processor[1] if processor else "unknown",
         "libtorch": version.partition('PACKAGE_VERSION "')[2].partition('"')[0],
         "oracle": f"torch {torch.__version__}, transformers {transformers.__version__}",
@@ -263,11 +261,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # sums in one order, as the golden files were made
     torch.set_num_threads(1)
-    try:
-        return prove(options.build_folder, options.output, options.without_faults)
-    except (RuntimeError, ValueError, OSError, subprocess.SubprocessError) as error:
-        say(f"error: {error}")
-        return 2
+
+    def run() -> int:
+        try:
+            return prove(options.build_folder, options.output, options.without_faults)
+        except (RuntimeError, ValueError, subprocess.SubprocessError) as error:
+            raise ToolError(str(error)) from error
+
+    return run_command("prove", run)
 
 
 if __name__ == "__main__":
