@@ -17,15 +17,13 @@ from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import (
-    DRY_RUN,
     NUMBERS,
     SuiteError,
     SuiteProgram,
     TrainingError,
     TrainingProgram,
     ask_costs,
-    ask_json,
-    read_case_costs,
+    ask_dry_run,
 )
 
 TINY = full_step("tiny", "f32", 8, 128)
@@ -232,8 +230,7 @@ def test_a_bad_answer_is_named(tmp_path: Path, case: Json, status: int, message:
 
 def test_the_program_itself_answers_so(bench_program: Path) -> None:
     options = ["--components=full_step", "--sizes=tiny", "--variants=baseline", "--device=cpu"]
-    answer = ask_json(bench_program, [*DRY_RUN, *options, "--memory-limit=64MiB"])
-    (cost,) = read_case_costs(answer)
+    answer, (cost,) = ask_dry_run(bench_program, [*options, "--memory-limit=64MiB"])
     assert str(cost.name) == str(TINY) and not cost.fits
     assert (cost.parameters, cost.model_flops) == (2_873_600, 17_678_991_360)
     budget = (answer["memory_budget_bytes"], answer["memory_budget_source"])

@@ -36,10 +36,10 @@ from tinyllama_tools.core.text import compact_json, duration, say
 from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
 from tinyllama_tools.data.programs import (
-    DRY_RUN,
     NUMBERS,
     PROGRAM,
     SuiteProgram,
+    ask_dry_run,
     ask_json,
 )
 from tinyllama_tools.data.results import read_result_set
@@ -336,7 +336,7 @@ def write_costs(study: GridStudy) -> None:
     path = study.folder / studies.COSTS
     if path.is_file():
         return
-    answers = [ask_json(study.program, [*DRY_RUN, *options]) for options in study.plan.priced()]
+    answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
     keys = ("name", *NUMBERS, "fits", "reason")
     cases = [{key: case.get(key, "") for key in keys} for of in answers for case in of["cases"]]
     head = ("device", "git_commit", "memory_budget_bytes", "memory_budget_source")

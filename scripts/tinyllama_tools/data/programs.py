@@ -283,6 +283,13 @@ def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) 
         raise SuiteError(f"{program.name} {options[0]}: {error}") from error
 
 
+def ask_dry_run(program: Path, options: Sequence[str]) -> tuple[Json, list[CaseCost]]:
+    """The whole answer on the cases that the axes in `options` name, and the cases as read.
+    SuiteError as ask_json."""
+    document = ask_json(program, [*DRY_RUN, *options])
+    return document, read_case_costs(document, f"{program.name} --dry-run", SuiteError)
+
+
 # The costs of the cases that these options name: ask_costs() of a program.
 Predictor = Callable[[Sequence[str]], list[CaseCost]]
 
@@ -295,6 +302,5 @@ def step_options(device: str, **axes: str) -> list[str]:
 
 
 def ask_costs(program: Path, options: Sequence[str]) -> list[CaseCost]:
-    """Of the cases that the axes in `options` name. SuiteError as ask_json."""
-    document = ask_json(program, [*DRY_RUN, *options])
-    return read_case_costs(document, f"{program.name} --dry-run", SuiteError)
+    """The cases alone. SuiteError as ask_dry_run."""
+    return ask_dry_run(program, options)[1]
