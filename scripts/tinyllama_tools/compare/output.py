@@ -19,7 +19,7 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     context_value,
 )
-from tinyllama_tools.core.app import write_whole
+from tinyllama_tools.core.app import Json, write_whole
 from tinyllama_tools.core.text import (
     NOT_MEASURED,
     cell,
@@ -280,6 +280,14 @@ def page_of(comparison: Comparison) -> str:
     )
 
 
+def _plain_values(value: object) -> Json:
+    """A dataclass as an object; JSON knows no infinity, so an end that is not there is null."""
+    return {
+        key: None if isinstance(inner, float) and not math.isfinite(inner) else inner
+        for key, inner in vars(value).items()
+    }
+
+
 def json_of(comparison: Comparison) -> str:
     """comparison.json, with the exit status and its meaning; a line for each case."""
     head = {
@@ -290,7 +298,7 @@ def json_of(comparison: Comparison) -> str:
         "meaning": MEANINGS[comparison.exit_status],
     }
     text = json.dumps(head, indent=1, allow_nan=False)
-    cases = [json.dumps(case, default=vars, allow_nan=False) for case in comparison.cases]
+    cases = [json.dumps(case, default=_plain_values, allow_nan=False) for case in comparison.cases]
     lines = ",\n  ".join(cases)
     return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
 
