@@ -394,23 +394,6 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("tool", "option", "words"),
-    [
-        (tools.ablation, "--switches=qkv,nonsense", "'nonsense': must be one of qkv, gate_up"),
-        (tools.ablation, "--points=8by128", "'8by128': must be BATCHxSEQ such as 8x128"),
-        (tools.peers, "--seq=1", "--seq '1': must be at least 2"),
-        (tools.peers, "--device=auto", "'auto': must be cpu, cuda[:N] or hip[:N]"),
-    ],
-)
-def test_bad_options_are_named(
-    tool: Callable[..., int], option: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        tool([option])
-    assert words in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("tool", [tools.ablation, tools.peers])
 def test_a_program_that_refuses_its_options_leaves_nothing(
     tool: Callable[..., int],

@@ -563,13 +563,3 @@ def test_what_fails_is_on_the_page(
         assert "no room" in answer(page, "256 ")
         for label in ("Linear (~2x", "Sequence length scaling analyzed", "Ready to proceed"):
             assert box(page, label) is False
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [("4", "4"), ("1 --seq-len 7", "must be even"), ("2 --max-minutes -1", "a positive number")],
-)
-def test_bad_options(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        tools.exercise(arguments.split())
-    assert words in capsys.readouterr().err

@@ -166,21 +166,6 @@ def test_earlier_summaries_stay_until_something_is_measured(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--generate-report", "--generate-report: has no meaning"),
-        ("--analyze-existing x --batch-size 4", "--batch-size: has no meaning"),
-        ("--analyze-existing x --output-dir y", "--output-dir: has no meaning"),
-        ("--compare x y --analyze-existing z", "not allowed with argument --compare"),
-    ],
-)
-def test_bad_options(options: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        tools.profile(options.split())
-    assert words in capsys.readouterr().err
-
-
 def test_existing_profiles_are_reported_again(tmp_path: Path) -> None:
     folder, out = profiled(tmp_path, "p"), tmp_path / "out"
     options = ("--generate-report", "--output-dir", out)

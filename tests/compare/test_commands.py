@@ -6,13 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from samples import compare
 
 from tinyllama_tools.compare import run as run_command
 from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c
@@ -86,34 +84,6 @@ def test_an_ignored_signal_stays_so() -> None:
             signal.raise_signal(signal.SIGHUP)
     finally:
         assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
-
-
-FILES = ("a.json", "b.json")
-SIDES = ("run", "--base=build", "--new=build")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((*FILES, "--alpha", "0"), "'0': must be a number between 0 and 1"),
-        ((*FILES, "--filter", "("), "is no regular expression"),
-        ((*SIDES, "--budget=10x"), "'10x': must be a time such as"),
-        ((*SIDES, "--pairs=0"), "'0': must be a whole number of 1 or more"),
-        ((*SIDES, "--environment-new=A"), "'A': must be NAME=VALUE"),
-        (("run", "--base=build"), "required: --new"),
-        (("history",), "add|show|changes|page"),
-        (("calibrate", "--simulate", "--record=1m"), "--simulate"),
-        (("calibrate", "--slow=ffn=0.05"), "--runs"),
-        (("calibrate", "--", "--pairs", "12"), "--pairs 12"),
-    ],
-)
-def test_bad_options_are_named(
-    arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        compare(arguments)
-    assert ended.value.code == 2
-    assert expected in capsys.readouterr().err
 
 
 PAGE = (PROJECT / "docs/compare.md").read_text(encoding="utf-8")
