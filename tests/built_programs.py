@@ -152,6 +152,12 @@ def read_json(file: Path) -> Json:
     return strict_json(file.read_text(encoding="utf-8"))
 
 
+def write_json(file: Path, content: object) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content), encoding="utf-8")
+    return file
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

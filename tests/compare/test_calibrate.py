@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_bench import make_build, starts_of
-from samples import CONTEXT, FFN, LOSS, STEP, TIMES, Played, compare, failed, skipped
+from samples import CONTEXT, FFN, LOSS, STEP, TIMES, Played, failed, skipped
 from scipy import stats
 
 from tinyllama_tools.calibrate import command, rates
@@ -27,6 +27,7 @@ from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats.looks import Costs, judge_family
 from tinyllama_tools.stats.rank_tests import summarise
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
+from tools import compare
 
 # ---- a machine whose times are known: six parts and the step
 

@@ -11,7 +11,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from fake_bench import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from samples import Json, Played, cut_wait_short, ran
 
+from built_programs import wait_until
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Interleaved,
@@ -71,13 +71,6 @@ def placed_of(build: Path) -> dict[str, str]:
     """What its processes were told of how workers wait and where they are."""
     found = starts_of(build)[0]["environment"]
     return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 2 * LONG
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def wait_until_gone(build: Path) -> None:

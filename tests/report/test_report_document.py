@@ -31,13 +31,13 @@ from stored import (
     read,
     rows_of,
     section,
-    write,
     write_everything,
     write_result,
     write_study,
 )
 
 import tools
+from built_programs import write_json
 from chromium import OpenPage, PageOpener
 from published import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
@@ -58,7 +58,7 @@ PEAK = peak("f32", "flops_per_second")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
     """One result of every kind; the published grid study with its check first."""
     paths = write_everything(tmp_path_factory.mktemp("results"))
-    write(paths[0] / "check.json", document("check.json"))
+    write_json(paths[0] / "check.json", document("check.json"))
     return read(*paths)
 
 
@@ -228,7 +228,7 @@ def test_what_a_result_lacks_or_got_wrong_is_named(tmp_path: Path) -> None:
     assert cell(part(built, "parts"), "ffn", "speed of light") is None
     # a size without a name has laws, but no parts
     text = json.dumps(document(ROUNDS[0], "/tiny/")).replace("/tiny/", "/custom/")
-    built = report_of(write(tmp_path / "a.json", json.loads(text)))
+    built = report_of(write_json(tmp_path / "a.json", json.loads(text)))
     assert "of a size in fixtures/problem_sizes.json" in missing_of(built)["time"]
     assert "scaling" not in missing_of(built) and built.errors == 0
 
@@ -263,7 +263,7 @@ def test_the_main_step_has_parts_and_is_optimized_before_it_is_large(tmp_path: P
     whole = document(ROUNDS[0], OWN_SHAPE)
     rows = document(ROUNDS[0], SMALL_STEP)["benchmarks"]
     for expected in (("small", "baseline"), ("tiny", "baseline"), ("tiny", "optimized")):
-        name = read(write(tmp_path / "a.json", whole | {"benchmarks": rows})).steps[0].step
+        name = read(write_json(tmp_path / "a.json", whole | {"benchmarks": rows})).steps[0].step
         assert (name.size, name.variant) == expected
         rows = [*rows, *whole["benchmarks"]]
         whole = json.loads(json.dumps(whole).replace("/baseline/", "/optimized/"))
