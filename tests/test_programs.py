@@ -4,14 +4,12 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, Json, finish, wait_until
+from built_programs import Json, finish, start_python, wait_until
 from fake_training import made_up_summary
 from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
@@ -166,13 +164,7 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int)
         "from pathlib import Path; from tinyllama_tools.data.programs import TrainingProgram\n"
         f"TrainingProgram(Path('{used.program}')).run([], Path('{tmp_path}/out'), Path('{log}'))"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(PROJECT_ROOT / "scripts")},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start_python("-c", code, start_new_session=True)
     wait_until(lambda: log.exists() and "ready" in log.read_text())
     os.killpg(process.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in finish(process).stderr

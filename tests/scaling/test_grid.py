@@ -3,20 +3,18 @@ the built one, that it understands what is asked of it."""
 
 import itertools
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from grid_fake import HELD, Json, measuring_calls, tell, value
 
+from built_programs import start_tool, wait_until
 from tinyllama_tools.commands import grid as grid_command
 from tinyllama_tools.commands.grid import BATCH, COMPONENTS, SEQ, GridPlan, GridStudy, planned_names
 from tinyllama_tools.commands.study import parse_options
-from tinyllama_tools.core.app import PROJECT, problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import full_step, parse_case_name
 from tinyllama_tools.data.programs import ask_costs
 from tinyllama_tools.report.inputs import read_inputs, source_of
@@ -168,27 +166,17 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
 # ---- interrupts and kills
 
 
-def started(tmp_path: Path, number: int) -> subprocess.Popen[bytes]:
+def started(tmp_path: Path, number: int) -> subprocess.Popen[str]:
     """A study of two rounds that has heard of the last case before the one that is held in that
     round. From then on it listens; that the case is in the journal says no more than that the
     program runs, which the study may still be starting, in the midst of Popen."""
-
-    def heed() -> None:
-        """The tests themselves may run where it is ignored, and so a program of theirs."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
     tell(tmp_path, hold_in=f"round_{number}")
     options = ["study", *SMALL, "--rounds=2"]
     options += [f"--results={tmp_path / 'results'}", f"--build-folder={tmp_path / 'build'}"]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT / "scripts")}
-    command, said = [sys.executable, "-m", "tinyllama_tools", *options], tmp_path / "said"
+    said, words = tmp_path / "said", f"round {number}/2 [{HELD}/{CASES}"
     with said.open("w") as stream:
-        how = {"stderr": stream, "stdout": subprocess.DEVNULL, "preexec_fn": heed}
-        process = subprocess.Popen(command, env=environment, **how)
-    deadline = time.monotonic() + 60
-    while f"round {number}/2 [{HELD}/{CASES}" not in said.read_text():
-        assert process.poll() is None and time.monotonic() < deadline, said.read_text()
-        time.sleep(0.005)
+        process = start_tool(*options, stderr=stream)
+    wait_until(lambda: words in said.read_text() or process.poll() is not None)
     return process
 
 
