@@ -146,6 +146,7 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     said = capsys.readouterr().err
     assert words in said
     assert "scripts/study --resume, with the same --results and --build-folder, continues" in said
+    assert "continues, with the build, commit and machine that it was begun with" in said
     record = document(tmp_path)
     assert (record["rounds_done"], record["finished"]) == (rounds_done, "")
     kept, before = journaled(tmp_path, 1), len(measuring_calls(tmp_path))
@@ -213,19 +214,6 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     rounds = [f"round_{n}.json" for n in range(number, 3)]
     calls = [Path(value(of, "benchmark_out")).name for of in measuring_calls(tmp_path)[before:]]
     assert calls == [*rounds, "products.json", "check.json"]
-
-
-def test_another_build_is_refused_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tell(tmp_path, crash_at="peak/gemm")
-    assert run_grid(tmp_path, *SMALL, "--rounds=1") == 1
-    tell(tmp_path, commit="def")
-    assert run_grid(tmp_path, "--resume") == 2
-    said = capsys.readouterr().err
-    assert 'git_commit = "abc", this run has "def"' in said
-    assert "with the build, commit and machine that it was begun with" in said
-    assert not (grid_folder(tmp_path) / "products.json").exists()
 
 
 # ---- options
