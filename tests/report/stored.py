@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from built_programs import write_json
-from published import FOLDER, write_run
+from published import STUDY, write_run
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Section, Table
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tools import scaling
 
-STUDY = FOLDER / "study_2core_xeon_avx512"
 ROUNDS = ("round_1.json", "round_2.json", "round_3.json")
 MIB = 2**20
 SMALL_STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"

@@ -39,7 +39,7 @@ from stored import (
 import tools
 from built_programs import write_json
 from chromium import OpenPage, PageOpener
-from published import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
+from published import DATA_FILES, MOST_BYTES, MOST_PICTURE_BYTES, PAGE, PICTURE, STUDY
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.report import command, output
@@ -420,18 +420,17 @@ OWN_PATH = re.compile(r"/(?:home|Users|root|work|tmp|mnt|media|scratch|var|opt|u
 PRIVATE = re.compile(r'"host_name": "(?!host_[0-9a-f]{8}")|"executable": "[^"]*/|"pid"')
 
 
-@pytest.mark.parametrize("place", MACHINES)
-def test_the_published_page_is_of_its_study_names_no_owner_and_is_small(place: Published) -> None:
-    text = place.page.read_text(encoding="utf-8")
-    assert f">results/reference/{place.study.name}<" in text
+def test_the_published_page_is_of_its_study_names_no_owner_and_is_small() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert f">results/reference/{STUDY.name}<" in text
     packed = dict(PACKED.findall(text))["packed-data"]
-    texts = {path.name: path.read_text(encoding="utf-8") for path in data_files(place)}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in DATA_FILES}
     texts |= {"page": PACKED.sub("", text), "data": gzip.decompress(b64decode(packed)).decode()}
     assert [name for name, of in texts.items() if OWN_PATH.search(of) or PRIVATE.search(of)] == []
-    files = [*data_files(place), place.page, place.picture]
+    files = [*DATA_FILES, PAGE, PICTURE]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    assert picture_size(place.picture) == (1600, 900)
-    assert place.picture.stat().st_size <= MOST_PICTURE_BYTES
+    assert picture_size(PICTURE) == (1600, 900)
+    assert PICTURE.stat().st_size <= MOST_PICTURE_BYTES
 
 
 def picture_size(path: Path) -> tuple[int, ...]:
