@@ -32,11 +32,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def project_root() -> Path:
-    return PROJECT_ROOT
-
-
-@pytest.fixture(scope="session")
 def bench_program() -> Path:
     """The built tiny_llama_bench."""
     return built_program("benchmarks/tiny_llama_bench")

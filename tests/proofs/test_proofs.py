@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from built_programs import PROJECT_ROOT
 from tools import require_oracle_packages
 
 require_oracle_packages()
@@ -331,9 +332,9 @@ def test_pattern_environment_and_folders_reach_the_programs(
 
 
 def test_any_python_runs_the_tests_and_the_oracles_alone_prove(
-    project_root: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": str(project_root / "scripts")}
+    environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT / "scripts")}
     command = [sys.executable, "-S", "-m", "tinyllama_tools.proofs.run_tests", "--help"]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tinyllama_tools"]:

@@ -479,10 +479,8 @@ def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path) -> None:
     assert {picture_size(path) for path in written} == {(1600, 900)}
 
 
-def test_what_pictures_lack_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project_root: Path
-) -> None:
-    driver = (project_root / "pyproject.toml").read_text(encoding="utf-8")
+def test_what_pictures_lack_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    driver = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"{output.DRIVER}",' in driver
     monkeypatch.setattr(output, "BROWSERS", ("false",))
     with ThreadPoolExecutor(1) as pool, pytest.raises(BadInputError, match="false does not start"):
