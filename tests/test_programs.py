@@ -21,7 +21,6 @@ from tinyllama_tools.data.programs import (
     TrainingError,
     TrainingProgram,
     ask_costs,
-    ask_dry_run,
 )
 
 TINY = full_step("tiny", "f32", 8, 128)
@@ -218,13 +217,3 @@ def test_a_bad_answer_is_named(tmp_path: Path, case: Json, status: int, message:
     assert [getattr(cost, key) for key in NUMBERS] == [1, 2, 3, 4, 5, 6, 7]
     with pytest.raises(SuiteError, match=message):
         ask_costs(answering(tmp_path, case, status), [])
-
-
-def test_the_program_itself_answers_so(bench_program: Path) -> None:
-    options = ["--components=full_step", "--sizes=tiny", "--variants=baseline", "--device=cpu"]
-    answer, (cost,) = ask_dry_run(bench_program, [*options, "--memory-limit=64MiB"])
-    assert str(cost.name) == str(TINY) and not cost.fits
-    assert (cost.parameters, cost.model_flops) == (2_873_600, 17_678_991_360)
-    budget = (answer["memory_budget_bytes"], answer["memory_budget_source"])
-    assert budget == (2**26, "--memory-limit")
-    assert "exceeds 64.00 MiB" in cost.reason
