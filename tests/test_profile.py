@@ -81,12 +81,16 @@ def test_the_folder_that_the_workshop_reads_and_its_report(tmp_path: Path) -> No
         f"baseline_training/{SUMMARY}",
         "baseline_training/training_output.log",
         "pytorch_profiling/trace_step_5_10.json",
-        "memory_analysis/memory_timeline.html",
         "flops_analysis/flops_profile.json",
         "flops_analysis/roofline_data.json",
     ):
         assert (folder / name).is_file(), name
     report, merged = (folder / REPORT).read_text(), read_profiles(folder)
+    memory = merged["memory"]
+    drawn = (folder / "memory_analysis/memory_timeline.html").read_text(encoding="utf-8")
+    peak = f"peak {memory['peak_bytes'] / 2**20:.2f} MiB: attention\\u002fcore, backward"
+    for text in (peak, "steps 2 to 4", '"step 3"', '"forward"', '"optimizer"', '"time (ms)"'):
+        assert text in drawn, text
     means, operators = merged["summary"], merged["operators"]
     assert row(report, "training speed")[1] == shown(means["samples_per_second"], "samples/s")
     # rows of one name, which shapes tell apart, are one operator

@@ -2,7 +2,6 @@
 schema, figures, and how it ends."""
 
 import re
-import shutil
 import signal
 import statistics
 import subprocess
@@ -28,7 +27,6 @@ from built_programs import (
     read_json,
     wait_until,
 )
-from tinyllama_tools.commands.profile import draw_timelines
 from tinyllama_tools.data.profiles import read_profile
 
 SUMMARY = "performance_summary.json"
@@ -300,18 +298,6 @@ def test_profilers_leave_their_files_and_all_are_like_the_schema(
         assert argument.endswith(word.rpartition("=")[2])
         assert not word.startswith("/") and "=/" not in word
     assert re.fullmatch(r"20\d\d(-\d\d){2}T\d\d(:\d\d){2}Z", profiled["started"])
-
-
-def test_the_memory_timeline_is_drawn_with_its_phases_and_peak(
-    profiled_run: FinishedRun, tmp_path: Path
-) -> None:
-    shutil.copy(profiled_run.folder / "memory_timeline.json", tmp_path)
-    assert draw_timelines(tmp_path) == [tmp_path / "memory_timeline.html"]
-    memory = profiled_run.result["memory"]
-    page = (tmp_path / "memory_timeline.html").read_text(encoding="utf-8")
-    peak = f"peak {memory['peak_bytes'] / 2**20:.2f} MiB: {memory['peak_component']}"
-    for text in (peak, "steps 2 to 4", '"step 3"', '"forward"', '"optimizer"', '"time (ms)"'):
-        assert text in page, text
 
 
 @pytest.mark.long
