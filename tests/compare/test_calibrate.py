@@ -1,6 +1,7 @@
 """`compare calibrate`: recording, drawing, error rates, whole runs, its document and its page."""
 
 import io
+import itertools
 import json
 import math
 import re
@@ -373,18 +374,23 @@ def test_recordings_that_are_none_are_named(
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
 
 
-def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cases = {STEP: 0.04, FFN: 0.005, LOSS: 0.002}
     build = make_build(tmp_path / "build", cases=cases)
     assert calibrate(tmp_path) == 2
     assert "--record 30m" in capsys.readouterr().err
-    options = ("--build", str(build), "--record", "1s", *QUICK, "--threads", "1")
+    # a second a block, however long the processes of one take to start
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr(command, "time", clock)
+    options = ("--build", str(build), "--record", "3s", *QUICK, "--threads", "1")
     assert calibrate(tmp_path, *options) == 0
     blocks, row, _ = command.read_blocks(tmp_path / "blocks_0001.jsonl")
-    assert (set(blocks.cases), row["pairs"]) == (set(cases), 2)
+    assert (set(blocks.cases), blocks.blocks, row["pairs"]) == (set(cases), 2, 2)
     # two processes to greet, two to prove, two a block
     given = [start["arguments"] for start in starts_of(build)]
-    assert len(given) == 4 + 2 * blocks.blocks
+    assert len(given) == 4 + 2 * 2
     assert all("--threads=1" in words for words in given)
 
 
