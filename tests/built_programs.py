@@ -172,6 +172,14 @@ def write_json(file: Path, content: object) -> Path:
     return file
 
 
+def write_program(file: Path, text: str) -> Path:
+    """One that can be started."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o755)
+    return file
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, built_program, undo_nohup
+from built_programs import PROJECT_ROOT, built_program, undo_nohup, write_program
 from chromium import browser, open_page
 
 __all__ = ["browser", "open_page"]
@@ -63,9 +63,7 @@ class ScriptCheckout:
 
     def stub(self, name: str, body: str) -> None:
         """Puts a command of this name before all others."""
-        path = self.stubs / name
-        path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
-        path.chmod(0o755)
+        write_program(self.stubs / name, f"#!/bin/bash\n{body}\n")
 
     def calls(self) -> list[str]:
         """What stubs noted."""

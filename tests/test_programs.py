@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import Json, finish, start_python, wait_until
+from built_programs import Json, finish, start_python, wait_until, write_program
 from fake_training import made_up_summary
 from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
@@ -30,10 +30,7 @@ OTHER = full_step("tiny", "bf16", 4, 64, variant="qkv+gate_up")
 def scripted(folder: Path, name: str, script: str) -> Path:
     """A program that notes its arguments; the script knows the value of the last one as $last."""
     head = f'#!/bin/bash\nlast="${{@: -1}}"; last="${{last#*=}}"; cd {folder}; echo "$*" >>calls\n'
-    path = folder / name
-    path.write_text(head + script + "\n")
-    path.chmod(0o755)
-    return path
+    return write_program(folder / name, f"{head}{script}\n")
 
 
 # ---- the suite

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from built_programs import PROJECT_ROOT
+from built_programs import PROJECT_ROOT, write_program
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -150,13 +150,13 @@ def test_requirements_are_installed_once_and_again_after_a_change_or_an_interrup
     (environment / "bin").mkdir(parents=True)
     (environment / "left_over").touch()
     # a python3 whose venvs hold a script that notes pip's arguments: no network, no ensurepip
-    inner.write_text(
+    write_program(
+        inner,
         "#!/bin/bash\n"
         'case "$*" in "-m pip --version") exit 0;; '
         '*sys.prefix*) dirname "$(dirname "$0")";; '
-        f'*install*) echo "$*" >> "{checkout.root}/calls"; exit ${{PIP_STATUS:-0}};; esac\n'
+        f'*install*) echo "$*" >> "{checkout.root}/calls"; exit ${{PIP_STATUS:-0}};; esac\n',
     )
-    inner.chmod(0o755)
     make = f'mkdir -p "$3/bin" && cp "{inner}" "$3/bin/python"'
     checkout.stub("python3", f'if [[ "$2" == venv ]]; then {make}; else exit 1; fi')
     install = "set_up_tools requirements-oracle.txt 'the oracle' oracle"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from built_programs import write_program
 from tinyllama_tools.compare import run as run_command
 from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
@@ -128,8 +129,7 @@ if [[ "$*" == *--jq* ]]; then echo "$*" > query; echo "$KNOWN"; else echo "$*" >
 
 def test_a_pull_request_has_one_comment(tmp_path: Path) -> None:
     """A later run renews the comment that an earlier one wrote."""
-    (tmp_path / "gh").write_text(GH)
-    (tmp_path / "gh").chmod(0o755)
+    write_program(tmp_path / "gh", GH)
     # the cut falls into the middle of a character, whichever way
     (tmp_path / "comparison.md").write_text("| table |\n" + "€" * 40_000, encoding="utf-8")
     (text,) = [step["run"] for step in steps_of("comment") if "run" in step]
@@ -159,8 +159,7 @@ def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None
     own = {k: v for k, v in os.environ.items() if not k.startswith(("COMPARE_", "GITHUB_"))}
 
     def ci(body: str, *arguments: str, **environment: str) -> int:
-        program.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > arguments\n{body}\n')
-        program.chmod(0o755)
+        write_program(program, f'#!/bin/bash\nprintf "%s\\n" "$@" > arguments\n{body}\n')
         shell = ["bash", "scripts/ci_compare.sh", *arguments]
         return subprocess.run(shell, cwd=root, env=own | environment, check=False).returncode
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from built_programs import PROJECT_ROOT
+from built_programs import PROJECT_ROOT, write_program
 from tools import require_oracle_packages
 
 require_oracle_packages()
@@ -179,10 +179,9 @@ def test_round_trip_is_a_proof_that_holds_and_a_lost_bit_is_found(
     proof = check_round_trip(copy_program)
     assert proof.comparisons > 100_000
     assert proof.held, proof
-    losing = tmp_path / "losing"
     spoiling = 'sed -i s/null/none/ "$2"/config.json'
-    losing.write_text(f'#!/bin/sh\n"{copy_program}" "$1" "$2" && {spoiling}\n')
-    losing.chmod(0o755)
+    text = f'#!/bin/sh\n"{copy_program}" "$1" "$2" && {spoiling}\n'
+    losing = write_program(tmp_path / "losing", text)
     assert "config.json" in check_round_trip(losing).worst
 
 
@@ -360,9 +359,7 @@ def test_a_build_for_cuda_is_looked_at(
     texts = {f"benchmarks/tiny_llama_{name}": code for name in ("bench", "train", "scaling")}
     tools_folder = "environment/lib/python3.11/site-packages/nvidia/cu13/bin"
     for name, text in {**texts, f"{tools_folder}/cuobjdump": f"echo {kernels}"}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, f"#!/bin/sh\n{text}\n")
     _device_test, *programs = run_tests.cuda_programs(tmp_path)
     assert len(programs) == 6
     outcomes = [run_program(program, tmp_path / "r.xml", 60) for program in programs]
@@ -420,7 +417,6 @@ def test_stale_replacement_a_crash_and_no_test_find_nothing(tmp_path: Path) -> N
         ("kill -ABRT $$", "golden_test ended with status -6"),
         (NO_TEST, "no test"),
     ):
-        (tmp_path / "golden_test").write_text(f"#!/bin/sh\n{code}\n")
-        (tmp_path / "golden_test").chmod(0o755)
+        write_program(tmp_path / "golden_test", f"#!/bin/sh\n{code}\n")
         with pytest.raises(RuntimeError, match=message):
             prove.failed_tests(FAULTS[0], tmp_path)
