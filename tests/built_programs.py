@@ -61,8 +61,9 @@ def built_program(path: str) -> Path:
 def undo_nohup() -> None:
     """Programs leave a signal ignored that nohup, or a shell's `&`, ignores; one that is handled
     here has its default effect in those that are started."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -104,6 +105,19 @@ class Program:
         completed.stderr = "".join(f"{line}\n" for line in said)
         completed.args = completed.args[4:]
         return int(kibibytes) * 1024, completed
+
+
+def start_python(*arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
+    """With the modules of scripts/. `keywords`: Popen's."""
+    path = {"PYTHONPATH": str(PROJECT_ROOT / "scripts")}
+    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, env=os.environ | path, **(how | keywords))
+
+
+def start_tool(*arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
+    """A command of tinyllama_tools."""
+    return start_python("-m", "tinyllama_tools", *arguments, **keywords)
 
 
 class FinishedRun(NamedTuple):
@@ -150,6 +164,20 @@ def strict_json(text: str) -> Json:
 
 def read_json(file: Path) -> Json:
     return strict_json(file.read_text(encoding="utf-8"))
+
+
+def write_json(file: Path, content: object) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content), encoding="utf-8")
+    return file
+
+
+def write_program(file: Path, text: str) -> Path:
+    """One that can be started."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o755)
+    return file
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, built_program, undo_nohup
+from built_programs import PROJECT_ROOT, built_program, undo_nohup, write_program
 from chromium import browser, open_page
 
 __all__ = ["browser", "open_page"]
@@ -29,11 +29,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: runs with --long"))
-
-
-@pytest.fixture(scope="session")
-def project_root() -> Path:
-    return PROJECT_ROOT
 
 
 @pytest.fixture(scope="session")
@@ -68,9 +63,7 @@ class ScriptCheckout:
 
     def stub(self, name: str, body: str) -> None:
         """Puts a command of this name before all others."""
-        path = self.stubs / name
-        path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
-        path.chmod(0o755)
+        write_program(self.stubs / name, f"#!/bin/bash\n{body}\n")
 
     def calls(self) -> list[str]:
         """What stubs noted."""

@@ -251,7 +251,11 @@ def made_up_files(summary: Json) -> dict[str, str]:
         rows = [[0.0, memory["baseline_bytes"], "forward", "embedding"]]
         rows.append([memory["peak_seconds"], memory["peak_bytes"], "backward", "attention/core"])
         steps = {"first_step": memory["first_step"], "last_step": memory["last_step"]}
-        files["memory_timeline.json"] = json.dumps({"events": rows, "phases": [], **steps})
+        steps["phases"] = [
+            {"phase": name, "step": 3, "begin_seconds": at, "end_seconds": at + 1e-3}
+            for at, name in enumerate(("forward", "optimizer"))
+        ]
+        files["memory_timeline.json"] = json.dumps({"events": rows, **steps})
     for name, content in (summary["flops"] or {}).items():
         files[f"flops_analysis/{name}.json"] = json.dumps(content)
     return files

@@ -1,12 +1,9 @@
 """What is published under results/reference/, for the tests that hold it or make files of it: a run
-of tiny, of each machine a grid study with its page, and runs of several ranks."""
+of tiny, a grid study with its page, and runs of several ranks."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.ranks import read_results
@@ -16,36 +13,11 @@ FOLDER = RESULTS / "reference"
 MEASURED = FOLDER / "tiny_f32_2core_xeon_avx512.json"
 # of all files of a machine, and of the picture in the README
 MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
-STUDIES = sorted(path for path in FOLDER.glob("study_*") if path.is_dir())
-
-
-@dataclass(frozen=True)
-class Published:
-    """What is there of one machine."""
-
-    study: Path
-    folder: Path = FOLDER
-
-    @property
-    def machine(self) -> str:
-        return self.study.name.removeprefix("study_")
-
-    @property
-    def page(self) -> Path:
-        return self.folder / f"scaling_{self.machine}.html"
-
-    @property
-    def picture(self) -> Path:
-        return self.folder / f"roofline_{self.machine}.png"
-
-
-MACHINES = [pytest.param(Published(path), id=path.name) for path in STUDIES]
-
-
-def data_files(place: Published) -> list[Path]:
-    """The study's, and the frontiers that were made beside it."""
-    beside = place.folder.glob(f"frontier_by_*_{place.machine}.json")
-    return sorted([*place.study.iterdir(), *beside])
+STUDY = FOLDER / "study_2core_xeon_avx512"
+PAGE = FOLDER / "scaling_2core_xeon_avx512.html"
+PICTURE = FOLDER / "roofline_2core_xeon_avx512.png"
+# the study's, and the frontiers that were made beside it
+DATA_FILES = sorted([*STUDY.iterdir(), *FOLDER.glob("frontier_by_*_2core_xeon_avx512.json")])
 
 
 # ---- several ranks: the first rounds of what tiny_llama_scaling measured

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT
+from built_programs import PROJECT_ROOT, write_program
 
 CMAKE = PROJECT_ROOT / "cmake"
 FOUND = re.search(r"NEWEST_TRIED (\d+)\.(\d+)", (CMAKE / "find_libtorch.cmake").read_text())
@@ -86,9 +86,7 @@ def test_what_is_taken_and_refused_of_a_libtorch_and_its_toolkit(
     files = {**FILES, **{f"torch/lib/{library}": "" for library in libraries.split(";")}}
     files[f"{PACKAGE}/TorchConfigVersion.cmake"] = f'set(PACKAGE_VERSION "{version}")'
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, text)
     given = {f"TINY_LLAMA_{name}": value for name, value in (SETTINGS | settings).items()}
     given |= {"Torch_DIR": f"{{}}/{PACKAGE}", "CMAKE_READELF": "{}/readelf"}
     found = configure(tmp_path, **{k: v.replace("{}", str(tmp_path)) for k, v in given.items()})

@@ -120,6 +120,62 @@ def test_help_of_a_tool(
         assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 100] == []
 
 
+# what is wrong is told by whoever starts a tool, before a build: command | words
+BAD_OPTIONS = """
+compare a.json b.json --alpha 0 | '0': must be a number between 0 and 1
+compare a.json b.json --filter ( | is no regular expression
+compare run --base=build --new=build --budget=10x | '10x': must be a time such as
+compare run --base=build --new=build --pairs=0 | '0': must be a whole number of 1 or more
+compare run --base=build --new=build --environment-new=A | 'A': must be NAME=VALUE
+compare run --base=build | required: --new
+compare history | add|show|changes|page
+compare calibrate --simulate --record=1m | --simulate
+compare calibrate --slow=ffn=0.05 | --runs
+compare calibrate -- --pairs 12 | --pairs 12
+ablation --switches=qkv,nonsense | 'nonsense': must be one of qkv, gate_up
+ablation --points=8by128 | '8by128': must be BATCHxSEQ such as 8x128
+peers --seq=1 | --seq '1': must be at least 2
+peers --device=auto | 'auto': must be cpu, cuda[:N] or hip[:N]
+exercise 4 | 4
+exercise 1 --seq-len 7 | must be even
+exercise 2 --max-minutes -1 | a positive number
+profile --generate-report | --generate-report: has no meaning
+profile --analyze-existing x --batch-size 4 | --batch-size: has no meaning
+profile --analyze-existing x --output-dir y | --output-dir: has no meaning
+profile --compare x y --analyze-existing z | not allowed with argument --compare
+scaling --processes=0 | '0': must be a whole number of 1 or more
+scaling --timeout=-1 | must be a positive number of seconds
+scaling --from=x --processes=2 | --processes: nothing is measured with --from
+scaling --from=x -- --size=tiny | what follows --: nothing is measured with --from
+scaling -- --threads=4 | '--threads=4' after --: scripts/scaling gives it itself
+scaling --interconnects=token_ring | interconnect 'token_ring': must be one of
+study | required: SIZE
+study tony | size 'tony': must be one of tiny
+study tiny --max-minutes=x | 'x': must be a positive number of minutes
+study --grid tiny --grid-batch=0 | --grid-batch: '0': must be a whole number
+study --grid tiny --grid-batch=4, | --grid-batch: '4,': must be a whole number
+study --grid tiny --grid-batch=² | --grid-batch: '²': must be a whole number
+study --grid tiny --grid-batch=8:4:*2 | --grid-batch: '8:4:*2': must be a whole number
+study --grid tiny --grid-batch=1:8:+0 | --grid-batch: '1:8:+0': must be a whole number
+study --grid tiny --grid-batch=1:8:*1 | --grid-batch: '1:8:*1': must be a whole number
+study --grid tiny --grid-batch=1:1001:+1 | --grid-batch: '1:1001:+1': must be a whole number
+study --grid tiny --grid-batch=111111111111111111111111111111 | 1': must be a whole number
+study --grid tiny --grid-components=fnn | component 'fnn': must be one of embedding
+study --grid tiny --grid-variants=Q?K | 'Q?K': must be a name
+study tiny --check-size=off | --check-size: is of the grid; add --grid
+study --grid tiny --num-steps=3 | --num-steps: not with --grid
+study --resume tiny | SIZE: not with --resume
+"""
+
+
+@pytest.mark.parametrize("line", BAD_OPTIONS.strip().splitlines())
+def test_bad_options_are_named(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, words = line.split(" | ")
+    with pytest.raises(SystemExit, match="2"):
+        run_tool(["--check-options", *command.split()])
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
 RANGES = (
     "--batch-size=2 --seq-len=8 --num-steps=8 --eval-interval=6 --eval-iters=1 "
     "--enable-pytorch-profiler --profile-steps=3 --emit-ranges"

@@ -4,14 +4,12 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, Json, finish, wait_until
+from built_programs import Json, finish, start_python, wait_until, write_program
 from fake_training import made_up_summary
 from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
@@ -23,7 +21,6 @@ from tinyllama_tools.data.programs import (
     TrainingError,
     TrainingProgram,
     ask_costs,
-    ask_dry_run,
 )
 
 TINY = full_step("tiny", "f32", 8, 128)
@@ -33,10 +30,7 @@ OTHER = full_step("tiny", "bf16", 4, 64, variant="qkv+gate_up")
 def scripted(folder: Path, name: str, script: str) -> Path:
     """A program that notes its arguments; the script knows the value of the last one as $last."""
     head = f'#!/bin/bash\nlast="${{@: -1}}"; last="${{last#*=}}"; cd {folder}; echo "$*" >>calls\n'
-    path = folder / name
-    path.write_text(head + script + "\n")
-    path.chmod(0o755)
-    return path
+    return write_program(folder / name, f"{head}{script}\n")
 
 
 # ---- the suite
@@ -166,13 +160,7 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int)
         "from pathlib import Path; from tinyllama_tools.data.programs import TrainingProgram\n"
         f"TrainingProgram(Path('{used.program}')).run([], Path('{tmp_path}/out'), Path('{log}'))"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(PROJECT_ROOT / "scripts")},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start_python("-c", code, start_new_session=True)
     wait_until(lambda: log.exists() and "ready" in log.read_text())
     os.killpg(process.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in finish(process).stderr
@@ -226,13 +214,3 @@ def test_a_bad_answer_is_named(tmp_path: Path, case: Json, status: int, message:
     assert [getattr(cost, key) for key in NUMBERS] == [1, 2, 3, 4, 5, 6, 7]
     with pytest.raises(SuiteError, match=message):
         ask_costs(answering(tmp_path, case, status), [])
-
-
-def test_the_program_itself_answers_so(bench_program: Path) -> None:
-    options = ["--components=full_step", "--sizes=tiny", "--variants=baseline", "--device=cpu"]
-    answer, (cost,) = ask_dry_run(bench_program, [*options, "--memory-limit=64MiB"])
-    assert str(cost.name) == str(TINY) and not cost.fits
-    assert (cost.parameters, cost.model_flops) == (2_873_600, 17_678_991_360)
-    budget = (answer["memory_budget_bytes"], answer["memory_budget_source"])
-    assert budget == (2**26, "--memory-limit")
-    assert "exceeds 64.00 MiB" in cost.reason

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from built_programs import PROJECT_ROOT, write_program
+
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
 
@@ -148,13 +150,13 @@ def test_requirements_are_installed_once_and_again_after_a_change_or_an_interrup
     (environment / "bin").mkdir(parents=True)
     (environment / "left_over").touch()
     # a python3 whose venvs hold a script that notes pip's arguments: no network, no ensurepip
-    inner.write_text(
+    write_program(
+        inner,
         "#!/bin/bash\n"
         'case "$*" in "-m pip --version") exit 0;; '
         '*sys.prefix*) dirname "$(dirname "$0")";; '
-        f'*install*) echo "$*" >> "{checkout.root}/calls"; exit ${{PIP_STATUS:-0}};; esac\n'
+        f'*install*) echo "$*" >> "{checkout.root}/calls"; exit ${{PIP_STATUS:-0}};; esac\n',
     )
-    inner.chmod(0o755)
     make = f'mkdir -p "$3/bin" && cp "{inner}" "$3/bin/python"'
     checkout.stub("python3", f'if [[ "$2" == venv ]]; then {make}; else exit 1; fi')
     install = "set_up_tools requirements-oracle.txt 'the oracle' oracle"
@@ -223,20 +225,20 @@ def test_what_each_command_sets_up(
 PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
 
 
-def test_requirements_have_what_is_asked_for_and_agree(project_root: Path) -> None:
+def test_requirements_have_what_is_asked_for_and_agree() -> None:
     """In whatever order they are installed, none undoes another's. Their hashes: tests/campaign."""
     versions: dict[tuple[str, bool], set[str]] = {}
     # that of a build for CUDA goes into an environment of its own
-    own = {project_root / "requirements-cuda.txt"}
-    for path in {*project_root.glob("requirements*.txt")} - own:
+    own = {PROJECT_ROOT / "requirements-cuda.txt"}
+    for path in {*PROJECT_ROOT.glob("requirements*.txt")} - own:
         for name, version, python in PINNED.findall(path.read_text()):
             is_older = "< '3.11'" in python.replace('"', "'")
             versions.setdefault((name.lower(), is_older), set()).add(version)
     assert {name: found for name, found in versions.items() if len(found) != 1} == {}
-    text = (project_root / "pyproject.toml").read_text()
+    text = (PROJECT_ROOT / "pyproject.toml").read_text()
     groups = re.findall(r"^(\w+) = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     for group, lines in groups:
-        pinned = (project_root / f"requirements-{group}.txt").read_text().lower()
+        pinned = (PROJECT_ROOT / f"requirements-{group}.txt").read_text().lower()
         wanted = re.findall(r"^  [\"'](\S+==[\w.]+)", lines, re.MULTILINE)
         assert wanted and [w for w in wanted if f"\n{w.lower()} " not in pinned] == []
     assert len(groups) == 4
@@ -300,28 +302,30 @@ def test_a_folder_is_configured_unless_it_was_for_the_same(
     assert len(checkout.calls()) == 1 + configures
 
 
-def test_bad_options_of_scripts_test(project_root: Path) -> None:
+def test_bad_options_of_scripts_test() -> None:
     for options, said in {
         "--bogus": "'--bogus'; allowed: --long, --sanitize",
         "--torch-dir /no/such": "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch",
         "--torch-dir / --sanitize": "exclude each other",
         "--long --campaign kills": "--campaign stands alone",
     }.items():
-        command = ["bash", str(project_root / "scripts/test"), *options.split()]
+        command = ["bash", str(PROJECT_ROOT / "scripts/test"), *options.split()]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (result.returncode, said in result.stderr) == (2, True), result.stderr
 
 
-def test_the_workflows_steps_are_shell_and_run_what_ci_runs(project_root: Path) -> None:
-    text = (project_root / ".github/workflows/test.yml").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "runs"), [("test", ".ci/run $TEST_OPTIONS"), ("compare", "")])
+def test_the_workflows_steps_are_shell_and_run_what_ci_runs(name: str, runs: str) -> None:
+    text = (PROJECT_ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
-    assert workflow["permissions"] == {"contents": "read"}
+    # in `compare` each job has its own: tests/compare
+    assert workflow["permissions"] == ({"contents": "read"} if runs else {})
     steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     for step in steps:
         subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
         # what an event says must not become a part of a command
         assert "${{" not in step["run"]
-    assert ".ci/run $TEST_OPTIONS" in [step["run"] for step in steps]
+    assert not runs or runs in [step["run"] for step in steps]
 
 
 # scripts/bench after the set-up, with a stub for tiny_llama_bench that writes `out` as its results

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, SMALL_MODEL, SMALL_OPTIONS, built_program
+from built_programs import PROJECT_ROOT, SMALL_MODEL, SMALL_OPTIONS, built_program, write_program
 from tinyllama_tools.core.app import Json, problem_sizes
 
 PROGRAM = "build/benchmarks/tiny_llama_train"
@@ -90,12 +90,6 @@ def small_bench_options(arguments: Sequence[str]) -> list[str]:
     return [*arguments, *SMALL_OPTIONS, *BENCH_SMALL]
 
 
-def _script(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o755)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Programs and scripts where a checkout has them; the scripts leave out their set-up."""
@@ -109,7 +103,7 @@ def folder(tmp_path: Path) -> Path:
             f"from test_workshop import {small} as small",
             f"os.execv({real!r}, [{real!r}, *small(sys.argv[1:])])",
         )
-        _script(tmp_path / path, "\n".join(lines) + "\n")
+        write_program(tmp_path / path, "\n".join(lines) + "\n")
     # every name, the small model's shape
     shape = {name[2:].replace("-", "_"): int(value) for name, value in SMALL_MODEL.items()}
     sizes = {
@@ -125,10 +119,10 @@ def folder(tmp_path: Path) -> Path:
     for name, given in more.items():
         module = f'{sys.executable} -m tinyllama_tools {name} "$@"'
         line = f'exec {module} --build-folder "{tmp_path}/build" {given}'
-        _script(tmp_path / f"scripts/{name}", f"#!/bin/bash\n{line}\n")
-    _script(tmp_path / "scripts/bench", f'#!/bin/bash\nexec {PROGRAM[:-5]}bench "$@"\n')
+        write_program(tmp_path / f"scripts/{name}", f"#!/bin/bash\n{line}\n")
+    write_program(tmp_path / "scripts/bench", f'#!/bin/bash\nexec {PROGRAM[:-5]}bench "$@"\n')
     for name in ("python", "python3"):
-        _script(tmp_path / f"bin/{name}", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+        write_program(tmp_path / f"bin/{name}", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
     return tmp_path
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from fake_bench import FFN, LOSS, NORM, STEP
 
+from built_programs import write_json
 from fake_training import made_up_summary
 from published import MEASURED
-from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.compare.blocks import NEW, SIDES
 from tinyllama_tools.compare.sides import ServedProcess
+from tools import compare
 
 Json = dict[str, Any]
 ATTENTION, EMBEDDING = (FFN.replace("ffn", name) for name in ("attention", "embedding"))
@@ -74,12 +75,6 @@ def document(
     return {"context": whole, "benchmarks": [*entries, *more]}
 
 
-def write(path: Path, content: object) -> Path:
-    """As JSON."""
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
 def write_runs(
     folder: Path, side: str, files: int, times: Mapping[str, float], *, scatter: float = 0.005
 ) -> list[Path]:
@@ -88,7 +83,7 @@ def write_runs(
     drawn = [
         {n: s * math.exp(rng.normal(0, scatter)) for n, s in times.items()} for _ in range(files)
     ]
-    return [write(folder / f"{side}_{i}.json", document(t)) for i, t in enumerate(drawn)]
+    return [write_json(folder / f"{side}_{i}.json", document(t)) for i, t in enumerate(drawn)]
 
 
 def summary(factor: float = 1.0, **changes: object) -> Json:
@@ -98,11 +93,6 @@ def summary(factor: float = 1.0, **changes: object) -> Json:
         step |= {k: factor * v for k, v in step.items() if k.endswith("_seconds")}
     found["configuration"] |= changes
     return found
-
-
-def compare(arguments: Sequence[str]) -> int:
-    """scripts/compare; its exit status."""
-    return run_tool(["compare", *arguments])
 
 
 # few blocks, so that a run takes a second

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import CONTEXT, FFN, LOSS, compare, document, stopped, write
+from samples import CONTEXT, FFN, LOSS, document, stopped
 
+from built_programs import write_json
 from chromium import PageOpener
 from tinyllama_tools.compare import history
 from tinyllama_tools.compare.history import FEWEST_FILES, change_indices, commit_time, read_series
 from tinyllama_tools.core.app import git
+from tools import compare
 
 FIRST_DAY = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc)
 FILES, CHANGED_AT = 16, 9
@@ -30,7 +32,7 @@ def result(path: Path, day: int, times: dict[str, float], **context: object) -> 
     """Of a day, one commit a day where none is named."""
     told = {"date": (FIRST_DAY + datetime.timedelta(days=day)).isoformat(), **context}
     commit = {"git_commit": f"{day:04d}{'ab' * 18}"}
-    return write(path, document(times, context=commit | told))
+    return write_json(path, document(times, context=commit | told))
 
 
 def run(*arguments: object) -> int:
@@ -95,7 +97,7 @@ def test_files_are_added_shown_and_known(
     ]
     context = {"date": (FIRST_DAY + datetime.timedelta(days=2)).isoformat()}
     failed = document({FFN: 0.025}, more=[stopped(LOSS, failed="wrong result")], context=context)
-    files.append(write(tmp_path / "d.json", failed))
+    files.append(write_json(tmp_path / "d.json", failed))
     assert run("add", *files, "--store", path) == 0
     said = capsys.readouterr().out
     assert f"result 3: {commit['git_commit'][:10]}+ on {MACHINE}" in said
@@ -129,8 +131,8 @@ def test_one_bad_file_keeps_no_other_out(
         ("date", "0001-01-01T00:00:00+05:00", "date '0001-01-01T00:00:00+05:00'"),
     ):
         found = document({FFN: 0.01}, context={key: value})
-        bad[write(tmp_path / f"{len(bad)}.json", found)] = expected
-    assert run("add", *bad, write(tmp_path / "good.json", good), "--store", path) == 2
+        bad[write_json(tmp_path / f"{len(bad)}.json", found)] = expected
+    assert run("add", *bad, write_json(tmp_path / "good.json", good), "--store", path) == 2
     said = capsys.readouterr()
     for line, (file, expected) in zip(said.err.splitlines(), bad.items(), strict=True):
         assert f"{file}: " in line
@@ -143,7 +145,7 @@ def test_a_file_is_added_whole_or_not_at_all(
 ) -> None:
     """On a full disk, as a limit makes it; and where a writer was killed within a line."""
     path = tmp_path / "history.jsonl"
-    files = [write(tmp_path / f"{s}.json", document({FFN: s})) for s in (0.01, 0.02, 0.03)]
+    files = [write_json(tmp_path / f"{s}.json", document({FFN: s})) for s in (0.01, 0.02, 0.03)]
     assert run("add", files[0], "--store", path) == 0
     first = path.read_bytes()
     limit = len(first) + 100
@@ -163,7 +165,7 @@ def test_a_file_is_added_whole_or_not_at_all(
 def test_files_that_are_no_history_are_named_and_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, file = tmp_path / "history.jsonl", write(tmp_path / "a.json", document({FFN: 0.01}))
+    path, file = tmp_path / "history.jsonl", write_json(tmp_path / "a.json", document({FFN: 0.01}))
     assert run("add", file, "--store", path) == 0
     line = path.read_bytes()
     for text, expected in (

@@ -5,13 +5,10 @@ import io
 import itertools
 import json
 import math
-import os
 import re
 import signal
 import statistics
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import pytest
 from fake_bench import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from samples import Json, Played, cut_wait_short, ran
 
+from built_programs import start_tool, wait_until
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Interleaved,
@@ -41,7 +39,7 @@ from tinyllama_tools.compare.sides import (
     Builder,
     ServedProgram,
 )
-from tinyllama_tools.core.app import PLACING, PROJECT, BadInputError
+from tinyllama_tools.core.app import PLACING, BadInputError
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats.looks import judge_family
 from tinyllama_tools.stats.rank_tests import BlockSummary, hodges_lehmann, summarise
@@ -71,13 +69,6 @@ def placed_of(build: Path) -> dict[str, str]:
     """What its processes were told of how workers wait and where they are."""
     found = starts_of(build)[0]["environment"]
     return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 2 * LONG
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def wait_until_gone(build: Path) -> None:
@@ -370,24 +361,12 @@ def test_what_was_found_is_not_lost_where_files_fail(
     assert re.search(r"ended after \d blocks: \[Errno 28\].*/dev/full", said)
 
 
-def heed_signals() -> None:
-    """The tests themselves may run where it is ignored, and so a program of theirs."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def test_being_asked_to_end_judges_and_writes_what_was_measured(tmp_path: Path) -> None:
     builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.3) for s in ("base", "new")]
     output = tmp_path / "out"
     options = [f"--base={builds[0]}", f"--new={builds[1]}", f"--output={output}"]
     options += ["--alpha=0.2", "--looks=9"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tinyllama_tools", "compare", "run", *options],
-        env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=heed_signals,
-    )
+    process = start_tool("compare", "run", *options)
     recording = output / "blocks.jsonl"
     wait_until(lambda: process.poll() is not None or recording.exists())
     wait_until(lambda: process.poll() is not None or '"block": 4' in recording.read_text())

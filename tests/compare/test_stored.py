@@ -21,29 +21,27 @@ from samples import (
     TIMES,
     Found,
     Json,
-    compare,
     document,
     stopped,
     summary,
-    write,
     write_runs,
 )
 from scipy import stats
 
+from built_programs import write_json
 from chromium import PageOpener
 from fake_training import FOUR_RANKS
 from tinyllama_tools.compare.comparison import (
     KINDS,
     ComparedCase,
     Comparison,
-    CounterChange,
-    compare_counters,
 )
 from tinyllama_tools.compare.output import markdown_of
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.names import OWN_KEYS
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Outcome
+from tools import compare
 
 # enough for eight cases at the default level
 FILES = 9
@@ -91,7 +89,7 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
         assert Found(tmp_path / "out", *sides).status == 0
     # what fails in every new file is a regression, though no case has a verdict
     bad = [document({}, more=[stopped(FFN, failed=f"off by {n}")]) for n in (1, 2)]
-    new = [write(tmp_path / f"bad_{n}.json", content) for n, content in enumerate(bad)]
+    new = [write_json(tmp_path / f"bad_{n}.json", content) for n, content in enumerate(bad)]
     found = Found(tmp_path / "out", "--base", *base[:2], "--new", *new)
     assert (found.status, found.outcomes[FFN]) == (1, "failed")
 
@@ -104,8 +102,8 @@ def test_files_of_a_side_that_do_not_agree(tmp_path: Path) -> None:
     for row in second["benchmarks"]:
         if row["run_name"].startswith(EMBEDDING):
             row["above_peak"] = "107 % of the measured f32 peak"
-    first = write(tmp_path / "new_0.json", document(TIMES, counters=counters[0]))
-    new = [first, write(tmp_path / "new_1.json", second)]
+    first = write_json(tmp_path / "new_0.json", document(TIMES, counters=counters[0]))
+    new = [first, write_json(tmp_path / "new_1.json", second)]
     base = write_runs(tmp_path, "base", 2, TIMES)
     found = Found(tmp_path / "out", "--base", *base, "--new", *new)
     notes = {
@@ -137,7 +135,7 @@ def test_cases_on_one_side_have_their_outcome(tmp_path: Path) -> None:
         told = {name: row[side] for name, row in table.items() if row[side] is not None}
         times = {name: value for name, value in told.items() if isinstance(value, float)}
         stops = [stopped(name, **told[name]) for name in told.keys() - times]
-        files.append(write(tmp_path / f"{side}.json", document(times, more=stops)))
+        files.append(write_json(tmp_path / f"{side}.json", document(times, more=stops)))
     found = Found(tmp_path / "out", *files)
     assert found.outcomes == {name: row[2] for name, row in table.items()}
     assert all(found.cases[name]["note"] == row[3] for name, row in table.items() if row[3])
@@ -150,11 +148,22 @@ def test_cases_on_one_side_have_their_outcome(tmp_path: Path) -> None:
 
 
 def test_growth_other_work_and_filters(tmp_path: Path) -> None:
-    base = write(tmp_path / "base.json", document(TIMES))
-    counters = {FFN: {"allocations": 30.0, "model_flops": 2e9}}
-    new = write(tmp_path / "new.json", document(TIMES, counters=counters))
+    more = {"max_rel_error": 1.0, "unknown": 1.0}
+    base = write_json(tmp_path / "base.json", document(TIMES, counters={FFN: more}))
+    # the least growth of a deterministic one is worse, and so is a rate that falls
+    counters = {FFN: {"allocations": 29.0000001, "model_flops": 2e9, "TFLOPS": 0.1}}
+    counters[FFN] |= {"max_rel_error": 2.0, "unknown": 2.0, "parameters": 257.0}
+    new = write_json(tmp_path / "new.json", document(TIMES, counters=counters))
     found = Found(tmp_path / "out", base, new)
     assert found.status == 0
+    moved = [c for c in found.cases[FFN]["counters"] if c["base"] != c["new"]]
+    assert {c["name"] for c in moved if c["exact"]} == {
+        "allocations",
+        "model_flops",
+        "parameters",
+    }
+    worse = {"TFLOPS", "allocations", "model_flops", "max_rel_error"}
+    assert {c["name"] for c in moved if c["worse"]} == worse
     assert any("1 did not do the same work, model_flops" in text for text in found.warnings)
     assert Found(tmp_path / "out", base, new, "--fail-on-growth").status == 1
     assert Found(tmp_path / "out", new, base, "--fail-on-growth").status == 0
@@ -181,9 +190,9 @@ def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
         (peaks(2.9e11), ""),
         ({"date": "2026-01-03T03:04:05+00:00"}, ""),
     ]
-    base = write(tmp_path / "base.json", document(TIMES))
+    base = write_json(tmp_path / "base.json", document(TIMES))
     for context, expected in table:
-        new = write(tmp_path / "new.json", document(TIMES, context=context))
+        new = write_json(tmp_path / "new.json", document(TIMES, context=context))
         *found, last = Found(tmp_path / "out", base, new).warnings
         assert last.startswith("one file of a side")
         assert len(found) == bool(expected)
@@ -197,14 +206,14 @@ def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
         (("2026-03-02", "yesterday", "2026-03-03", "2026-03-04"), False),
     ):
         dated = [document(TIMES, context={"date": date}) for date in dates]
-        files = [write(tmp_path / f"{i}.json", content) for i, content in enumerate(dated)]
+        files = [write_json(tmp_path / f"{i}.json", content) for i, content in enumerate(dated)]
         found = Found(tmp_path / "out", "--base", *files[:2], "--new", *files[2:]).warnings
         assert found[0].startswith("measured one after the other") == is_told
 
 
 def test_training_runs_are_compared_by_step_and_phase(tmp_path: Path) -> None:
     base, new = (
-        [write(tmp_path / f"{side}_{i}.json", summary(factor + 0.001 * i)) for i in range(9)]
+        [write_json(tmp_path / f"{side}_{i}.json", summary(factor + 0.001 * i)) for i in range(9)]
         for side, factor in (("base", 1.0), ("new", 1.5))
     )
     found = Found(tmp_path / "out", "--base", *base, "--new", *new)
@@ -219,7 +228,7 @@ def test_training_runs_are_compared_by_step_and_phase(tmp_path: Path) -> None:
         (summary(batch_size=16), "batch_size: 8 in the base, 16 in the new"),
         (summary() | {"distributed": FOUR_RANKS}, "ranks: 1 in the base, 4 in the new"),
     ):
-        file = write(tmp_path / "other.json", other)
+        file = write_json(tmp_path / "other.json", other)
         assert f"not the same work: {said}" in Found(tmp_path / "out", base[0], file).warnings
 
 
@@ -251,7 +260,7 @@ def every_outcome(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
                 if both[side] is not None
             }
             found = document(drawn, counters=counters, more=more)
-            arguments.append(str(write(folder / f"{side}_{file}.json", found)))
+            arguments.append(str(write_json(folder / f"{side}_{file}.json", found)))
     return arguments
 
 
@@ -331,19 +340,7 @@ def test_a_comment_is_no_longer_than_it_may_be() -> None:
     assert text[text.index("<details>") :].count("\n| `") == 5000 - int(more) == 150
 
 
-def test_counters_their_direction_and_that_all_of_the_schema_are_known() -> None:
-    for name, before, after, exact, worse in (
-        # the least growth of a deterministic counter is worse
-        ("peak_memory_MiB", 1000.0, 1000.0000001, True, True),
-        ("operators", 1000.0, 999.0, True, False),
-        # rates are worse when they fall, and not exact
-        ("TFLOPS", 10.0, 9.0, False, True),
-        ("max_rel_error", 1.0, 2.0, False, True),
-        ("parameters", 10.0, 11.0, True, False),
-        ("unknown", 10.0, 11.0, False, False),
-    ):
-        found = compare_counters({name: before}, {name: after})
-        assert found == (CounterChange(name, before, after, exact, worse),)
+def test_all_counters_of_the_schema_are_known() -> None:
     schema = json.loads((PROJECT / "results/schema.json").read_text(encoding="utf-8"))
     measured = schema["$defs"]["measured"]["properties"]
     counters = {n for n, rule in measured.items() if isinstance(rule, dict) and "type" in rule}
@@ -379,9 +376,9 @@ for wrong, fault in (
 
 
 def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good = write(tmp_path / "good.json", document(TIMES))
-    copy = write(tmp_path / "copy.json", document(TIMES))
-    training = write(tmp_path / "training.json", summary())
+    good = write_json(tmp_path / "good.json", document(TIMES))
+    copy = write_json(tmp_path / "copy.json", document(TIMES))
+    training = write_json(tmp_path / "training.json", summary())
     refused = [
         ([good, "absent.json"], "cannot be read: No such file"),
         ([good, tmp_path], "is a folder"),

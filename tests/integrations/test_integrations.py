@@ -22,7 +22,7 @@ import pytest
 import yaml
 from fake_cluster import QUICK_STEP, FakeSlurm, fake_bench
 
-from built_programs import PROJECT_ROOT, Json, give_up
+from built_programs import PROJECT_ROOT, Json, give_up, write_program
 
 FOLDER = PROJECT_ROOT / "integrations"
 
@@ -355,8 +355,7 @@ class Cluster:
         self.programs.mkdir(parents=True)
         fake_bench(self.programs)
         for name in RANK_PROGRAMS:
-            (self.programs / name).write_text(PROGRAM, encoding="utf-8")
-            (self.programs / name).chmod(0o755)
+            write_program(self.programs / name, PROGRAM)
         self.slurm = FakeSlurm(root / "slurm")
 
     def run(

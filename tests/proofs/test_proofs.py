@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from built_programs import PROJECT_ROOT, write_program
 from tools import require_oracle_packages
 
 require_oracle_packages()
@@ -184,10 +185,9 @@ def test_round_trip_is_a_proof_that_holds_and_a_lost_bit_is_found(
     proof = check_round_trip(copy_program)
     assert proof.comparisons > 100_000
     assert proof.held, proof
-    losing = tmp_path / "losing"
     spoiling = 'sed -i s/null/none/ "$2"/config.json'
-    losing.write_text(f'#!/bin/sh\n"{copy_program}" "$1" "$2" && {spoiling}\n')
-    losing.chmod(0o755)
+    text = f'#!/bin/sh\n"{copy_program}" "$1" "$2" && {spoiling}\n'
+    losing = write_program(tmp_path / "losing", text)
     assert "config.json" in check_round_trip(losing).worst
 
 
@@ -236,7 +236,7 @@ NO_TEST = f"echo '{EMPTY_XML}' >\"${{2#*xml:}}\""
 ONE_PASSED = '<testsuites><testcase name="Passes" status="run" classname="A" /></testsuites>'
 
 
-HEADER = "import os, sys, time; report = sys.argv[-1].partition('xml')[2].lstrip(':=')\n"
+HEADER = "import os, sys; report = sys.argv[-1].partition('xml')[2].lstrip(':=')\n"
 WRITE = "open(report, 'w').write({!r}); {}"
 BEFORE = "ended with status {} before it wrote its report"
 
@@ -247,7 +247,7 @@ BEFORE = "ended with status {} before it wrote its report"
         # without a report the status is the test
         ("", "", Counts(1)),
         ("sys.exit(1)", "", Counts(0, ["ended with status 1"])),
-        ("print('last words', flush=True); time.sleep(60)", "", Counts(0, ["did not end in time"])),
+        ("echo last words; exec sleep 60", "", Counts(0, ["did not end in time"])),
         # pytest where nothing was selected
         (WRITE.format(EMPTY_XML, "sys.exit(5)"), PYTEST_REPORT, Counts()),
         (
@@ -271,10 +271,13 @@ def test_report_and_end_of_a_program_count(
     tmp_path: Path, code: str, option: str, counts: Counts
 ) -> None:
     (tmp_path / "r.xml").write_text(ONE_PASSED)  # of an earlier run
-    program = Program("made_up", (sys.executable, "-c", HEADER + code), tmp_path, option)
-    outcome = run_program(program, tmp_path / "r.xml", 2 if "sleep" in code else 60)
+    # a shell starts at once, however busy the machine
+    hangs = "sleep" in code
+    command = ("sh", "-c", code) if hangs else (sys.executable, "-c", HEADER + code)
+    program = Program("made_up", command, tmp_path, option)
+    outcome = run_program(program, tmp_path / "r.xml", 2 if hangs else 60)
     assert outcome.counts == counts
-    assert ("last words" in outcome.output) == ("sleep" in code)
+    assert ("last words" in outcome.output) == hangs
 
 
 def made_build(folder: Path, *tests: str) -> None:
@@ -337,9 +340,9 @@ def test_pattern_environment_and_folders_reach_the_programs(
 
 
 def test_any_python_runs_the_tests_and_the_oracles_alone_prove(
-    project_root: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": str(project_root / "scripts")}
+    environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT / "scripts")}
     command = [sys.executable, "-S", "-m", "tinyllama_tools.proofs.run_tests", "--help"]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tinyllama_tools"]:
@@ -362,9 +365,7 @@ def test_a_build_for_cuda_is_looked_at(
     texts = {f"benchmarks/tiny_llama_{name}": code for name in ("bench", "train", "scaling")}
     tools_folder = "environment/lib/python3.11/site-packages/nvidia/cu13/bin"
     for name, text in {**texts, f"{tools_folder}/cuobjdump": f"echo {kernels}"}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, f"#!/bin/sh\n{text}\n")
     _device_test, *programs = run_tests.cuda_programs(tmp_path)
     assert len(programs) == 6
     outcomes = [run_program(program, tmp_path / "r.xml", 60) for program in programs]
@@ -422,7 +423,6 @@ def test_stale_replacement_a_crash_and_no_test_find_nothing(tmp_path: Path) -> N
         ("kill -ABRT $$", "golden_test ended with status -6"),
         (NO_TEST, "no test"),
     ):
-        (tmp_path / "golden_test").write_text(f"#!/bin/sh\n{code}\n")
-        (tmp_path / "golden_test").chmod(0o755)
+        write_program(tmp_path / "golden_test", f"#!/bin/sh\n{code}\n")
         with pytest.raises(RuntimeError, match=message):
             prove.failed_tests(FAULTS[0], tmp_path)

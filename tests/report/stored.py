@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from published import FOLDER, write_run
+from built_programs import write_json
+from published import STUDY, write_run
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Section, Table
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tools import scaling
 
-STUDY = FOLDER / "study_2core_xeon_avx512"
 ROUNDS = ("round_1.json", "round_2.json", "round_3.json")
 MIB = 2**20
 SMALL_STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
@@ -66,26 +66,19 @@ def read(*paths: Path) -> ReportInputs:
     return read_inputs([source_of(path) for path in paths])
 
 
-def write(path: Path, content: object) -> Path:
-    """As JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
 def change(path: Path, what: Callable[[Json], object]) -> Path:
     """The file with its content changed."""
     content = json.loads(path.read_text(encoding="utf-8"))
     what(content)
-    return write(path, content)
+    return write_json(path, content)
 
 
 def write_study(folder: Path, keep: str = OWN_SHAPE, rounds: int = 3) -> Path:
     """The study without its check; of its rounds what has `keep`, over and over."""
     for name in ("study.json", "products.json", "costs.json", "frontier.json"):
-        write(folder / name, document(name))
+        write_json(folder / name, document(name))
     for number in range(rounds):
-        write(folder / f"round_{number + 1}.json", document(ROUNDS[number % 3], keep))
+        write_json(folder / f"round_{number + 1}.json", document(ROUNDS[number % 3], keep))
     return folder
 
 
@@ -93,7 +86,7 @@ def write_result(path: Path, keep: str = OWN_SHAPE, device: str = DEVICE) -> Pat
     """A run of the suite."""
     found = document("round_1.json", keep)
     found["context"]["device"]["name"] = device
-    return write(path, found)
+    return write_json(path, found)
 
 
 def write_everything(folder: Path) -> list[Path]:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stored import change, document, read, write, write_everything, write_result, write_study
+from stored import change, document, read, write_everything, write_result, write_study
 
 import tools
+from built_programs import write_json
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.report import command
 from tinyllama_tools.report.document import Kind, Omission
@@ -98,7 +99,7 @@ def test_a_bad_result_beside_a_good_one_is_an_error_that_is_named(
 def test_what_cannot_be_read_or_written_ends_with_2(
     result: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = write(tmp_path / "bad.json", {})
+    bad = write_json(tmp_path / "bad.json", {})
     assert run(bad) == run("--results-folder", tmp_path / "empty") == NOTHING_USABLE
     said = capsys.readouterr().err
     assert "its keys are none" in said
@@ -134,7 +135,7 @@ def test_a_damaged_file_of_a_study_costs_itself_only_and_a_missing_one_is_no_err
     tmp_path: Path,
 ) -> None:
     study = write_study(tmp_path / "study", rounds=4)
-    write(study / "check.json", document("check.json"))
+    write_json(study / "check.json", document("check.json"))
     whole = read(study)
     assert whole.omissions == () and len(whole.main.paths) == 4
     assert whole.main.products and whole.check_cases

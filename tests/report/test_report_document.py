@@ -31,15 +31,15 @@ from stored import (
     read,
     rows_of,
     section,
-    write,
     write_everything,
     write_result,
     write_study,
 )
 
 import tools
+from built_programs import write_json
 from chromium import OpenPage, PageOpener
-from published import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
+from published import DATA_FILES, MOST_BYTES, MOST_PICTURE_BYTES, PAGE, PICTURE, STUDY
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.report import command, output
@@ -58,7 +58,7 @@ PEAK = peak("f32", "flops_per_second")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
     """One result of every kind; the published grid study with its check first."""
     paths = write_everything(tmp_path_factory.mktemp("results"))
-    write(paths[0] / "check.json", document("check.json"))
+    write_json(paths[0] / "check.json", document("check.json"))
     return read(*paths)
 
 
@@ -228,7 +228,7 @@ def test_what_a_result_lacks_or_got_wrong_is_named(tmp_path: Path) -> None:
     assert cell(part(built, "parts"), "ffn", "speed of light") is None
     # a size without a name has laws, but no parts
     text = json.dumps(document(ROUNDS[0], "/tiny/")).replace("/tiny/", "/custom/")
-    built = report_of(write(tmp_path / "a.json", json.loads(text)))
+    built = report_of(write_json(tmp_path / "a.json", json.loads(text)))
     assert "of a size in fixtures/problem_sizes.json" in missing_of(built)["time"]
     assert "scaling" not in missing_of(built) and built.errors == 0
 
@@ -263,7 +263,7 @@ def test_the_main_step_has_parts_and_is_optimized_before_it_is_large(tmp_path: P
     whole = document(ROUNDS[0], OWN_SHAPE)
     rows = document(ROUNDS[0], SMALL_STEP)["benchmarks"]
     for expected in (("small", "baseline"), ("tiny", "baseline"), ("tiny", "optimized")):
-        name = read(write(tmp_path / "a.json", whole | {"benchmarks": rows})).steps[0].step
+        name = read(write_json(tmp_path / "a.json", whole | {"benchmarks": rows})).steps[0].step
         assert (name.size, name.variant) == expected
         rows = [*rows, *whole["benchmarks"]]
         whole = json.loads(json.dumps(whole).replace("/baseline/", "/optimized/"))
@@ -420,18 +420,17 @@ OWN_PATH = re.compile(r"/(?:home|Users|root|work|tmp|mnt|media|scratch|var|opt|u
 PRIVATE = re.compile(r'"host_name": "(?!host_[0-9a-f]{8}")|"executable": "[^"]*/|"pid"')
 
 
-@pytest.mark.parametrize("place", MACHINES)
-def test_the_published_page_is_of_its_study_names_no_owner_and_is_small(place: Published) -> None:
-    text = place.page.read_text(encoding="utf-8")
-    assert f">results/reference/{place.study.name}<" in text
+def test_the_published_page_is_of_its_study_names_no_owner_and_is_small() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert f">results/reference/{STUDY.name}<" in text
     packed = dict(PACKED.findall(text))["packed-data"]
-    texts = {path.name: path.read_text(encoding="utf-8") for path in data_files(place)}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in DATA_FILES}
     texts |= {"page": PACKED.sub("", text), "data": gzip.decompress(b64decode(packed)).decode()}
     assert [name for name, of in texts.items() if OWN_PATH.search(of) or PRIVATE.search(of)] == []
-    files = [*data_files(place), place.page, place.picture]
+    files = [*DATA_FILES, PAGE, PICTURE]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    assert picture_size(place.picture) == (1600, 900)
-    assert place.picture.stat().st_size <= MOST_PICTURE_BYTES
+    assert picture_size(PICTURE) == (1600, 900)
+    assert PICTURE.stat().st_size <= MOST_PICTURE_BYTES
 
 
 def picture_size(path: Path) -> tuple[int, ...]:
@@ -480,10 +479,8 @@ def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path) -> None:
     assert {picture_size(path) for path in written} == {(1600, 900)}
 
 
-def test_what_pictures_lack_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project_root: Path
-) -> None:
-    driver = (project_root / "pyproject.toml").read_text(encoding="utf-8")
+def test_what_pictures_lack_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    driver = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"{output.DRIVER}",' in driver
     monkeypatch.setattr(output, "BROWSERS", ("false",))
     with ThreadPoolExecutor(1) as pool, pytest.raises(BadInputError, match="false does not start"):

@@ -39,7 +39,7 @@ def tell(folder: Path, **told: object) -> None:
 
     `hold_in`: a part of a result's name, whose run waits in its fourth case until it is asked to
     end; `fail`, `skip`: parts of names; `crash_at`: dies there; `stale_at`: ends with 1 there,
-    without a result; `refuse`: says so and ends with 2; `commit`: of the build.
+    without a result; `refuse`: says so and ends with 2.
     """
     program = folder / "build/benchmarks/tiny_llama_bench"
     program.parent.mkdir(parents=True, exist_ok=True)
@@ -98,11 +98,8 @@ def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json
     # what follows the last newline was cut short
     journal.write_text(journal.read_text().rpartition("\n")[0] + "\n")
     first, *lines = map(json.loads, journal.read_text().splitlines())
-    for key, now in context.items():
-        if (then := first["header"].get(key)) != now:
-            what = f"{key} = {json.dumps(then)}, this run has {json.dumps(now)}"
-            print(f"--resume: journal {journal} was written with {what}", file=sys.stderr)
-            sys.exit(2)
+    if first["header"] != context:
+        sys.exit(2)
     return {line["case"]: line["entries"][0] for line in lines}
 
 
@@ -112,7 +109,6 @@ def _measure(options: list[str], told: Json) -> int:
     asked: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
     context = {"settings": {}, "schema_version": 3, "verify": value(options, "verify")}
-    context |= {"git_commit": told.get("commit", "abc")}
     context |= {"sizes": sorted(value(options, "sizes").split(","))}
     rows = _journaled(journal, context, resumes="--resume" in options)
     names, parent = _names(options), os.getppid()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from built_programs import write_json
 from published import MEASURED
 from tinyllama_tools.core.app import Json, problem_sizes
 from tinyllama_tools.data.machine import Machine, ProductRate
@@ -270,12 +271,6 @@ def document(**more: object) -> Json:
     return json.loads(MEASURED.read_text(encoding="utf-8")) | more
 
 
-def write(folder: Path, name: str, content: Json) -> Path:
-    path = folder / name
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
 def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 0) -> Json:
     full = f"{name}/iterations:1/manual_time"
     return {
@@ -293,7 +288,7 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
         """The measured file with these values in every entry of NAME."""
         rows = document()["benchmarks"]
         found = [row | values if row["run_name"].startswith(NAME) else row for row in rows]
-        return write(tmp_path, name, document(benchmarks=found))
+        return write_json(tmp_path / name, document(benchmarks=found))
 
     failed = changed("a.json", error_occurred=True, error_message="wrong result")
     skipped = changed("b.json", skipped=True, skip_message="too long")
@@ -320,7 +315,8 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
         gemm_row("peak/gemm/f32/2x8x8", 0.1) | {"error_occurred": True, "error_message": "wrong"},
     ]
     better = [rows[0] | {"TFLOPS": 0.3}]
-    paths = [write(tmp_path, f"{len(of)}.json", document(benchmarks=of)) for of in (rows, better)]
+    both = {"4.json": rows, "1.json": better}
+    paths = [write_json(tmp_path / name, document(benchmarks=of)) for name, of in both.items()]
     for files, rate, label in ((paths[:1], 0.2, "L1"), (paths, 0.3, "L0")):
         found = read_result_set(files)
         best = ProductRate("f32", 64, 128, 128, 32, pytest.approx(rate * 1e12), label)
@@ -335,7 +331,7 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
             of = content["context"]["peaks"]["measured"][peak]
             unit = next(key for key in of if key.endswith("_per_second"))
             of |= {unit: of[unit] * factor, "source": f"{peak} x {factor}"}
-        return write(tmp_path, name, content)
+        return write_json(tmp_path / name, content)
 
     second = with_peaks("b.json", f32=1.25, memory_bandwidth=0.5)
     third = with_peaks("c.json", cache_bandwidth=2.0)
@@ -359,7 +355,7 @@ def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
     rows = [gemm_row(f"peak/gemm/f32/{of}", by * peak, x) for of, (by, x) in shapes.items()]
     rounds, products = read_result_set([MEASURED]), document(benchmarks=rows)
     # a file without cases is no round
-    found = read_result_set([MEASURED, write(tmp_path, "products.json", products)])
+    found = read_result_set([MEASURED, write_json(tmp_path / "products.json", products)])
     assert (found.paths, found.warnings) == (rounds.paths, ())
     assert found.context["peaks"]["measured"]["f32"]["source"] == "B"
     before, step = rounds.cases[TINY_STEP].counters, found.cases[TINY_STEP].counters
@@ -368,7 +364,7 @@ def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
     content = document(benchmarks=[*rows, *document()["benchmarks"]])
     sheet = {"flops_per_second": {"f32": 1.5 * TINY_PEAK}, "memory_bytes_per_second": 1e12}
     content["context"]["peaks"]["datasheet"] = sheet
-    found = read_result_set([write(tmp_path, "sheet.json", content)])
+    found = read_result_set([write_json(tmp_path / "sheet.json", content)])
     assert found.context["peaks"]["measured"]["f32"]["source"] == "C"
     (warning,) = found.warnings
     assert warning.startswith("peak/gemm/f32/512x512x512: 0.7496 TFLOP/s is above the datasheet's")
@@ -381,7 +377,7 @@ def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
 def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: object) -> None:
     content = document()
     content["context"]["peaks"]["measured"]["f32"]["flops_per_second"] = value
-    bad = write(tmp_path, "bad.json", content)
+    bad = write_json(tmp_path / "bad.json", content)
     found = read_result_set([bad])
     assert "f32" not in found.context["peaks"]["measured"]
     (warning,) = found.warnings
@@ -398,7 +394,7 @@ def test_without_a_bandwidth_of_memory_large_cases_have_no_share_of_the_roofline
     content = document()
     content["context"]["peaks"]["measured"]["memory_bandwidth"]["bytes_per_second"] = None
     content["context"]["device"]["last_level_cache_bytes"] = 2**20
-    found = read_result_set([write(tmp_path, "a.json", content)])
+    found = read_result_set([write_json(tmp_path / "a.json", content)])
     assert "memory_bandwidth.bytes_per_second is None" in found.warnings[0]
     for case in found.cases.values():
         is_cached = case.counters["bytes"] <= 2**21
