@@ -70,17 +70,6 @@ TEST(Cost, ByComponentByHand) {
   EXPECT_EQ(count_parameters(ModelConfig()), 2'873'600);
 }
 
-TEST(Cost, ForwardPlusBackwardIsForwardBackward) {
-  for (const auto& f : {embedding_cost, rms_norm_cost, rotary_cost, attention_cost,
-                        feed_forward_cost, block_cost, loss_cost}) {
-    const Cost sum = f(kTiny, Pass::forward) + f(kTiny, Pass::backward);
-    const Cost both = f(kTiny, Pass::forward_backward);
-    EXPECT_EQ(sum.model_flops, both.model_flops);
-    EXPECT_EQ(sum.elementwise_flops, both.elementwise_flops);
-    EXPECT_EQ(sum.bytes, both.bytes);
-  }
-}
-
 TEST(Cost, PassNames) {
   EXPECT_EQ(parse_pass("forward_loss"), Pass::forward_loss);
   EXPECT_EQ(to_string(Pass::train), "train");

@@ -44,12 +44,6 @@ TEST_F(Layers, RmsNormOfNarrowTypesIsComputedInFloat32) {
     EXPECT_NEAR(actual[i], expected[i], std::abs(expected[i]) * 0x1p-8);
 }
 
-TEST_F(Layers, ARotaryTableRefusesLongerSequences) {
-  const at::Tensor heads = x.view({B, S, config.n_heads(), config.head_dim()});
-  EXPECT_NO_THROW(RotaryTable(config, Variant(), S, Dtype::f64, c10::kCPU).rotate(heads));
-  EXPECT_ANY_THROW(RotaryTable(config, Variant(), S - 1, Dtype::f64, c10::kCPU).rotate(heads));
-}
-
 TEST_F(Layers, LossNeedsANextToken) {
   EXPECT_THROW(next_token_targets(initializer.tokens({B, 1}, config.vocab_size())),
                std::invalid_argument);

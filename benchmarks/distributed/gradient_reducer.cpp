@@ -211,10 +211,4 @@ void ShardedAdamW::clear_gradients() {
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
 }
 
-int64_t ShardedAdamW::moment_elements() const {
-  int64_t elements = 0;
-  for (const auto& [name, moment] : optimizer_->first_moments()) elements += 2 * moment.numel();
-  return elements;
-}
-
 }  // namespace tinyllama::distributed

@@ -142,8 +142,6 @@ class ShardedAdamW final : public BucketedBackward {
 
   /// The optimizer of this rank's shares, a flat tensor a bucket.
   AdamW& of_shares() { return *optimizer_; }
-  /// Elements of the moments on this rank, both together.
-  int64_t moment_elements() const;
 
  private:
   void keep(size_t parameter) override;

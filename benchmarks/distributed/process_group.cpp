@@ -143,11 +143,6 @@ Pending ProcessGroup::all_gather(const at::Tensor& whole, const at::Tensor& shar
   return start("all_gather", [&] { return backend_->_allgather_base(output, input); });
 }
 
-Pending ProcessGroup::broadcast(const at::Tensor& values) {
-  std::vector<at::Tensor> tensors = {values};
-  return start("broadcast", [&] { return backend_->broadcast(tensors); });
-}
-
 void ProcessGroup::barrier() {
   c10d::BarrierOptions options;
   if (device_.is_gpu()) options.device = device_.torch();
@@ -167,9 +162,7 @@ std::vector<double> ProcessGroup::gather_numbers(double mine) {
 }
 
 double ProcessGroup::number_of_first(double mine) {
-  const at::Tensor value = numbers(1).fill_(mine);
-  broadcast(value).wait();
-  return value.item<double>();
+  return gather_numbers(mine).front();
 }
 
 double ProcessGroup::largest_number(double mine) {

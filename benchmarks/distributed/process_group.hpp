@@ -78,8 +78,6 @@ class ProcessGroup {
   Pending reduce_scatter(const at::Tensor& share, const at::Tensor& whole);
   /// `whole` [n x ranks] becomes every rank's `share` [n], in the order of ranks.
   Pending all_gather(const at::Tensor& whole, const at::Tensor& share);
-  /// Rank 0's values on every rank, in place.
-  Pending broadcast(const at::Tensor& values);
   /// Returns when every rank has called it. Waits without using the processor.
   void barrier();
 

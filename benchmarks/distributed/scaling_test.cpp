@@ -79,22 +79,6 @@ TEST(RandomOrderTest, EveryIndexComesOnceInTheSameOrderForTheSameNumbers) {
   EXPECT_GT(orders.size(), 15U) << "rounds differ";
 }
 
-TEST(ScalingRowTest, RepetitionsAndAggregatesAreInGoogleBenchmarksFormat) {
-  const auto row =
-      to_case_result({.name = "step/ranks:2",
-                      .repetitions = {{0.002, 0.001, 4, {{"ranks", 2}}}, {0.004, 0.003, 4, {}}}});
-  ASSERT_EQ(row.entries.size(), 6U);
-  const auto& first = row.entries[0];
-  const harness::Json expected = {
-      {"name", "step/ranks:2"}, {"run_type", "iteration"}, {"repetition_index", 0},
-      {"repetitions", 2},       {"iterations", 4},         {"real_time", 2.0},
-      {"cpu_time", 1.0},        {"time_unit", "ms"},       {"ranks", 2.0}};
-  for (const auto& [key, value] : expected.items()) EXPECT_EQ(first.at(key), value) << key;
-  EXPECT_EQ(row.entries[3].at("aggregate_name"), "median");
-  EXPECT_DOUBLE_EQ(row.entries[3].at("real_time"), 3) << "the mean of the middle two";
-  EXPECT_EQ(to_case_result({.repetitions = {{1}}}).entries.size(), 1U);
-}
-
 TEST(TimeIterationsTest, OnlyCallsAreTimedAndAllOfThem) {
   ProcessGroup alone({}, instruments::Device::select("cpu"), std::chrono::milliseconds(100), {});
   std::string order;

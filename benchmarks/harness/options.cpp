@@ -349,9 +349,9 @@ void check_modes(const Options& options) {
       {options.serve, "--serve, which answers requests and writes nothing else"},
       {options.verify == Verify::only, "--verify only, which prints a line a case"},
       {options.find_limit.has_value(), "--find-limit, which times nothing"},
-      {options.list, "--list, which times nothing"},
-      {options.dry_run, "--dry-run, which times nothing"},
-      {options.describe_device, "--describe-device, which times nothing"}};
+      {options.list, "--list"},
+      {options.dry_run, "--dry-run"},
+      {options.describe_device, "--describe-device"}};
   const bool is_json = options.format != "console";
   std::erase_if(modes, [](const Given& mode) { return !mode.first; });
   const auto refuse = [](const std::string& option, const std::string& mode) {
@@ -362,6 +362,8 @@ void check_modes(const Options& options) {
   if (modes.empty()) return;
   const std::string& mode = modes.front().second;
   if (modes.size() > 1) refuse(modes[1].second.substr(0, modes[1].second.find(',')), mode);
+  // put before a whole command line, to see what it would do
+  if (options.list || options.dry_run || options.describe_device) return;
   const bool is_served = options.serve;
   for (const auto& [is_given, option] : {
            Given{!options.out_file.empty(), "--benchmark_out"},

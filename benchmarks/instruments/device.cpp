@@ -138,17 +138,10 @@ Device Device::select(std::string_view text) {
 int64_t Device::free_memory_bytes() const {
   if (is_gpu()) {
     const c10::DeviceGuard current(torch_device_);
-    return gpu_runtime::memory().free_bytes + cached_gpu_bytes(torch_device_);
+    return gpu_runtime::free_memory_bytes() + cached_gpu_bytes(torch_device_);
   }
   // What our allocator caches serves the next tensor or is given back when memory runs short.
   return host_machine::memory().available_bytes + host_allocator::read().cached_bytes;
-}
-
-int64_t Device::used_memory_bytes() const {
-  if (!is_gpu()) return 0;
-  const c10::DeviceGuard current(torch_device_);
-  const gpu_runtime::Memory memory = gpu_runtime::memory();
-  return memory.total_bytes - memory.free_bytes;
 }
 
 void Device::synchronize() const {

@@ -40,9 +40,6 @@ class Device {
   /// Bytes that a new tensor could get now, those that the device's caching allocator holds unused
   /// included. CPU: the lower of MemAvailable and what the cgroups leave.
   int64_t free_memory_bytes() const;
-  /// GPU: bytes in use by all processes as the runtime (hipMemGetInfo, cudaMemGetInfo) says.
-  /// CPU: 0.
-  int64_t used_memory_bytes() const;
   /// Waits for all work queued on the device; nothing on a CPU.
   void synchronize() const;
 
@@ -69,12 +66,8 @@ DeviceDescription describe(int index);
 /// "0000:c1:00.0": where the card sits, by which other libraries know it. Errors as for describe.
 std::string pci_bus_id(int index);
 
-struct Memory {
-  int64_t free_bytes = 0;
-  int64_t total_bytes = 0;
-};
-/// Of the current device, all processes included. Errors as for describe.
-Memory memory();
+/// Of the current device, as hipMemGetInfo and cudaMemGetInfo say. Errors as for describe.
+int64_t free_memory_bytes();
 
 }  // namespace gpu_runtime
 }  // namespace tinyllama::instruments

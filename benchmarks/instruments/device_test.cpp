@@ -32,7 +32,6 @@ TEST(DeviceTest, CpuDescribesItself) {
   EXPECT_GT(cpu.description().multiprocessors, 0);
   EXPECT_GE(cpu.description().last_level_cache_bytes, 0);
   EXPECT_GT(cpu.free_memory_bytes(), 0);
-  EXPECT_EQ(cpu.used_memory_bytes(), 0);
   EXPECT_NO_THROW(cpu.synchronize());
   EXPECT_NO_THROW(Device::select("auto"));
 }

@@ -120,11 +120,11 @@ std::string pci_bus_id(int index) {
   return text.data();
 }
 
-Memory memory() {
+int64_t free_memory_bytes() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   check(TINY_LLAMA_GPU(MemGetInfo)(&free_bytes, &total_bytes), "MemGetInfo");
-  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+  return static_cast<int64_t>(free_bytes);
 }
 
 #else
@@ -145,7 +145,7 @@ std::string pci_bus_id(int) {
   throw std::logic_error("this build has no GPU runtime to ask for a bus address");
 }
 
-Memory memory() {
+int64_t free_memory_bytes() {
   throw std::logic_error("this build has no GPU runtime to ask for memory");
 }
 #endif
