@@ -29,11 +29,14 @@ import json
 import random
 import statistics
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
 from tinyllama_tools.compare.sides import (
@@ -69,13 +72,34 @@ def case_of(item: Json) -> str:
     return item.get("case") or item.get("opened") or item["skipped"]
 
 
+class Summaries(Sequence[BlockSummary]):
+    """Of a case's blocks, in one array: as objects, made among the thousands of numbers of the
+    answers, they would keep those numbers' memory too."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+
+    def append(self, block: BlockSummary) -> None:
+        self._values.extend(block)
+
+    def __len__(self) -> int:
+        return len(self._values) // len(BlockSummary._fields)
+
+    def __getitem__(self, at: Any) -> Any:  # noqa: ANN401
+        rows = np.array(self._values).reshape(-1, len(BlockSummary._fields))[at].tolist()
+        return [BlockSummary(*of) for of in rows] if isinstance(at, slice) else BlockSummary(*rows)
+
+    def __iter__(self) -> Iterator[BlockSummary]:
+        return iter(self[:])
+
+
 @dataclass
 class CaseRecord:
     """What became of a case so far. `failures`: reasons by side, in order. `closed`: why no more
     blocks of it are measured; empty while it is open."""
 
     name: str
-    blocks: list[BlockSummary] = field(default_factory=list)
+    blocks: Summaries = field(default_factory=Summaries)
     openings: dict[str, Json] = field(default_factory=dict)
     failures: dict[str, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
     skips: dict[str, str] = field(default_factory=dict)
