@@ -37,7 +37,7 @@ CLI::Validator integer(Integer lowest = std::numeric_limits<Integer>::min(),
       "");
 }
 
-/// Of --threads: more than any host has, and fewer than a runtime cannot start.
+/// Of --threads: more processors than hosts have, and what OpenMP can still start.
 inline constexpr int kMostThreads = 4096;
 
 /// A number with all of its text; CLI11's own words for others do not say what is allowed.

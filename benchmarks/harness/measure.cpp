@@ -126,9 +126,13 @@ namespace {
 // A backward that throws leaves its tasks, and tensors with them, in this thread's queue until the
 // next one.
 void drop_tasks_of_failed_backward() {
-  const at::AutoGradMode records(true);
-  const at::Tensor one = at::ones({}).set_requires_grad(true);
-  (one * one).backward();
+  try {
+    const at::AutoGradMode records(true);
+    const at::Tensor one = at::ones({}).set_requires_grad(true);
+    (one * one).backward();
+  } catch (const std::exception&) {
+    // no memory even for this: the failure that is told already is the one to tell
+  }
 }
 
 std::string thrown_by(const instruments::Device& device, int64_t memory_limit_bytes,

@@ -189,6 +189,17 @@ def test_a_dry_run_has_the_same_figures_in_json_and_as_a_table(program: Program)
     assert lines[-1].startswith(f"{len(cases)} cases")
 
 
+def test_a_dry_run_predicts_what_the_first_case_of_a_run_does(program: Program) -> None:
+    # narrow rows, of which libtorch is asked how it multiplies them; in each process once
+    size = ("--hidden-dim=20", "--n-heads=2", "--n-kv-heads=2", "--seq=30", "--batch=1", ON_CPU[0])
+    case = ("--components=attention", "--passes=forward", BASELINE, "--dtypes=f32", *size)
+    json_format = "--benchmark_format=json"
+    (asked,) = strict_json(shown(program, *case, "--dry-run", json_format))["cases"]
+    done = program.run(*case, json_format, "--verify=off", "--benchmark_min_time=1x")
+    rows = strict_json(done.stdout)["benchmarks"]
+    assert rows[0]["predicted_memory_MiB"] * MIB == pytest.approx(asked["predicted_memory_bytes"])
+
+
 def test_dry_run_allocates_nothing(program: Program) -> None:
     listing, _ = program.peak_memory(ALL_SIZES, "--list")
     # the smallest of these steps needs more than the difference that is allowed

@@ -314,6 +314,7 @@ def test_ranks_that_cannot_begin_say_why(
     # and one alone, before it measures anything
     for program, options, said in (
         (scaling_program, (*ENDLESS_SCALE, "--benchmark_out=/no/such/folder/r.json"), "/no/such/"),
+        (scaling_program, ("--device=cpu", "--max-bytes=5000000TiB"), "--max-bytes 549755813888"),
         (train_program, (*TRAIN, "--shard-optimizer"), "--shard-optimizer"),
     ):
         finished = Program(program).run(*options)

@@ -495,6 +495,23 @@ def test_a_loss_that_is_not_finite_ends_the_run(
     assert summary["summary"]["interrupted"] is False
 
 
+def test_an_interrupt_before_the_first_step_leaves_earlier_files(
+    program: Program, tmp_path: Path
+) -> None:
+    earlier, log = tmp_path / "performance_summary.json", tmp_path / "log"
+    earlier.write_text("an earlier run's")
+    with log.open("w") as stdout:
+        # whose model takes seconds to make
+        process = program.start(
+            *ON_CPU, "--size=medium", "--batch-size=1", f"--output-dir={tmp_path}", stdout=stdout
+        )
+    wait_until(lambda: "Initializing model" in log.read_text() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    completed = finish(process)
+    assert (completed.returncode, completed.stderr) == (130, "")
+    assert "Step 1/" not in log.read_text() and earlier.read_text() == "an earlier run's"
+
+
 def test_an_interrupted_run_keeps_its_steps_and_what_its_profilers_recorded(
     program: Program, validator: Validator, tmp_path: Path
 ) -> None:
