@@ -364,18 +364,18 @@ void check_modes(const Options& options) {
   if (modes.size() > 1) refuse(modes[1].second.substr(0, modes[1].second.find(',')), mode);
   // put before a whole command line, to see what it would do
   if (options.list || options.dry_run || options.describe_device) return;
-  const bool is_served = options.serve;
   for (const auto& [is_given, option] : {
            Given{!options.out_file.empty(), "--benchmark_out"},
            Given{!options.journal_file.empty(), "--journal"},
            Given{!options.trace_folder.empty(), "--trace"},
            Given{!options.columns.empty(), "--columns"},
            Given{options.figures_of_merit, "--figures-of-merit"},
-           Given{is_json && (is_served || options.verify == Verify::only), "--benchmark_format"},
+           Given{is_json && (options.serve || options.verify == Verify::only),
+                 "--benchmark_format"},
        })
     if (is_given) refuse(option, mode);
   // requests say what is timed, and how long
-  if (is_served && !options.benchmark_arguments.empty())
+  if (options.serve && !options.benchmark_arguments.empty())
     refuse(options.benchmark_arguments.front(), mode);
 }
 
