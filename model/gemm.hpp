@@ -1,5 +1,4 @@
-// The matrix multiplications of a linear layer, by the library and in the width that a variant
-// chooses.
+// The matrix multiplications of a linear layer, by whom and in the width that a variant chooses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +11,12 @@ namespace tinyllama {
 class Gemm {
  public:
   explicit Gemm(const Variant& variant);
-  Gemm(bool onednn, bool wide) : onednn_(onednn), wide_(wide) {}
-  bool uses_onednn() const { return onednn_; }
+  Gemm(bool tiled, bool wide) : tiled_(tiled), wide_(wide) {}
+  bool is_tiled() const { return tiled_; }
   bool is_wide() const { return wide_; }
 
   /// Whether it is the library's default, as at::linear calls it.
-  bool is_default() const { return !onednn_ && !wide_; }
+  bool is_default() const { return !tiled_ && !wide_; }
 
   /// x [T, in], weight [out, in] -> x W^T [T, out].
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weight) const;
@@ -34,15 +33,8 @@ class Gemm {
   /// a [m, k], b [n, k] -> a b^T [m, n].
   at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) const;
 
-  bool onednn_;
+  bool tiled_;
   bool wide_;
 };
-
-/// Whether libtorch offers oneDNN's GEMM of that type to C++, and the processor has code for it.
-bool has_onednn_gemm(c10::ScalarType type = c10::ScalarType::Float);
-
-/// a [m, k], b [n, k] of one type, not float64 -> a b^T [m, n] by that GEMM. Throws where
-/// libtorch has none.
-at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace tinyllama

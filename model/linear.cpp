@@ -24,7 +24,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const at::Tensor flat = x.reshape({-1, x.size(-1)}).to(type);
     const at::Tensor weight = rows.to(type);
     context->save_for_backward({flat, weight});
-    context->saved_data["onednn"] = gemm.uses_onednn();
+    context->saved_data["tiled"] = gemm.is_tiled();
     context->saved_data["wide"] = gemm.is_wide();
     context->saved_data["x_sizes"] = x.sizes();
     context->saved_data["x_type"] = x.scalar_type();
@@ -41,7 +41,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
-    const Gemm gemm(context->saved_data["onednn"].toBool(), context->saved_data["wide"].toBool());
+    const Gemm gemm(context->saved_data["tiled"].toBool(), context->saved_data["wide"].toBool());
     const at::Tensor gradient = gradients[0].reshape({-1, weight.size(0)});
     const auto outs = context->saved_data["outs"].toIntVector();
     variable_list result;

@@ -1,10 +1,13 @@
 #include "model/step_gemms.hpp"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
 #include "model/gemm.hpp"
+#include "model/kernels/kernels.hpp"
 #include "model/loss.hpp"
 
 namespace tinyllama {
@@ -18,14 +21,45 @@ at::Tensor multiply_linear(const at::Tensor& a, const at::Tensor& b, at::Tensor&
   return at::linear(a, b.t());
 }
 
-at::Tensor multiply_onednn(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
-  return multiply_by_onednn(a, b.t());
+at::Tensor multiply_tiled(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
+  return kernels::gemm(a, b.t());
 }
 
 /// Narrow operands, multiplied in float32 as the switch wide_gemm does.
-GemmFunction widened(bool onednn) {
-  return [gemm = Gemm(onednn, /*wide=*/true)](const at::Tensor& a, const at::Tensor& b,
-                                              at::Tensor&) { return gemm.forward(a, b.t()); };
+at::Tensor multiply_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
+  return Gemm(/*tiled=*/false, /*wide=*/true).forward(a, b.t());
+}
+
+// Operators that libtorch keeps for torch.compile and gives no C++ function for: called by name and
+// with boxed arguments, because their C++ signatures differ between versions.
+std::optional<c10::OperatorHandle> find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchema({name, ""});
+}
+
+// What an operator without arguments says of the processor.
+bool says_yes(const char* name) {
+  const auto is_supported = find_operator(name);
+  if (!is_supported) return false;
+  torch::jit::Stack stack;
+  is_supported->callBoxed(stack);
+  return torch::jit::pop(stack).toBool();
+}
+
+/// oneDNN's GEMM, where libtorch offers it and the processor has code for the type. Of float32 it
+/// is another than the default BLAS.
+std::optional<GemmFunction> onednn_gemm(c10::ScalarType type) {
+  const auto linear = find_operator("mkldnn::_linear_pointwise");
+  if (!linear || type == c10::ScalarType::Double ||
+      (type == c10::ScalarType::BFloat16 && !says_yes("mkldnn::_is_mkldnn_bf16_supported")) ||
+      (type == c10::ScalarType::Half && !says_yes("mkldnn::_is_mkldnn_fp16_supported")))
+    return {};
+  return [linear = *linear](const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
+    torch::jit::Stack stack;
+    torch::jit::push(stack, a, b.t(), c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(),
+                     "");
+    linear.callBoxed(stack);
+    return torch::jit::pop(stack).toTensor();
+  };
 }
 
 at::Tensor multiply_batched_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
@@ -84,11 +118,10 @@ std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::Device
     return paths;
   }
   if (!on_cpu) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
-  std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default}};
-  if (has_onednn_gemm(type)) paths["oneDNN"] = multiply_onednn;
-  if (narrow) paths["default BLAS in float32, rounded once"] = widened(/*onednn=*/false);
-  if (narrow && has_onednn_gemm())
-    paths["oneDNN in float32, rounded once"] = widened(/*onednn=*/true);
+  std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default},
+                                            {"tiled_gemm", multiply_tiled}};
+  if (const auto onednn = onednn_gemm(type)) paths["oneDNN"] = *onednn;
+  if (narrow) paths["default BLAS in float32, rounded once"] = multiply_widened;
   return paths;
 }
 

@@ -38,12 +38,9 @@ std::string refuse_on_gpu_attention(const Variant& /*variant*/, Dtype /*dtype*/,
   return traits.is_gpu ? "our kernel is for CPUs; sdpa is the GPU's" : "";
 }
 
-std::string refuse_onednn(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
-  if (traits.is_gpu) return "a library for CPUs; this is a GPU";
-  if (!traits.has_onednn) return "this libtorch has no oneDNN GEMM (mkldnn::_linear_pointwise)";
-  if (dtype == Dtype::f32 || variant.has(Switch::wide_gemm)) return {};
-  return fmt::format("changes float32 GEMMs; those of {} go through oneDNN anyway",
-                     to_string(dtype));
+std::string refuse_tiled_gemm(const Variant& /*variant*/, Dtype /*dtype*/,
+                              const DeviceTraits& traits) {
+  return traits.is_gpu ? "our kernel is for CPUs" : "";
 }
 
 std::string refuse_wide_gemm(const Variant& /*variant*/, Dtype dtype, const DeviceTraits& traits) {
@@ -132,11 +129,13 @@ constexpr std::array kSwitches = {
                .name = "checkpoint",
                .description = "blocks computed again in the backward",
                .changes = Part::block},
-    Descriptor{.option = Switch::onednn,
-               .name = "onednn",
-               .description = "float32 GEMMs through oneDNN (CPU)",
+    Descriptor{.option = Switch::tiled_gemm,
+               .name = "tiled_gemm",
+               .description = "GEMMs of linear layers in our own tiles (CPU)",
                .changes = Part::linear,
-               .refuse = refuse_onednn},
+               .needs_own_kernel = true,
+               .excludes = {{{Switch::wide_gemm, "both replace the library's GEMMs"}}},
+               .refuse = refuse_tiled_gemm},
     Descriptor{.option = Switch::wide_gemm,
                .name = "wide_gemm",
                .description = "narrow GEMMs computed in float32 (CPU)",
@@ -220,9 +219,9 @@ Variant Variant::parse(std::string_view text) {
       variant.bits_ |= bit(found->option);
     } else if (name == "fused") {
       variant.bits_ |= fused().bits_;
-    } else if (name == "wide_products") {
-      throw std::invalid_argument(
-          fmt::format("variant '{}': wide_products is now wide_gemm", text));
+    } else if (name == "onednn") {
+      throw std::invalid_argument(fmt::format(
+          "variant '{}': onednn is gone; tiled_gemm is faster where it was fast", text));
     } else if (name == "optimized") {
       throw std::invalid_argument(fmt::format(
           "variant '{}': optimized stands alone, because its switches depend on the case; spell "
@@ -328,14 +327,13 @@ DeviceTraits device_traits(c10::Device device) {
     traits.has_graphs = can_capture(device.type());
     return traits;
   }
-  traits.has_onednn = has_onednn_gemm();
 #ifdef __x86_64__
   // Intel's AVX-512 instruction for bfloat16 has half the rate of float32's: it takes AMX there.
   const bool is_amd = __builtin_cpu_is("amd");
   traits.fast_bf16_gemm =
       is_amd ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("amx-bf16");
   traits.fast_f16_gemm = __builtin_cpu_supports("avx512fp16");
-  traits.fast_onednn_f32 = traits.has_onednn && is_amd && __builtin_cpu_supports("avx512f");
+  traits.fast_tiled_gemm = is_amd && __builtin_cpu_supports("avx512f");
 #endif
   return traits;
 }
@@ -353,12 +351,11 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that GEMMs with a score matrix take,
   // and always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
   best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
-  // oneDNN where the default BLAS leaves half of the processor unused, and float32 where bf16 and
-  // f16 have no units: results/MEASURED.md.
-  if (dtype == Dtype::f32 && traits.fast_onednn_f32) best = best.with(Switch::onednn);
-  if (!traits.has_fast_gemm(dtype)) {
+  // Float32 where bf16 and f16 have no units: results/MEASURED.md.
+  if (traits.fast_tiled_gemm) {
+    best = best.with(Switch::tiled_gemm);
+  } else if (!traits.has_fast_gemm(dtype)) {
     best = best.with(Switch::wide_gemm);
-    if (traits.fast_onednn_f32) best = best.with(Switch::onednn);
   }
   return best.named_optimized();
 }
@@ -368,11 +365,11 @@ std::vector<DeviceTraits> processors_like(const DeviceTraits& traits) {
   std::vector<DeviceTraits> all;
   for (const bool fast_bf16 : {false, true}) {
     for (const bool fast_f16 : {false, true}) {
-      for (const bool fast_onednn : {false, true}) {
+      for (const bool fast_tiled_gemm : {false, true}) {
         DeviceTraits processor = traits;
         processor.fast_bf16_gemm = fast_bf16;
         processor.fast_f16_gemm = fast_f16;
-        processor.fast_onednn_f32 = fast_onednn && traits.has_onednn;
+        processor.fast_tiled_gemm = fast_tiled_gemm;
         all.push_back(processor);
       }
     }

@@ -28,7 +28,7 @@ enum class Switch : uint8_t {
   fused_adamw,      ///< AdamW in one pass over all parameters
   library_adamw,    ///< the same by libtorch, torch.optim.AdamW(fused=True)
   checkpoint,       ///< a block's activations are computed again in the backward
-  onednn,           ///< CPU: float32 GEMMs through oneDNN
+  tiled_gemm,       ///< CPU: GEMMs of linear layers in register tiles of our own
   wide_gemm,        ///< CPU: bfloat16 and float16 GEMMs computed in float32, rounded once
   graph,            ///< GPU: the step is captured once and replayed
   layout,           ///< weights stored [in, out], the GEMM's other operand order
@@ -64,11 +64,9 @@ struct DeviceTraits {
   /// far more slowly than float32's (a step of `tiny`: results/MEASURED.md).
   bool fast_bf16_gemm = false;
   bool fast_f16_gemm = false;
-  /// oneDNN's float32 GEMMs are faster than those of the default BLAS: on AMD processors with
-  /// AVX-512, of which MKL leaves half unused (measured there: 185 against 400 GFLOP/s on two
-  /// cores).
-  bool fast_onednn_f32 = false;
-  bool has_onednn = false;
+  /// Our own GEMMs are faster than the library's: on AMD processors with AVX-512, of which MKL
+  /// leaves half unused and oneDNN a tenth (results/MEASURED.md).
+  bool fast_tiled_gemm = false;
   /// libtorch can capture work of this device and replay it.
   bool has_graphs = false;
   /// Why no fused kernels of our own run on this device; empty where they do.

@@ -11,7 +11,6 @@ namespace {
 // A CPU with AVX-512 but without units for narrow GEMMs.
 DeviceTraits plain_cpu() {
   DeviceTraits traits;
-  traits.has_onednn = true;
   return traits;
 }
 
@@ -28,8 +27,7 @@ std::string refusal(Switch option, Dtype dtype, const DeviceTraits& traits) {
 TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
   EXPECT_EQ(refusal(Switch::graph, Dtype::f32, plain_cpu()),
             "graph: only a GPU captures its work; this is a CPU");
-  EXPECT_EQ(refusal(Switch::onednn, Dtype::f32, gpu()),
-            "onednn: a library for CPUs; this is a GPU");
+  EXPECT_EQ(refusal(Switch::tiled_gemm, Dtype::f32, gpu()), "tiled_gemm: our kernel is for CPUs");
   EXPECT_TRUE(refusal(Switch::wide_gemm, Dtype::bf16, gpu()).starts_with("wide_gemm: "));
   EXPECT_TRUE(refusal(Switch::fused_attention, Dtype::bf16, gpu()).starts_with("fused_attention"));
   DeviceTraits without = gpu();
@@ -38,9 +36,6 @@ TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
   EXPECT_EQ(refusal(Switch::fused_norm, Dtype::f32, without), "fused_norm: none were built");
   EXPECT_EQ(refusal(Switch::graph, Dtype::f32, without),
             "graph: this libtorch cannot capture work of this device");
-  without.is_gpu = false;
-  without.no_own_kernels.clear();
-  EXPECT_TRUE(refusal(Switch::onednn, Dtype::f32, without).starts_with("onednn: this libtorch"));
 }
 
 TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
@@ -49,18 +44,16 @@ TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
   EXPECT_TRUE(refusal(Switch::graph, Dtype::bf16, gpu()).starts_with("graph: with parameters in"));
   const Variant fused({Switch::graph, Switch::fused_adamw});
   EXPECT_EQ(refuse_variant(fused, Dtype::bf16, gpu()), "");
-  EXPECT_TRUE(refusal(Switch::onednn, Dtype::bf16, plain_cpu()).starts_with("onednn: changes"));
   EXPECT_TRUE(refusal(Switch::wide_gemm, Dtype::f32, plain_cpu())
                   .starts_with("wide_gemm: f32 is not narrower"));
   EXPECT_EQ(refusal(Switch::wide_gemm, Dtype::amp_bf16, plain_cpu()), "");
-  const Variant both({Switch::onednn, Switch::wide_gemm});
-  EXPECT_EQ(refuse_variant(both, Dtype::bf16, plain_cpu()), "");
+  EXPECT_EQ(refusal(Switch::tiled_gemm, Dtype::bf16, plain_cpu()), "");
 }
 
 TEST(OptimizedVariant, RunsWhereverItIsChosen) {
   DeviceTraits no_kernels = gpu(), amd = plain_cpu(), fast = plain_cpu();
   no_kernels.no_own_kernels = "none were built";
-  amd.fast_onednn_f32 = true;
+  amd.fast_tiled_gemm = true;
   fast.fast_bf16_gemm = fast.fast_f16_gemm = true;
   for (const DeviceTraits& traits : {plain_cpu(), amd, fast, gpu(), no_kernels}) {
     for (const Dtype dtype : benchmark_dtypes()) {
@@ -74,20 +67,21 @@ TEST(OptimizedVariant, RunsWhereverItIsChosen) {
 
 TEST(OptimizedVariant, MultipliesWhereTheUnitsAre) {
   DeviceTraits amd = plain_cpu(), fast = plain_cpu();
-  amd.fast_onednn_f32 = true;
+  amd.fast_tiled_gemm = true;
   fast.fast_bf16_gemm = true;
   EXPECT_TRUE(optimized_variant(Dtype::bf16, plain_cpu()).has(Switch::wide_gemm));
   EXPECT_FALSE(optimized_variant(Dtype::bf16, fast).has(Switch::wide_gemm));
-  EXPECT_FALSE(optimized_variant(Dtype::f32, plain_cpu()).has(Switch::onednn));
-  EXPECT_TRUE(optimized_variant(Dtype::f32, amd).has(Switch::onednn));
-  EXPECT_TRUE(optimized_variant(Dtype::amp_bf16, amd).has(Switch::onednn));
+  EXPECT_FALSE(optimized_variant(Dtype::f32, plain_cpu()).has(Switch::tiled_gemm));
+  EXPECT_TRUE(optimized_variant(Dtype::f32, amd).has(Switch::tiled_gemm));
+  EXPECT_TRUE(optimized_variant(Dtype::amp_bf16, amd).has(Switch::tiled_gemm));
+  EXPECT_FALSE(optimized_variant(Dtype::amp_bf16, amd).has(Switch::wide_gemm));
 }
 
 TEST(RunnableVariants, AreEachSwitchAloneAndTheSetsOnce) {
   const auto variants = runnable_variants(Dtype::f32, gpu());
   EXPECT_TRUE(variants.front().is_baseline());
   EXPECT_EQ(variants.back().name(), "optimized");
-  // All but onednn, wide_gemm and fused_attention; the baseline and two sets beside them.
+  // All but tiled_gemm, wide_gemm and fused_attention; the baseline and two sets beside them.
   EXPECT_EQ(variants.size(), all_switches().size() - 3 + 3);
 }
 

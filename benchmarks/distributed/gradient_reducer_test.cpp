@@ -211,7 +211,7 @@ void train(ProcessGroup& group, SmallTraining& training, ShardedAdamW& sharded) 
 
 // Layers whose matrix multiplications are merged hold views of their weights.
 TEST(ShardedAdamWTest, TheForwardSeesWhatWasGathered) {
-  const Variant variant({Switch::qkv, Switch::gate_up, Switch::onednn});
+  const Variant variant({Switch::qkv, Switch::gate_up, Switch::tiled_gemm});
   SmallTraining one(2, variant);
   train_alone(one);
   const auto expected = one.step.forward(one.all).item<double>();

@@ -28,8 +28,8 @@ Names names(const char* text) {
 const Names kCountedGemms = names(R"(
   aten::addmm aten::baddbmm aten::bmm aten::mm)");
 
-// a [m, k] and b [n, k] (model/gemm.cpp), for which Kineto has no formula.
-const Names kOnednnGemms = names("mkldnn::_linear_pointwise tinyllama::onednn_matmul");
+// a [m, k] and b [n, k] (model/kernels/gemm.cpp), for which Kineto has no formula.
+constexpr std::string_view kTiledGemm = "tinyllama::gemm";
 
 // Their FLOPs are the caller's to know (Cost::opaque_flops), because no event tells how many of the
 // masked scores a kernel leaves out.
@@ -114,7 +114,7 @@ bool is_operator(std::string_view name) {
          !name.starts_with("torch::autograd::");
 }
 
-int64_t onednn_flops(const KinetoEvent& event) {
+int64_t tiled_flops(const KinetoEvent& event) {
   const auto shapes = event.shapes();
   if (shapes.size() < 2 || shapes[0].size() != 2 || shapes[1].size() != 2) return 0;
   return 2 * shapes[0][0] * shapes[0][1] * shapes[1][0];
@@ -159,8 +159,8 @@ std::string attention_backend_of(std::string_view name) {
   return name == "aten::_scaled_dot_product_attention_math" ? "math" : "";
 }
 
-bool is_onednn_gemm(std::string_view name) {
-  return kOnednnGemms.contains(name);
+bool is_tiled_gemm(std::string_view name) {
+  return name == kTiledGemm;
 }
 
 bool is_dispatch_only(std::string_view name) {
@@ -258,8 +258,8 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
     if (!backend.empty()) profile.attention_backend = backend;
     if (is_counted_gemm(name)) {
       gemms.push_back(&event);
-    } else if (is_onednn_gemm(name)) {
-      profile.gemm_flops += onednn_flops(event);
+    } else if (is_tiled_gemm(name)) {
+      profile.gemm_flops += tiled_flops(event);
     } else if (is_operator(name) && !is_known_otherwise(name)) {
       unknown.insert(name);
     }

@@ -49,8 +49,8 @@ bool is_counted_gemm(std::string_view name);
 bool is_gemm_like(std::string_view name);
 /// The backend of attention whose operator this is; empty for other operators.
 std::string attention_backend_of(std::string_view name);
-/// oneDNN's GEMM of [m, k] and [n, k], for which Kineto has no formula.
-bool is_onednn_gemm(std::string_view name);
+/// Our own GEMM of [m, k] and [n, k], for which Kineto has no formula.
+bool is_tiled_gemm(std::string_view name);
 /// Operators that touch no element: views, allocations, and those that only call others. Their own
 /// time is the library's, not the computation's.
 bool is_dispatch_only(std::string_view name);

@@ -219,7 +219,7 @@ StepEvents read_step_events(const ProfilerResult& result, const instruments::Dev
 }
 
 bool is_matrix_multiplication(std::string_view name) {
-  return instruments::is_counted_gemm(name) || instruments::is_onednn_gemm(name);
+  return instruments::is_counted_gemm(name) || instruments::is_tiled_gemm(name);
 }
 
 // The attention's, not that of the loss.

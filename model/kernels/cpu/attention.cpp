@@ -21,8 +21,8 @@ class ForwardUnit {
       : t_(task), width_(round_up(task.head_dim, kTileColumns<C>)) {
     Scratch<C> pieces(scratch);
     const int64_t padded_seq = round_up(task.seq, kTileColumns<C>);
-    rows_ = pieces.template take_as<E>(padded_seq * steps());
     keys_ = pieces.template take_as<E>(padded_seq * steps());
+    value_rows_ = pieces.template take_as<E>(padded_seq * steps());
     value_pairs_ = pieces.template take_paired<E>(padded_seq * steps());
     queries_ = pieces.template take_as<E>(kQueryTile * steps());
     scores_ = pieces.take(kQueryTile * kKeyBlock);
@@ -51,11 +51,10 @@ class ForwardUnit {
   void load_keys_and_values(int64_t batch, int64_t kv_head, int64_t count) {
     const int64_t padded = round_up(count, kTileColumns<C>);
     const T* k = t_.k.at(batch, 0, kv_head);
-    pack(k, t_.k.position_stride, count, t_.head_dim, rows_, padded, width_);
-    transpose_to_panels<C>(rows_, padded, steps(), keys_);
+    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_, padded, width_);
     const T* v = t_.v.at(batch, 0, kv_head);
-    pack(v, t_.v.position_stride, count, t_.head_dim, rows_, padded, width_);
-    values_ = by_rows<T>(rows_, padded, width_, value_pairs_);
+    pack(v, t_.v.position_stride, count, t_.head_dim, value_rows_, padded, width_);
+    values_ = by_rows<T>(value_rows_, padded, width_, value_pairs_);
   }
 
   void query_tile(int64_t batch, int64_t head, int64_t q, int64_t rows) {
@@ -131,8 +130,8 @@ class ForwardUnit {
   const AttentionRows<T>& t_;
   int64_t width_;  // head_dim, padded
   int64_t size_;
-  E* rows_;           // [seq, steps]: keys before they are transposed, then values
   E* keys_;           // [steps, seq], in panels of columns
+  E* value_rows_;     // [seq, steps]
   E* value_pairs_;    // values in pairs
   const E* values_;   // [seq / depth of a step, width], one of these
   E* queries_;        // [query tile, steps]

@@ -30,7 +30,6 @@ class BackwardUnit {
     key_rows_ = take(kKeyTile * steps());
     key_pairs_ = take_paired(kKeyTile * steps());
     keys_t_ = take(kKeyTile * steps());
-    value_rows_ = take(kKeyTile * steps());
     values_t_ = take(kKeyTile * steps());
     k_gradient_ = pieces.take(kKeyTile * width_);
     v_gradient_ = pieces.take(kKeyTile * width_);
@@ -89,11 +88,10 @@ class BackwardUnit {
   void load_key_tile(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
     const T* k = t_.k.at(batch, key, kv_head);
     pack(k, t_.k.position_stride, count, t_.head_dim, key_rows_, kKeyTile, width_);
-    transpose_to_panels<C>(key_rows_, kKeyTile, steps(), keys_t_);
+    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_t_, kKeyTile, width_);
     keys_ = by_rows<T>(key_rows_, kKeyTile, width_, key_pairs_);
     const T* v = t_.v.at(batch, key, kv_head);
-    pack(v, t_.v.position_stride, count, t_.head_dim, value_rows_, kKeyTile, width_);
-    transpose_to_panels<C>(value_rows_, kKeyTile, steps(), values_t_);
+    pack_panels(v, t_.v.position_stride, count, t_.head_dim, values_t_, kKeyTile, width_);
     for (int64_t i = 0; i < kKeyTile * width_; ++i) k_gradient_[i] = v_gradient_[i] = 0;
   }
 
@@ -170,7 +168,6 @@ class BackwardUnit {
   E* key_pairs_;    // keys in pairs
   const E* keys_;   // [key tile / depth of a step, width], one of these
   E* keys_t_;       // [steps, key tile]
-  E* value_rows_;   // [key tile, steps]
   E* values_t_;     // [steps, key tile]
   C* k_gradient_;   // [key tile, width]
   C* v_gradient_;   // [key tile, width]

@@ -1,106 +1,11 @@
 // What both directions of attention do with tiles of queries, keys and values.
 #pragma once
 
-#include "model/kernels/cpu/pairs.hpp"
-#include "model/kernels/cpu/range_kernels.hpp"
-#include "model/kernels/cpu/vector.hpp"
+#include "model/kernels/cpu/tiles.hpp"
 
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 
 // --- multiplication of small matrices that lie in scratch memory ---
-
-/// Rows and columns of a register tile: as many sums in flight as hide the latency of a
-/// multiply-add, and as few as the registers hold.
-inline constexpr int64_t kTileRows = kVectorBytes == 64 ? 8 : 4;
-template <class C>
-inline constexpr int64_t kTileColumns = 2 * kLanes<C>;
-
-inline int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-/// What a tile's operands consist of, a step of its depth each: a number or, where the processor
-/// multiplies bfloat16 in pairs, two numbers that follow each other along the depth, the first in
-/// the lower half.
-template <class T>
-struct StepOf {
-  using Type = ComputeType<T>;
-};
-#if defined(__AVX512BF16__)
-template <>
-struct StepOf<Bfloat16> {
-  using Type = uint32_t;
-};
-#endif
-template <class T>
-using Step = typename StepOf<T>::Type;
-template <class T>
-inline constexpr bool kIsPaired = false;
-template <>
-inline constexpr bool kIsPaired<uint32_t> = true;
-template <class T>
-inline constexpr int64_t kStepDepth = kIsPaired<Step<T>> ? 2 : 1;
-
-inline U32Vector load(const uint32_t* from) {
-  U32Vector value;
-  __builtin_memcpy(&value, from, sizeof value);
-  return value;
-}
-inline void store(uint32_t* to, U32Vector value) {
-  __builtin_memcpy(to, &value, sizeof value);
-}
-
-template <class V>
-[[gnu::always_inline]] inline void add_product(V& sum, V a, V b) {
-  sum += a * b;
-}
-#if defined(__AVX512BF16__)
-[[gnu::always_inline]] inline void add_product(F32Vector& sum, U32Vector a, U32Vector b) {
-  sum = (F32Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-}
-#endif
-[[gnu::always_inline]] inline F32Vector every_lane(float value) {
-  return broadcast<float>(value);
-}
-[[gnu::always_inline]] inline F64Vector every_lane(double value) {
-  return broadcast<double>(value);
-}
-[[gnu::always_inline]] inline U32Vector every_lane(uint32_t value) {
-  return value - U32Vector{};
-}
-
-/// A matrix whose element (i, k) is at data[i * row_stride + k * column_stride].
-template <class E>
-struct Strided {
-  const E* data;
-  int64_t row_stride;
-  int64_t column_stride;
-};
-
-template <class C, class E>
-[[gnu::always_inline]] inline void register_tile(int64_t steps, Strided<E> a, const E* b,
-                                                 int64_t b_stride, C* c, int64_t c_stride,
-                                                 bool accumulate) {
-  using V = Vector<C>;
-  V sums[kTileRows][2];
-  for (int64_t i = 0; i < kTileRows; ++i) {
-    sums[i][0] = accumulate ? load(c + i * c_stride) : V{};
-    sums[i][1] = accumulate ? load(c + i * c_stride + kLanes<C>) : V{};
-  }
-  for (int64_t k = 0; k < steps; ++k) {
-    const auto b0 = load(b + k * b_stride);
-    const auto b1 = load(b + k * b_stride + kLanes<C>);
-    for (int64_t i = 0; i < kTileRows; ++i) {
-      const auto value = every_lane(a.data[i * a.row_stride + k * a.column_stride]);
-      add_product(sums[i][0], value, b0);
-      add_product(sums[i][1], value, b1);
-    }
-  }
-  for (int64_t i = 0; i < kTileRows; ++i) {
-    store(c + i * c_stride, sums[i][0]);
-    store(c + i * c_stride + kLanes<C>, sums[i][1]);
-  }
-}
 
 /// A matrix [steps, columns] as the right operand: rows, or panels of kTileColumns columns that lie
 /// one behind the other, so that a register tile reads straight on.
@@ -135,35 +40,6 @@ inline void tile_gemm(int64_t rows, int64_t columns, int64_t steps, Strided<E> a
 /// Queries that a score tile covers. Scores are computed up to the last column that any of them
 /// may see, so that half a tile a row is wasted on masked ones.
 inline constexpr int64_t kQueryTile = kAttentionQueryTile;
-
-/// A row's next kPairLanes elements as pairs, zeros beyond `count`.
-inline U32Vector load_pairs(const Bfloat16* from, int64_t count) {
-  U32Vector value{};
-  if (count >= kPairLanes) {
-    __builtin_memcpy(&value, from, sizeof value);
-  } else if (count > 0) {
-    __builtin_memcpy(&value, from, static_cast<uint64_t>(count) * sizeof(Bfloat16));
-  }
-  return value;
-}
-
-#if defined(__AVX512BF16__)
-/// Two vectors as pairs: each element with its neighbour.
-inline U32Vector narrowed(F32Vector first, F32Vector second) {
-  return (U32Vector)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-}
-/// Two vectors as pairs: each element of the one with its counterpart in the other.
-inline U32Vector interleaved(F32Vector lower, F32Vector upper) {
-  typedef uint16_t U16Vector __attribute__((vector_size(kVectorBytes)));
-  constexpr int lanes = kVectorBytes / 4;
-  U16Vector order{};
-  for (int i = 0; i < lanes; ++i) {
-    order[2 * i] = static_cast<uint16_t>(i);
-    order[2 * i + 1] = static_cast<uint16_t>(lanes + i);
-  }
-  return (U32Vector)__builtin_shuffle((U16Vector)narrowed(lower, upper), order);
-}
-#endif
 
 /// Of what becomes a probability of type T.
 template <class T>
@@ -213,18 +89,13 @@ inline const Step<T>* by_rows(const Step<T>* packed, int64_t rows, int64_t width
   }
 }
 
-/// The transpose of what pack() made, [rows, steps], as panels of columns: one panel a kTileColumns
-/// rows. `rows` is a multiple of that.
-template <class C, class E>
-inline void transpose_to_panels(const E* from, int64_t rows, int64_t steps, E* to) {
-  constexpr int64_t panel = kTileColumns<C>;
-  for (int64_t first = 0; first < rows; first += panel) {
-    const E* block = from + first * steps;
-    E* out = to + first * steps;
-    for (int64_t k = 0; k < steps; ++k) {
-      for (int64_t row = 0; row < panel; ++row) out[k * panel + row] = block[row * steps + k];
-    }
-  }
+/// As pack(), its transpose as panels of columns, one panel a kTileColumns rows.
+template <class T>
+inline void pack_panels(const T* from, int64_t stride, int64_t rows, int64_t width, Step<T>* to,
+                        int64_t padded_rows, int64_t padded_width) {
+  const int64_t steps = padded_width / kStepDepth<T>;
+  for (int64_t row = 0; row < padded_rows; row += kTileColumns<ComputeType<T>>)
+    pack_panel(from + row * stride, stride, rows - row, width, to + row * steps, steps);
 }
 
 /// [rows, columns] of sums, rows `stride` apart, as a left operand whose depth is the columns; in

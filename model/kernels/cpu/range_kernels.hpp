@@ -195,6 +195,34 @@ struct AttentionGradientRows {
   double scale;
 };
 
+/// A matrix [count, depth] that a GEMM multiplies: element (i, k) at data[i * stride + k] or, where
+/// rows of memory are not of the depth, at data[k * stride + i].
+template <class T>
+struct GemmOperand {
+  const T* data;
+  int64_t stride;
+  bool has_depth_in_rows;
+  int64_t count;
+};
+
+/// out [left.count, right.count], contiguous, = left right^T, summed in ComputeType and rounded
+/// once; where `sum` is not null it is added to instead.
+template <class T>
+struct GemmTask {
+  GemmOperand<T> left, right;
+  int64_t depth;
+  T* out;
+  ComputeType<T>* sum;
+  int64_t threads;
+  void* packed_right;  // scratch
+};
+
+struct GemmSizes {
+  int64_t right_bytes;  // of packed_right
+  int64_t left_bytes;   // of a thread's scratch
+  int64_t pack_units, units;
+};
+
 /// Every function works on [begin, end).
 template <class T>
 struct RangeKernelsOf {
@@ -213,6 +241,10 @@ struct RangeKernelsOf {
   void (*attention_gradient)(const AttentionGradientRows<T>&, ComputeType<T>* scratch,
                              int64_t begin, int64_t end);
   int64_t (*attention_gradient_scratch)(const AttentionGradientRows<T>&);
+  /// Packing is done before multiplication begins; `packed` is of the calling thread alone.
+  GemmSizes (*gemm_sizes)(const GemmTask<T>&);
+  void (*gemm_pack)(const GemmTask<T>&, int64_t begin, int64_t end);
+  void (*gemm)(const GemmTask<T>&, void* packed, int64_t begin, int64_t end);
 };
 
 /// A float32 residual with a branch that autocast made narrow.

@@ -10,6 +10,7 @@ RangeKernels make_table(const char* instruction_set) {
   enter_elementwise(table);
   enter_attention(table);
   enter_attention_gradient(table);
+  enter_gemm(table);
   return table;
 }
 

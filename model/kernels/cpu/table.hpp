@@ -14,6 +14,7 @@ void enter_cross_entropy(RangeKernels& table);
 void enter_elementwise(RangeKernels& table);
 void enter_attention(RangeKernels& table);
 void enter_attention_gradient(RangeKernels& table);
+void enter_gemm(RangeKernels& table);
 
 /// fill(kernels) with the kernels of each element type.
 template <class Fill>

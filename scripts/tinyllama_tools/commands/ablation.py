@@ -43,7 +43,7 @@ ROADMAP = {
     "fused_adamw": "1.1-1.2x",
     "library_adamw": "1.1-1.2x",
     "checkpoint": "20-30 % slower, activations / 2-4",
-    "onednn": "",
+    "tiled_gemm": "",
     "wide_gemm": "",
     "graph": "1.5-3.0x",
     "layout": "1.1-1.3x",

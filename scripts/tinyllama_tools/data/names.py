@@ -184,7 +184,7 @@ class SideState:
 
 BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
-PRODUCTS = frozenset({"onednn", "wide_gemm", "layout"})
+PRODUCTS = frozenset({"tiled_gemm", "wide_gemm", "layout"})
 # Switches that change a component; the others leave it as the baseline has it.
 SWITCHES: Mapping[str, frozenset[str]] = {
     "embedding": frozenset(),

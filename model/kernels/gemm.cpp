@@ -1,0 +1,96 @@
+#include <atomic>
+
+#include "model/kernels/kernels.hpp"
+#include "model/kernels/launch.hpp"
+
+namespace tinyllama::kernels {
+namespace {
+
+void check(const at::Tensor& a, const at::Tensor& b) {
+  check_on_cpu(a, "a");
+  TORCH_CHECK_VALUE(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1), "gemm: a ", a.sizes(),
+                    ", b ", b.sizes(), ": must be [m, k] and [n, k] of one k");
+  check_type(b, "b", a, "a");
+}
+
+/// Itself where the elements of a row or of a column follow each other.
+at::Tensor in_either_order(const at::Tensor& x) {
+  return x.stride(1) == 1 || x.stride(0) == 1 ? x : x.contiguous();
+}
+
+template <class T>
+GemmOperand<T> operand(const at::Tensor& x) {
+  const bool has_depth_in_rows = x.stride(1) == 1;
+  return {const_data<T>(x), x.stride(has_depth_in_rows ? 0 : 1), has_depth_in_rows, x.size(0)};
+}
+
+/// body(thread, begin, end) over [0, units) by threads that take the next unit or few as they come:
+/// one that the system held up holds up no other.
+template <class Body>
+void share_out(int64_t threads, int64_t units, const Body& body) {
+  const int64_t share = std::max<int64_t>(1, units / (threads * 16));
+  std::atomic<int64_t> next = 0;
+  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+    for (int64_t thread = first; thread < last; ++thread) {
+      for (int64_t begin = next.fetch_add(share); begin < units; begin = next.fetch_add(share))
+        body(thread, begin, std::min(begin + share, units));
+    }
+  });
+}
+
+/// Into `out`, or added to `sum` where that is defined.
+void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Tensor& out,
+              const at::Tensor& sum) {
+  RECORD_FUNCTION("tinyllama::gemm", (std::vector<c10::IValue>{given_a, given_b}));
+  const at::Tensor a = in_either_order(given_a), b = in_either_order(given_b);
+  with_range_kernels(a.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    const int64_t elements = a.size(0) * b.size(0) * a.size(1);
+    const int64_t threads =
+        std::clamp<int64_t>(elements / (16 * kElementsPerThread), 1, at::get_num_threads());
+    GemmTask<T> task{operand<T>(a),
+                     operand<T>(b),
+                     a.size(1),
+                     out.defined() ? data<T>(out) : nullptr,
+                     sum.defined() ? data<ComputeType<T>>(sum) : nullptr,
+                     threads,
+                     nullptr};
+    const GemmSizes sizes = kernels.gemm_sizes(task);
+    // From the tensors' allocator, so that peak memory tells the truth about scratch as well; of
+    // few sizes, so that it mostly gives memory that is still in a cache.
+    constexpr int64_t unit = 1024 * 1024;
+    const int64_t bytes = sizes.right_bytes + threads * sizes.left_bytes;
+    const at::Tensor scratch =
+        uninitialized({(bytes + unit - 1) / unit * unit}, c10::ScalarType::Byte, a.device());
+    if (a.is_meta()) return;
+    task.packed_right = data<char>(scratch);
+    char* const of_threads = data<char>(scratch) + sizes.right_bytes;
+    share_out(threads, sizes.pack_units, [&](int64_t /*thread*/, int64_t begin, int64_t end) {
+      kernels.gemm_pack(task, begin, end);
+    });
+    share_out(threads, sizes.units, [&](int64_t thread, int64_t begin, int64_t end) {
+      kernels.gemm(task, of_threads + thread * sizes.left_bytes, begin, end);
+    });
+  });
+}
+
+}  // namespace
+
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
+  check(a, b);
+  const at::Tensor out = uninitialized({a.size(0), b.size(0)}, a.scalar_type(), a.device());
+  multiply(a, b, out, {});
+  return out;
+}
+
+void add_gemm_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  check(a, b);
+  TORCH_CHECK_VALUE(
+      sum.sizes() == at::IntArrayRef({a.size(0), b.size(0)}) &&
+          sum.scalar_type() == compute_type_of(a.scalar_type()) && sum.is_contiguous(),
+      "gemm: sum ", sum.toString(), " ", sum.sizes(), ": must be contiguous [", a.size(0), ", ",
+      b.size(0), "] of ", c10::toString(compute_type_of(a.scalar_type())));
+  check_same_device(sum, "sum", a, "a");
+  multiply(a, b, {}, sum);
+}
+
+}  // namespace tinyllama::kernels
