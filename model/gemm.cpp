@@ -46,8 +46,10 @@ at::Tensor Gemm::weight_gradient(const at::Tensor& output_gradient, const at::Te
 void Gemm::add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
                                const at::Tensor& x) const {
   const bool narrow = sum.scalar_type() != x.scalar_type();
-  if (tiled_) {
+  if (tiled_ && sum.is_contiguous()) {
     kernels::add_gemm_(sum, output_gradient.t(), x.t());
+  } else if (tiled_) {
+    kernels::add_gemm_(sum.t(), x.t(), output_gradient.t());
   } else if (narrow && !wide_) {
     // Narrow results are added up wider than they are stored.
     sum.add_(multiply(output_gradient.t(), x.t()));

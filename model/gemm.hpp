@@ -1,4 +1,5 @@
-// The matrix multiplications of a linear layer, by whom and in the width that a variant chooses.
+// The matrix multiplications of a linear layer: whose they are, and in which width, a variant
+// chooses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +26,7 @@ class Gemm {
   /// output_gradient [T, out], x [T, in] -> G^T x [out, in], stored in the weight's order.
   at::Tensor weight_gradient(const at::Tensor& output_gradient, const at::Tensor& x,
                              const at::Tensor& weight) const;
-  /// Adds G^T x to `sum` [out, in], dense and at least float32.
+  /// Adds G^T x to `sum` [out, in], dense in either order and at least float32.
   void add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
                            const at::Tensor& x) const;
 

@@ -49,6 +49,23 @@ TEST_F(Layers, LossNeedsANextToken) {
                std::invalid_argument);
 }
 
+TEST_F(Layers, FusedLossAddsUpGradientsInEitherOrderOfItsWeight) {
+  const at::Tensor targets = next_token_targets(initializer.tokens({B, S}, config.vocab_size()));
+  const auto gradient_of = [&](const Variant& variant) {
+    TensorInitializer same(7, Dtype::f64, c10::kCPU);
+    const LmHead head(config, variant, same);
+    head.loss(x, targets).backward();
+    return head.parameters("").front().second.grad();
+  };
+  const at::Tensor expected = gradient_of(Variant());
+  for (const Variant& variant :
+       {Variant({Switch::fused_loss}), Variant({Switch::fused_loss, Switch::layout}),
+        Variant({Switch::fused_loss, Switch::tiled_gemm}),
+        Variant({Switch::fused_loss, Switch::tiled_gemm, Switch::layout})}) {
+    EXPECT_TRUE(gradient_of(variant).allclose(expected, 1e-12, 1e-15)) << variant.name();
+  }
+}
+
 TEST(ParameterShapes, AreTheModelsInItsOrder) {
   const ModelConfig config = testing::small_config();
   TensorInitializer initializer(1, Dtype::f32, c10::kCPU);

@@ -32,8 +32,8 @@ std::set<GemmShape> step_gemms(const Workload& workload);
 using GemmFunction =
     std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b, at::Tensor& out)>;
 
-/// Each way in which a variant can multiply operands of this type, by its name; not each is fast or
-/// implemented for the type. `batched`: those for operands with three dimensions.
+/// Each way in which libtorch or we can multiply operands of this type, by its name; not each is
+/// fast or implemented for the type. `batched`: those for operands with three dimensions.
 std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::DeviceType device,
                                                bool batched = false);
 

@@ -39,7 +39,7 @@ TEST(GemmPathsTest, EveryPathMultipliesInEveryLayout) {
   }
 }
 
-TEST(GemmPathsTest, AreThoseThatAVariantCanChoose) {
+TEST(GemmPathsTest, AreThoseOfTheLibraryAndOurOwn) {
   const auto names = [](c10::ScalarType type) {
     std::set<std::string> found;
     for (const auto& [name, multiply] : gemm_paths(type, c10::DeviceType::CPU)) found.insert(name);

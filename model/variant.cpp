@@ -351,10 +351,11 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that GEMMs with a score matrix take,
   // and always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
   best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
-  // Float32 where bf16 and f16 have no units: results/MEASURED.md.
+  // results/MEASURED.md, "On a processor with bf16 units".
   if (traits.fast_tiled_gemm) {
     best = best.with(Switch::tiled_gemm);
   } else if (!traits.has_fast_gemm(dtype)) {
+    // The library computes bf16 and f16 without units far more slowly than float32.
     best = best.with(Switch::wide_gemm);
   }
   return best.named_optimized();

@@ -44,9 +44,12 @@ void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Te
   RECORD_FUNCTION("tinyllama::gemm", (std::vector<c10::IValue>{given_a, given_b}));
   const at::Tensor a = in_either_order(given_a), b = in_either_order(given_b);
   with_range_kernels(a.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const int64_t elements = a.size(0) * b.size(0) * a.size(1);
-    const int64_t threads =
-        std::clamp<int64_t>(elements / (16 * kElementsPerThread), 1, at::get_num_threads());
+    // In floating point: a prediction of memory asks for sizes whose product is no integer.
+    const double products = static_cast<double>(a.size(0)) * static_cast<double>(b.size(0)) *
+                            static_cast<double>(a.size(1));
+    constexpr double products_per_thread = 16 * kElementsPerThread;
+    const auto threads = static_cast<int64_t>(std::clamp(
+        products / products_per_thread, 1.0, static_cast<double>(at::get_num_threads())));
     GemmTask<T> task{operand<T>(a),
                      operand<T>(b),
                      a.size(1),
@@ -84,11 +87,12 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 
 void add_gemm_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   check(a, b);
-  TORCH_CHECK_VALUE(
-      sum.sizes() == at::IntArrayRef({a.size(0), b.size(0)}) &&
-          sum.scalar_type() == compute_type_of(a.scalar_type()) && sum.is_contiguous(),
-      "gemm: sum ", sum.toString(), " ", sum.sizes(), ": must be contiguous [", a.size(0), ", ",
-      b.size(0), "] of ", c10::toString(compute_type_of(a.scalar_type())));
+  TORCH_CHECK_VALUE(sum.sizes() == at::IntArrayRef({a.size(0), b.size(0)}) &&
+                        sum.scalar_type() == compute_type_of(a.scalar_type()) &&
+                        sum.is_contiguous(),
+                    "gemm: sum ", sum.toString(), " ", sum.sizes(), " of strides ", sum.strides(),
+                    ": must be contiguous [", a.size(0), ", ", b.size(0), "] of ",
+                    c10::toString(compute_type_of(a.scalar_type())));
   check_same_device(sum, "sum", a, "a");
   multiply(a, b, {}, sum);
 }

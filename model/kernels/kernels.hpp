@@ -10,11 +10,12 @@ namespace tinyllama::kernels {
 // Matrix multiplication in register tiles, from operands that are packed as they are read.
 
 /// a [m, k], b [n, k] of one type (f32, f64, bf16, f16) -> a b^T [m, n], contiguous; narrow types
-/// are summed in float32 and rounded once. Either may be a transposed view, which is read as it
-/// lies; other strides cost a copy. No autograd. Throws c10::ValueError.
+/// are summed in float32 and rounded once (where the processor multiplies bf16 in pairs, it takes
+/// subnormal numbers for 0). Either may be a transposed view, which is read as it lies; other
+/// strides cost a copy. No autograd. Throws c10::ValueError.
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b);
 
-/// Adds a b^T to `sum` [m, n], contiguous, float32 (float64 for float64).
+/// Adds a b^T to `sum` [m, n], contiguous, float32 (float64 for float64); otherwise as gemm().
 void add_gemm_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 // Causal grouped-query attention without a score matrix.

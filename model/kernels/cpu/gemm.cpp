@@ -9,8 +9,8 @@
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 namespace {
 
-/// Of a group of rows: a quarter of a second cache, and as many panels as let most tiles find a
-/// panel of the right operand in the first.
+/// Of a group of rows: a quarter of a second cache, and at most as many panels as let most tiles
+/// read what the tile before brought into a cache.
 constexpr int64_t kGroupBytes = 256 * 1024;
 constexpr int64_t kMostGroupPanels = 4;
 /// Steps that are packed at a time where rows of memory are steps.
@@ -37,7 +37,7 @@ class Multiplication {
         panels_(parts(task.right.count, kPanel<T>)),
         group_(group_panels() * kPanel<T>),
         groups_(parts(task.left.count, group_)),
-        splits_(groups_ > 0 && groups_ < task.threads ? parts(task.threads, groups_) : 1) {}
+        splits_(splits_of_a_group()) {}
 
   GemmSizes sizes() const {
     return {panels_ * panel_ * int64_t{sizeof(E)},
@@ -75,6 +75,12 @@ class Multiplication {
     int64_t most = fitting < fair ? fitting : fair;
     if (most > kMostGroupPanels) most = kMostGroupPanels;
     return most > 1 ? most : 1;
+  }
+
+  /// Threads that take groups as they come need two each to end at about the same time.
+  int64_t splits_of_a_group() const {
+    const int64_t wanted = groups_ > 0 ? parts(2 * t_.threads, groups_) : 1;
+    return wanted < panels_ ? wanted : (panels_ > 1 ? panels_ : 1);
   }
 
   /// Whether the left operand is rows of steps as it is.
@@ -168,7 +174,8 @@ class Multiplication {
       const int64_t first = start + i * t_.right.count;
       const char* out = t_.sum ? reinterpret_cast<const char*>(t_.sum + first)
                                : reinterpret_cast<const char*>(t_.out + first);
-      for (int64_t k = 0; k < kPanel<T> * int64_t{sizeof(T)}; k += line)
+      for (int64_t k = 0; k < kPanel<T> * (t_.sum ? int64_t{sizeof(C)} : int64_t{sizeof(T)});
+           k += line)
         __builtin_prefetch(out + k, 1);
     }
     for (int64_t k = 0; k < steps_; k += steps_of_line) {
