@@ -20,11 +20,14 @@ at::Tensor widened(const at::Tensor& tensor) {
 }  // namespace
 
 Gemm::Gemm(const Variant& variant)
-    : tiled_(variant.has(Switch::tiled_gemm)), wide_(variant.has(Switch::wide_gemm)) {}
+    : path_(variant.has(Switch::tiled_gemm)  ? GemmPath::tiled
+            : variant.has(Switch::wide_gemm) ? GemmPath::wide
+                                             : GemmPath::library) {}
 
 at::Tensor Gemm::multiply(const at::Tensor& a, const at::Tensor& b) const {
-  if (tiled_) return kernels::gemm(a, b);
-  if (wide_ && is_narrow(a)) return multiply(widened(a), widened(b)).to(a.scalar_type());
+  if (path_ == GemmPath::tiled) return kernels::gemm(a, b);
+  if (path_ == GemmPath::wide && is_narrow(a))
+    return multiply(widened(a), widened(b)).to(a.scalar_type());
   return at::mm(a, b.t());
 }
 
@@ -46,11 +49,13 @@ at::Tensor Gemm::weight_gradient(const at::Tensor& output_gradient, const at::Te
 void Gemm::add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
                                const at::Tensor& x) const {
   const bool narrow = sum.scalar_type() != x.scalar_type();
-  if (tiled_ && sum.is_contiguous()) {
-    kernels::add_gemm_(sum, output_gradient.t(), x.t());
-  } else if (tiled_) {
-    kernels::add_gemm_(sum.t(), x.t(), output_gradient.t());
-  } else if (narrow && !wide_) {
+  if (path_ == GemmPath::tiled) {
+    if (sum.is_contiguous()) {
+      kernels::add_gemm_(sum, output_gradient.t(), x.t());
+    } else {
+      kernels::add_gemm_(sum.t(), x.t(), output_gradient.t());
+    }
+  } else if (narrow && path_ == GemmPath::library) {
     // Narrow results are added up wider than they are stored.
     sum.add_(multiply(output_gradient.t(), x.t()));
   } else {

@@ -8,16 +8,15 @@
 
 namespace tinyllama {
 
+/// By the library, by the library in float32 where operands are narrower, or in tiles of our own.
+enum class GemmPath : uint8_t { library, wide, tiled };
+
 /// How a variant multiplies. Operands and results are matrices of one type; a weight is [out, in].
 class Gemm {
  public:
   explicit Gemm(const Variant& variant);
-  Gemm(bool tiled, bool wide) : tiled_(tiled), wide_(wide) {}
-  bool is_tiled() const { return tiled_; }
-  bool is_wide() const { return wide_; }
-
-  /// Whether it is the library's default, as at::linear calls it.
-  bool is_default() const { return !tiled_ && !wide_; }
+  explicit Gemm(GemmPath path) : path_(path) {}
+  GemmPath path() const { return path_; }
 
   /// x [T, in], weight [out, in] -> x W^T [T, out].
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weight) const;
@@ -34,8 +33,7 @@ class Gemm {
   /// a [m, k], b [n, k] -> a b^T [m, n].
   at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) const;
 
-  bool tiled_;
-  bool wide_;
+  GemmPath path_;
 };
 
 }  // namespace tinyllama

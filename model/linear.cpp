@@ -24,8 +24,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const at::Tensor flat = x.reshape({-1, x.size(-1)}).to(type);
     const at::Tensor weight = rows.to(type);
     context->save_for_backward({flat, weight});
-    context->saved_data["tiled"] = gemm.is_tiled();
-    context->saved_data["wide"] = gemm.is_wide();
+    context->saved_data["gemm_path"] = static_cast<int64_t>(gemm.path());
     context->saved_data["x_sizes"] = x.sizes();
     context->saved_data["x_type"] = x.scalar_type();
     context->saved_data["parameter_type"] = rows.scalar_type();
@@ -41,7 +40,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
-    const Gemm gemm(context->saved_data["tiled"].toBool(), context->saved_data["wide"].toBool());
+    const Gemm gemm(static_cast<GemmPath>(context->saved_data["gemm_path"].toInt()));
     const at::Tensor gradient = gradients[0].reshape({-1, weight.size(0)});
     const auto outs = context->saved_data["outs"].toIntVector();
     variable_list result;
@@ -103,7 +102,8 @@ Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& var
 }
 
 at::Tensor Linear::multiply(const at::Tensor& x, const Buffer& buffer) const {
-  if (buffer.parts.size() == 1 && gemm_.is_default()) return at::linear(x, buffer.parts.front());
+  if (buffer.parts.size() == 1 && gemm_.path() == GemmPath::library)
+    return at::linear(x, buffer.parts.front());
   return LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, gemm_);
 }
 

@@ -6,7 +6,6 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
-#include "model/gemm.hpp"
 #include "model/kernels/kernels.hpp"
 #include "model/loss.hpp"
 
@@ -27,32 +26,15 @@ at::Tensor multiply_tiled(const at::Tensor& a, const at::Tensor& b, at::Tensor&)
 
 /// Narrow operands, multiplied in float32 as the switch wide_gemm does.
 at::Tensor multiply_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
-  return Gemm(/*tiled=*/false, /*wide=*/true).forward(a, b.t());
+  return a.to(at::kFloat).matmul(b.to(at::kFloat)).to(a.scalar_type());
 }
 
-// Operators that libtorch keeps for torch.compile and gives no C++ function for: called by name and
-// with boxed arguments, because their C++ signatures differ between versions.
-std::optional<c10::OperatorHandle> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchema({name, ""});
-}
-
-// What an operator without arguments says of the processor.
-bool says_yes(const char* name) {
-  const auto is_supported = find_operator(name);
-  if (!is_supported) return false;
-  torch::jit::Stack stack;
-  is_supported->callBoxed(stack);
-  return torch::jit::pop(stack).toBool();
-}
-
-/// oneDNN's GEMM, where libtorch offers it and the processor has code for the type. Of float32 it
-/// is another than the default BLAS.
-std::optional<GemmFunction> onednn_gemm(c10::ScalarType type) {
-  const auto linear = find_operator("mkldnn::_linear_pointwise");
-  if (!linear || type == c10::ScalarType::Double ||
-      (type == c10::ScalarType::BFloat16 && !says_yes("mkldnn::_is_mkldnn_bf16_supported")) ||
-      (type == c10::ScalarType::Half && !says_yes("mkldnn::_is_mkldnn_fp16_supported")))
-    return {};
+/// oneDNN's GEMM, which of float32 is another than the default BLAS. libtorch keeps it for
+/// torch.compile and gives no C++ function: called by name and with boxed arguments, because its
+/// C++ signature differs between versions.
+std::optional<GemmFunction> onednn_gemm() {
+  const auto linear = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+  if (!linear) return {};
   return [linear = *linear](const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
     torch::jit::Stack stack;
     torch::jit::push(stack, a, b.t(), c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(),
@@ -60,10 +42,6 @@ std::optional<GemmFunction> onednn_gemm(c10::ScalarType type) {
     linear.callBoxed(stack);
     return torch::jit::pop(stack).toTensor();
   };
-}
-
-at::Tensor multiply_batched_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
-  return a.to(at::kFloat).bmm(b.to(at::kFloat)).to(a.scalar_type());
 }
 
 }  // namespace
@@ -114,13 +92,14 @@ std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::Device
   const bool narrow = on_cpu && c10::elementSize(type) < sizeof(float);
   if (batched) {
     std::map<std::string, GemmFunction> paths{{"at::bmm", multiply_default}};
-    if (narrow) paths["at::bmm in float32, rounded once"] = multiply_batched_widened;
+    if (narrow) paths["at::bmm in float32, rounded once"] = multiply_widened;
     return paths;
   }
   if (!on_cpu) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
   std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default},
                                             {"tiled_gemm", multiply_tiled}};
-  if (const auto onednn = onednn_gemm(type)) paths["oneDNN"] = *onednn;
+  const auto onednn = type == at::kFloat ? onednn_gemm() : std::nullopt;
+  if (onednn) paths["oneDNN"] = *onednn;
   if (narrow) paths["default BLAS in float32, rounded once"] = multiply_widened;
   return paths;
 }

@@ -33,14 +33,8 @@ struct Descriptor {
   Refusal refuse = nullptr;
 };
 
-std::string refuse_on_gpu_attention(const Variant& /*variant*/, Dtype /*dtype*/,
-                                    const DeviceTraits& traits) {
-  return traits.is_gpu ? "our kernel is for CPUs; sdpa is the GPU's" : "";
-}
-
-std::string refuse_tiled_gemm(const Variant& /*variant*/, Dtype /*dtype*/,
-                              const DeviceTraits& traits) {
-  return traits.is_gpu ? "our kernel is for CPUs" : "";
+std::string refuse_on_gpu(const Variant& /*variant*/, Dtype /*dtype*/, const DeviceTraits& traits) {
+  return traits.is_gpu ? "our kernel is for CPUs; a GPU has the library's" : "";
 }
 
 std::string refuse_wide_gemm(const Variant& /*variant*/, Dtype dtype, const DeviceTraits& traits) {
@@ -93,7 +87,7 @@ constexpr std::array kSwitches = {
                .description = "causal attention in tiles, no score matrix",
                .changes = Part::attention,
                .needs_own_kernel = true,
-               .refuse = refuse_on_gpu_attention},
+               .refuse = refuse_on_gpu},
     Descriptor{.option = Switch::fused_norm,
                .name = "fused_norm",
                .description = "RMSNorm and the residual sum before it",
@@ -135,7 +129,7 @@ constexpr std::array kSwitches = {
                .changes = Part::linear,
                .needs_own_kernel = true,
                .excludes = {{{Switch::wide_gemm, "both replace the library's GEMMs"}}},
-               .refuse = refuse_tiled_gemm},
+               .refuse = refuse_on_gpu},
     Descriptor{.option = Switch::wide_gemm,
                .name = "wide_gemm",
                .description = "narrow GEMMs computed in float32 (CPU)",
@@ -219,9 +213,6 @@ Variant Variant::parse(std::string_view text) {
       variant.bits_ |= bit(found->option);
     } else if (name == "fused") {
       variant.bits_ |= fused().bits_;
-    } else if (name == "onednn") {
-      throw std::invalid_argument(fmt::format(
-          "variant '{}': onednn is gone; tiled_gemm is faster where it was fast", text));
     } else if (name == "optimized") {
       throw std::invalid_argument(fmt::format(
           "variant '{}': optimized stands alone, because its switches depend on the case; spell "

@@ -65,7 +65,8 @@ struct DeviceTraits {
   bool fast_bf16_gemm = false;
   bool fast_f16_gemm = false;
   /// Our own GEMMs are faster than the library's: on AMD processors with AVX-512, of which MKL
-  /// leaves half unused and oneDNN a tenth (results/MEASURED.md).
+  /// leaves half unused (float32 on two cores: 185 GFLOP/s where oneDNN has 400) and oneDNN a tenth
+  /// (results/MEASURED.md).
   bool fast_tiled_gemm = false;
   /// libtorch can capture work of this device and replay it.
   bool has_graphs = false;

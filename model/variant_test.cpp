@@ -10,8 +10,7 @@ namespace {
 
 // A CPU with AVX-512 but without units for narrow GEMMs.
 DeviceTraits plain_cpu() {
-  DeviceTraits traits;
-  return traits;
+  return {};
 }
 
 DeviceTraits gpu() {
@@ -27,7 +26,8 @@ std::string refusal(Switch option, Dtype dtype, const DeviceTraits& traits) {
 TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
   EXPECT_EQ(refusal(Switch::graph, Dtype::f32, plain_cpu()),
             "graph: only a GPU captures its work; this is a CPU");
-  EXPECT_EQ(refusal(Switch::tiled_gemm, Dtype::f32, gpu()), "tiled_gemm: our kernel is for CPUs");
+  EXPECT_EQ(refusal(Switch::tiled_gemm, Dtype::f32, gpu()),
+            "tiled_gemm: our kernel is for CPUs; a GPU has the library's");
   EXPECT_TRUE(refusal(Switch::wide_gemm, Dtype::bf16, gpu()).starts_with("wide_gemm: "));
   EXPECT_TRUE(refusal(Switch::fused_attention, Dtype::bf16, gpu()).starts_with("fused_attention"));
   DeviceTraits without = gpu();

@@ -1,5 +1,3 @@
-#include <atomic>
-
 #include "model/kernels/kernels.hpp"
 #include "model/kernels/launch.hpp"
 
@@ -24,32 +22,13 @@ GemmOperand<T> operand(const at::Tensor& x) {
   return {const_data<T>(x), x.stride(has_depth_in_rows ? 0 : 1), has_depth_in_rows, x.size(0)};
 }
 
-/// body(thread, begin, end) over [0, units) by threads that take the next unit or few as they come:
-/// one that the system held up holds up no other.
-template <class Body>
-void share_out(int64_t threads, int64_t units, const Body& body) {
-  const int64_t share = std::max<int64_t>(1, units / (threads * 16));
-  std::atomic<int64_t> next = 0;
-  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
-    for (int64_t thread = first; thread < last; ++thread) {
-      for (int64_t begin = next.fetch_add(share); begin < units; begin = next.fetch_add(share))
-        body(thread, begin, std::min(begin + share, units));
-    }
-  });
-}
-
 /// Into `out`, or added to `sum` where that is defined.
 void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Tensor& out,
               const at::Tensor& sum) {
   RECORD_FUNCTION("tinyllama::gemm", (std::vector<c10::IValue>{given_a, given_b}));
   const at::Tensor a = in_either_order(given_a), b = in_either_order(given_b);
   with_range_kernels(a.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    // In floating point: a prediction of memory asks for sizes whose product is no integer.
-    const double products = static_cast<double>(a.size(0)) * static_cast<double>(b.size(0)) *
-                            static_cast<double>(a.size(1));
-    constexpr double products_per_thread = 16 * kElementsPerThread;
-    const auto threads = static_cast<int64_t>(std::clamp(
-        products / products_per_thread, 1.0, static_cast<double>(at::get_num_threads())));
+    const int64_t threads = part_count(a.size(0), b.size(0) * a.size(1) / 16);
     GemmTask<T> task{operand<T>(a),
                      operand<T>(b),
                      a.size(1),
@@ -67,10 +46,10 @@ void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Te
     if (a.is_meta()) return;
     task.packed_right = data<char>(scratch);
     char* const of_threads = data<char>(scratch) + sizes.right_bytes;
-    share_out(threads, sizes.pack_units, [&](int64_t /*thread*/, int64_t begin, int64_t end) {
+    for_parts(threads, sizes.pack_units, [&](int64_t /*thread*/, int64_t begin, int64_t end) {
       kernels.gemm_pack(task, begin, end);
     });
-    share_out(threads, sizes.units, [&](int64_t thread, int64_t begin, int64_t end) {
+    for_parts(threads, sizes.units, [&](int64_t thread, int64_t begin, int64_t end) {
       kernels.gemm(task, of_threads + thread * sizes.left_bytes, begin, end);
     });
   });

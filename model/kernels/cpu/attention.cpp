@@ -51,7 +51,8 @@ class ForwardUnit {
   void load_keys_and_values(int64_t batch, int64_t kv_head, int64_t count) {
     const int64_t padded = round_up(count, kTileColumns<C>);
     const T* k = t_.k.at(batch, 0, kv_head);
-    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_, padded, width_);
+    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_, padded / kTileColumns<C>,
+                steps());
     const T* v = t_.v.at(batch, 0, kv_head);
     pack(v, t_.v.position_stride, count, t_.head_dim, value_rows_, padded, width_);
     values_ = by_rows<T>(value_rows_, padded, width_, value_pairs_);

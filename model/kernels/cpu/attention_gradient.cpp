@@ -88,10 +88,12 @@ class BackwardUnit {
   void load_key_tile(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
     const T* k = t_.k.at(batch, key, kv_head);
     pack(k, t_.k.position_stride, count, t_.head_dim, key_rows_, kKeyTile, width_);
-    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_t_, kKeyTile, width_);
+    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_t_, kKeyTile / kTileColumns<C>,
+                steps());
     keys_ = by_rows<T>(key_rows_, kKeyTile, width_, key_pairs_);
     const T* v = t_.v.at(batch, key, kv_head);
-    pack_panels(v, t_.v.position_stride, count, t_.head_dim, values_t_, kKeyTile, width_);
+    pack_panels(v, t_.v.position_stride, count, t_.head_dim, values_t_, kKeyTile / kTileColumns<C>,
+                steps());
     for (int64_t i = 0; i < kKeyTile * width_; ++i) k_gradient_[i] = v_gradient_[i] = 0;
   }
 

@@ -89,15 +89,6 @@ inline const Step<T>* by_rows(const Step<T>* packed, int64_t rows, int64_t width
   }
 }
 
-/// As pack(), its transpose as panels of columns, one panel a kTileColumns rows.
-template <class T>
-inline void pack_panels(const T* from, int64_t stride, int64_t rows, int64_t width, Step<T>* to,
-                        int64_t padded_rows, int64_t padded_width) {
-  const int64_t steps = padded_width / kStepDepth<T>;
-  for (int64_t row = 0; row < padded_rows; row += kTileColumns<ComputeType<T>>)
-    pack_panel(from + row * stride, stride, rows - row, width, to + row * steps, steps);
-}
-
 /// [rows, columns] of sums, rows `stride` apart, as a left operand whose depth is the columns; in
 /// `to` where steps are pairs.
 template <class T>

@@ -46,9 +46,15 @@ class Multiplication {
   }
 
   void pack_right(int64_t begin, int64_t end) const {
-    if (t_.right.has_depth_in_rows) return pack_rows(t_.right, begin, end, t_.packed_right);
+    const GemmOperand<T>& right = t_.right;
+    if (right.has_depth_in_rows) {
+      const int64_t first = begin * kPanel<T>;
+      return pack_panels(right.data + first * right.stride, right.stride, right.count - first,
+                         t_.depth, static_cast<E*>(t_.packed_right) + begin * panel_, end - begin,
+                         steps_);
+    }
     const int64_t last = end * kPackedSteps < steps_ ? end * kPackedSteps : steps_;
-    pack_steps(t_.right, begin * kPackedSteps, last, 0, t_.right.count, t_.packed_right);
+    pack_steps(right, begin * kPackedSteps, last, 0, right.count, t_.packed_right);
   }
 
   /// A unit: a group of rows against all panels or, for more threads than groups, some of them.
@@ -93,18 +99,8 @@ class Multiplication {
 
   void pack_group(int64_t first, int64_t rows, void* packed) const {
     if (!t_.left.has_depth_in_rows) return pack_steps(t_.left, 0, steps_, first, rows, packed);
-    GemmOperand<T> group = t_.left;
-    group.data += first * group.stride;
-    group.count = rows;
-    pack_rows(group, 0, parts(rows, kPanel<T>), packed);
-  }
-
-  void pack_rows(const GemmOperand<T>& operand, int64_t begin, int64_t end, void* packed) const {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t row = panel * kPanel<T>;
-      pack_panel(operand.data + row * operand.stride, operand.stride, operand.count - row, t_.depth,
-                 static_cast<E*>(packed) + panel * panel_, steps_);
-    }
+    pack_panels(t_.left.data + first * t_.left.stride, t_.left.stride, rows, t_.depth,
+                static_cast<E*>(packed), parts(rows, kPanel<T>), steps_);
   }
 
   /// Some steps of the columns from `first` on, a few rows of memory at a time.
@@ -123,9 +119,6 @@ class Multiplication {
 
   /// The next kPanel columns of one step, whose row is `from`; zeros from `count` on.
   void pack_step(const T* from, int64_t stride, int64_t step, int64_t count, E* to) const {
-    const T* ahead = from + kPackedSteps * kStepDepth<T> * stride;
-    __builtin_prefetch(ahead);
-    __builtin_prefetch(kIsPaired<E> ? ahead + stride : ahead + kLanes<T>);
     if constexpr (kIsPaired<E>) {
       const U32Vector lower = load_pairs(from, count);
       const bool has_second = 2 * step + 1 < t_.depth;

@@ -116,23 +116,27 @@ template <int distance, class V, int lanes>
   if constexpr (distance > 1) transpose<distance / 2>(rows);
 }
 
-/// `count` rows of `depth` elements, `stride` apart, as a panel of kTileColumns columns: step k of
-/// row i at [k, i], zeros where there is nothing.
+/// `count` rows of `depth` elements, `stride` apart, as `panels` panels of kTileColumns columns,
+/// one behind the other: step k of row i of a panel at [k, i], zeros where there is nothing.
 template <class T>
-inline void pack_panel(const T* from, int64_t stride, int64_t count, int64_t depth, Step<T>* to,
-                       int64_t steps) {
-  constexpr int64_t panel = kTileColumns<ComputeType<T>>;
+inline void pack_panels(const T* from, int64_t stride, int64_t count, int64_t depth, Step<T>* to,
+                        int64_t panels, int64_t steps) {
+  constexpr int64_t columns = kTileColumns<ComputeType<T>>;
   constexpr int64_t lanes = kLanes<T>;
-  for (int64_t k = 0; k < steps; k += lanes) {
-    const int64_t whole = steps - k < lanes ? steps - k : lanes;
-    for (int64_t row = 0; row < panel; row += lanes) {
-      decltype(load_steps(from, 0)) square[lanes] = {};
-      for (int64_t i = 0; i < lanes && row + i < count; ++i) {
-        const int64_t element = k * kStepDepth<T>;
-        square[i] = load_steps(from + (row + i) * stride + element, depth - element);
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    for (int64_t k = 0; k < steps; k += lanes) {
+      const int64_t whole = steps - k < lanes ? steps - k : lanes;
+      for (int64_t first = 0; first < columns; first += lanes) {
+        const int64_t row = panel * columns + first;
+        decltype(load_steps(from, 0)) square[lanes] = {};
+        for (int64_t i = 0; i < lanes && row + i < count; ++i) {
+          const int64_t element = k * kStepDepth<T>;
+          square[i] = load_steps(from + (row + i) * stride + element, depth - element);
+        }
+        transpose<lanes / 2>(square);
+        for (int64_t i = 0; i < whole; ++i)
+          store(to + (panel * steps + k + i) * columns + first, square[i]);
       }
-      transpose<lanes / 2>(square);
-      for (int64_t i = 0; i < whole; ++i) store(to + (k + i) * panel + row, square[i]);
     }
   }
 }
