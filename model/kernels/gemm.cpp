@@ -37,12 +37,9 @@ void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Te
                      threads,
                      nullptr};
     const GemmSizes sizes = kernels.gemm_sizes(task);
-    // From the tensors' allocator, so that peak memory tells the truth about scratch as well; of
-    // few sizes, so that it mostly gives memory that is still in a cache.
-    constexpr int64_t unit = 1024 * 1024;
-    const int64_t bytes = sizes.right_bytes + threads * sizes.left_bytes;
-    const at::Tensor scratch =
-        uninitialized({(bytes + unit - 1) / unit * unit}, c10::ScalarType::Byte, a.device());
+    // From the tensors' allocator, so that peak memory tells the truth about scratch as well.
+    const at::Tensor scratch = uninitialized({sizes.right_bytes + threads * sizes.left_bytes},
+                                             c10::ScalarType::Byte, a.device());
     if (a.is_meta()) return;
     task.packed_right = data<char>(scratch);
     char* const of_threads = data<char>(scratch) + sizes.right_bytes;

@@ -9,10 +9,8 @@
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 namespace {
 
-/// Of a group of rows: a quarter of a second cache, and at most as many panels as let most tiles
-/// read what the tile before brought into a cache.
+/// Of a group of rows, a quarter of a second cache.
 constexpr int64_t kGroupBytes = 256 * 1024;
-constexpr int64_t kMostGroupPanels = 4;
 /// Steps that are packed at a time where rows of memory are steps.
 constexpr int64_t kPackedSteps = 8;
 
@@ -62,8 +60,9 @@ class Multiplication {
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t first = unit / splits_ * group_;
       const int64_t rows = t_.left.count - first < group_ ? t_.left.count - first : group_;
-      if (!is_readable_) pack_group(first, rows, packed);
       const int64_t split = unit % splits_;
+      const bool is_packed = unit > begin && split > 0;
+      if (!is_readable_ && !is_packed) pack_group(first, rows, packed);
       for (int64_t panel = panels_ * split / splits_; panel < panels_ * (split + 1) / splits_;
            ++panel) {
         for (int64_t row = 0; row < rows; row += kTileRows)
@@ -78,12 +77,11 @@ class Multiplication {
     const int64_t fitting = bytes > 0 ? kGroupBytes / bytes : 1;
     // Two groups a thread, where there are as many panels, leave no thread without work for long.
     const int64_t fair = parts(t_.left.count, kPanel<T> * 2 * t_.threads);
-    int64_t most = fitting < fair ? fitting : fair;
-    if (most > kMostGroupPanels) most = kMostGroupPanels;
-    return most > 1 ? most : 1;
+    const int64_t panels = fitting < fair ? fitting : fair;
+    return panels > 1 ? panels : 1;
   }
 
-  /// Threads that take groups as they come need two each to end at about the same time.
+  /// So that every thread has two units, and three groups do not make two threads unequal.
   int64_t splits_of_a_group() const {
     const int64_t wanted = groups_ > 0 ? parts(2 * t_.threads, groups_) : 1;
     return wanted < panels_ ? wanted : (panels_ > 1 ? panels_ : 1);
