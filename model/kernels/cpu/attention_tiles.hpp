@@ -57,13 +57,8 @@ inline void pack(const T* from, int64_t stride, int64_t rows, int64_t width, Ste
     const T* in = from + row * stride;
     Step<T>* out = to + row * padded_width / kStepDepth<T>;
     const int64_t filled = row < rows ? width : 0;
-    if constexpr (kIsPaired<Step<T>>) {
-      for (int64_t i = 0; i < padded_width; i += kPairLanes)
-        store(out + i / 2, load_pairs(in + i, filled - i));
-    } else {
-      sweep<T>(filled, [&](int64_t i, auto lanes) { store(out + i, load(in + i, lanes)); });
-      for (int64_t i = filled; i < padded_width; ++i) out[i] = 0;
-    }
+    for (int64_t i = 0; i < padded_width; i += kLanes<T> * kStepDepth<T>)
+      store(out + i / kStepDepth<T>, load_steps(in + i, filled - i));
   }
 }
 
