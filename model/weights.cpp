@@ -6,13 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "model/digest.hpp"
 #include "model/file_io.hpp"
 #include "model/strict_json.hpp"
 
@@ -295,26 +295,6 @@ void check_parameters(const ModelConfig& config, const std::map<std::string, Fou
   problems.report(where);
 }
 
-// FNV-1a over words of 64 bits, with the high bits, which its product never moves down, folded in.
-class Fingerprint {
- public:
-  void add(const void* data, size_t bytes) {
-    const auto* next = static_cast<const char*>(data);
-    for (uint64_t word = 0; bytes > 0; word = 0) {
-      const size_t taken = std::min(bytes, sizeof word);
-      std::memcpy(&word, next, taken);
-      hash_ = (hash_ ^ word) * 0x100000001b3;
-      hash_ ^= hash_ >> 32;
-      next += taken;
-      bytes -= taken;
-    }
-  }
-  std::string text() const { return fmt::format("{:016x}", hash_); }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325;
-};
-
 // A finite weight that became infinite would fail much later, as a wrong result.
 at::Tensor convert(const at::Tensor& values, c10::ScalarType type, const std::string& tensor,
                    const std::filesystem::path& file) {
@@ -433,14 +413,14 @@ int64_t Weights::parameter_count() const {
 }
 
 std::string Weights::fingerprint() const {
-  Fingerprint fingerprint;
+  Digest digest;
   for (const auto& [name, shape] : parameter_shapes(config_)) {
     const at::Tensor values = read(name);
     const std::string heading = fmt::format("{} {}", name, c10::toString(values.scalar_type()));
-    fingerprint.add(heading.data(), heading.size());
-    fingerprint.add(values.const_data_ptr(), values.nbytes());
+    digest.add(heading.data(), heading.size());
+    digest.add(values.const_data_ptr(), values.nbytes());
   }
-  return fingerprint.text();
+  return digest.text();
 }
 
 at::Tensor Weights::read(const std::string& name) const {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/cost.hpp"
+#include "model/digest.hpp"
 #include "model/proof_record.hpp"
 #include "model/testing.hpp"
 #include "model/weights.hpp"
@@ -345,6 +346,23 @@ TEST_F(CheckpointConfigTest, RefusesWhatIsNotJson) {
   expect_refused(std::string(1'000'001, ' '), {"has 1000001 bytes: must have at most 1000000"});
   expect_error([&] { read_checkpoint_config(folder_.path() / "none" / "config.json"); },
                {"none/config.json: cannot be read: No such file"});
+}
+
+std::string digest_of(const std::string& bytes) {
+  Digest digest;
+  digest.add(bytes.data(), bytes.size());
+  return digest.text();
+}
+
+TEST(DigestTest, AnyBitAndTheLengthChangeIt) {
+  const std::string bytes = "some bytes that are no multiple of eight";
+  EXPECT_EQ(digest_of(bytes), digest_of(bytes));
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string other = bytes;
+    other[at] = static_cast<char>(other[at] ^ 1);
+    EXPECT_NE(digest_of(other), digest_of(bytes)) << at;
+  }
+  EXPECT_NE(digest_of(bytes + '\0'), digest_of(bytes));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "benchmarks/distributed/process_group.hpp"
+#include "model/digest.hpp"
 
 namespace tinyllama::distributed {
 namespace {

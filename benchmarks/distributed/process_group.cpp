@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
 
 #include "benchmarks/instruments/host_machine.hpp"
+#include "model/digest.hpp"
 
 namespace tinyllama::distributed {
 namespace {
@@ -199,24 +199,6 @@ at::Tensor dense_values(const at::Tensor& tensor) {
   if (!tensor.is_non_overlapping_and_dense())
     throw std::logic_error("a tensor with gaps cannot be sent as it is");
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
-}
-
-void Digest::add(const void* data, size_t bytes) {
-  constexpr uint64_t kPrime = 1099511628211ULL;
-  const auto* from = static_cast<const unsigned char*>(data);
-  size_t at = 0;
-  for (; at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, from + at, sizeof word);
-    // A multiplication alone would never carry high bits down.
-    hash_ = (hash_ ^ word) * kPrime;
-    hash_ ^= hash_ >> 29;
-  }
-  for (; at < bytes; ++at) hash_ = (hash_ ^ from[at]) * kPrime;
-}
-
-std::string Digest::text() const {
-  return fmt::format("{:016x}", hash_);
 }
 
 }  // namespace tinyllama::distributed

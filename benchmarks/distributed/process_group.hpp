@@ -118,16 +118,4 @@ void refuse_shared_devices(const std::vector<std::string>& uuids);
 /// memory. Throws std::logic_error where it has gaps or overlaps.
 at::Tensor dense_values(const at::Tensor& tensor);
 
-/// Tells whether bytes on different ranks are the same without sending them; not cryptographic.
-class Digest {
- public:
-  void add(const void* data, size_t bytes);
-  uint64_t value() const { return hash_; }
-  /// 16 hexadecimal digits; differs, but for chance, where any bit differs.
-  std::string text() const;
-
- private:
-  uint64_t hash_ = 14695981039346656037ULL;
-};
-
 }  // namespace tinyllama::distributed

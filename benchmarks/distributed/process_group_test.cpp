@@ -84,23 +84,6 @@ TEST(StoreExchangeTest, ARankThatSpeaksLateIsHeardAndOneThatNeverDoesIsNot) {
   late.join();
 }
 
-std::string digest_of(const std::string& bytes) {
-  Digest digest;
-  digest.add(bytes.data(), bytes.size());
-  return digest.text();
-}
-
-TEST(DigestTest, AnyBitAndTheLengthChangeIt) {
-  const std::string bytes = "some bytes that are no multiple of eight";
-  EXPECT_EQ(digest_of(bytes), digest_of(bytes));
-  for (size_t at = 0; at < bytes.size(); ++at) {
-    std::string other = bytes;
-    other[at] = static_cast<char>(other[at] ^ 1);
-    EXPECT_NE(digest_of(other), digest_of(bytes)) << at;
-  }
-  EXPECT_NE(digest_of(bytes + '\0'), digest_of(bytes));
-}
-
 TEST(DenseValuesTest, AnyOrderOfDimensionsIsOneStretchOfMemory) {
   const at::Tensor matrix = at::ones({2, 3}).t();
   const at::Tensor flat = dense_values(matrix);
