@@ -18,8 +18,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/kernels/kernels.hpp"
-
 namespace tinyllama {
 namespace {
 
@@ -144,12 +142,7 @@ void AdamW::step_by_lists(const Lists& lists) {
 
 void AdamW::step_fused(const Lists& lists) {
   kernels::adamw_(lists.parameters, lists.gradients, lists.first_moments, lists.second_moments,
-                  {.learning_rate = options_.learning_rate,
-                   .beta1 = options_.beta1,
-                   .beta2 = options_.beta2,
-                   .eps = options_.eps,
-                   .weight_decay = options_.weight_decay,
-                   .step = steps_done_},
+                  options_, steps_done_,
                   device_steps_.defined() ? count_on_device() : at::Tensor());
 }
 

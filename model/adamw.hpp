@@ -3,19 +3,13 @@
 #pragma once
 
 #include "model/cost.hpp"
+#include "model/kernels/kernels.hpp"
 #include "model/parameters.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama {
 
-/// Defaults as in torch.optim.AdamW, but for the learning rate, which is the workshop's.
-struct AdamWOptions {
-  double learning_rate = 1e-4;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-};
+using kernels::AdamWOptions;
 
 class AdamW {
  public:

@@ -77,10 +77,10 @@ Work work_of(at::TensorList parameters, at::TensorList gradients, at::TensorList
 }
 
 template <class T>
-std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWScalars& s,
+std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWOptions& o, int64_t step,
                                           const at::Tensor& corrections) {
   using Compute = ComputeType<T>;
-  const auto t = static_cast<double>(s.step);
+  const auto t = static_cast<double>(step);
   std::vector<AdamWElements<T>> elements;
   for (size_t i = 0; i < work.parameters.size(); ++i) {
     elements.push_back(
@@ -88,13 +88,13 @@ std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWScalars& 
          .gradient = const_data<T>(work.gradients[i]),
          .first_moment = data<T>(work.first_moments[i]),
          .second_moment = data<T>(work.second_moments[i]),
-         .decay = static_cast<Compute>(1.0 - s.learning_rate * s.weight_decay),
-         .first_weight = static_cast<Compute>(1.0 - s.beta1),
-         .second_decay = static_cast<Compute>(s.beta2),
-         .second_weight = static_cast<Compute>(1.0 - s.beta2),
-         .second_scale = static_cast<Compute>(1.0 / std::sqrt(1.0 - std::pow(s.beta2, t))),
-         .step_size = static_cast<Compute>(s.learning_rate / (1.0 - std::pow(s.beta1, t))),
-         .eps = static_cast<Compute>(s.eps),
+         .decay = static_cast<Compute>(1.0 - o.learning_rate * o.weight_decay),
+         .first_weight = static_cast<Compute>(1.0 - o.beta1),
+         .second_decay = static_cast<Compute>(o.beta2),
+         .second_weight = static_cast<Compute>(1.0 - o.beta2),
+         .second_scale = static_cast<Compute>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, t))),
+         .step_size = static_cast<Compute>(o.learning_rate / (1.0 - std::pow(o.beta1, t))),
+         .eps = static_cast<Compute>(o.eps),
          .corrections = corrections.defined() ? const_data<double>(corrections) : nullptr});
   }
   return elements;
@@ -112,7 +112,7 @@ void run_on_gpu(const Work& work, const std::vector<AdamWElements<T>>& elements)
 }  // namespace
 
 void adamw_(at::TensorList parameters, at::TensorList gradients, at::TensorList first_moments,
-            at::TensorList second_moments, const AdamWScalars& scalars,
+            at::TensorList second_moments, const AdamWOptions& options, int64_t step,
             const at::Tensor& corrections) {
   TINYLLAMA_RECORD_KERNEL("adamw_");
   const size_t count = parameters.size();
@@ -120,13 +120,13 @@ void adamw_(at::TensorList parameters, at::TensorList gradients, at::TensorList 
       gradients.size() == count && first_moments.size() == count && second_moments.size() == count,
       count, " parameters, ", gradients.size(), " gradients, ", first_moments.size(), " first and ",
       second_moments.size(), " second moments: there must be one of each for each parameter");
-  TORCH_CHECK_VALUE(scalars.step >= 1, "step ", scalars.step, ": updates are counted from 1");
+  TORCH_CHECK_VALUE(step >= 1, "step ", step, ": updates are counted from 1");
   const Work work = work_of(parameters, gradients, first_moments, second_moments);
   if (work.parameters.empty()) return;
   if (corrections.defined()) check_corrections(corrections, work.parameters[0]);
   if (parameters[0].is_meta()) return;
   with_range_kernels(parameters[0].scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const std::vector<AdamWElements<T>> elements = elements_of<T>(work, scalars, corrections);
+    const std::vector<AdamWElements<T>> elements = elements_of<T>(work, options, step, corrections);
     if (work.parameters[0].is_cuda()) return run_on_gpu(work, elements);
     at::parallel_for(0, work.begins.back(), kElementsPerThread, [&](int64_t begin, int64_t end) {
       const auto after = std::ranges::upper_bound(work.begins, begin);

@@ -12,14 +12,7 @@ using namespace testing;
 
 using Tensors = std::vector<at::Tensor>;
 
-AdamWScalars scalars(int64_t step) {
-  return {.learning_rate = 1e-2,
-          .beta1 = 0.9,
-          .beta2 = 0.999,
-          .eps = 1e-8,
-          .weight_decay = 0.1,
-          .step = step};
-}
+constexpr AdamWOptions kOptions = {.learning_rate = 1e-2, .weight_decay = 0.1};
 
 struct State {
   Tensors parameters, gradients, first_moments, second_moments;
@@ -38,25 +31,26 @@ struct State {
     };
     return {wide(parameters), wide(gradients), wide(first_moments), wide(second_moments)};
   }
-  void step(const AdamWScalars& s) {
-    adamw_(parameters, gradients, first_moments, second_moments, s);
+  void step(int64_t step) {
+    adamw_(parameters, gradients, first_moments, second_moments, kOptions, step);
   }
 };
 
 // Algorithm 2 of the paper, without regard to rounding.
-void reference_step(State& state, const AdamWScalars& s) {
-  const auto t = static_cast<double>(s.step);
+void reference_step(State& state, int64_t step) {
+  const AdamWOptions& o = kOptions;
+  const auto t = static_cast<double>(step);
   for (size_t i = 0; i < state.parameters.size(); ++i) {
     at::Tensor& p = state.parameters[i];
     const at::Tensor& g = state.gradients[i];
     at::Tensor& m = state.first_moments[i];
     at::Tensor& v = state.second_moments[i];
-    p.mul_(1 - s.learning_rate * s.weight_decay);
-    m = s.beta1 * m + (1 - s.beta1) * g;
-    v = s.beta2 * v + (1 - s.beta2) * g * g;
-    const at::Tensor corrected_m = m / (1 - std::pow(s.beta1, t));
-    const at::Tensor corrected_v = v / (1 - std::pow(s.beta2, t));
-    p.sub_(s.learning_rate * corrected_m / (corrected_v.sqrt() + s.eps));
+    p.mul_(1 - o.learning_rate * o.weight_decay);
+    m = o.beta1 * m + (1 - o.beta1) * g;
+    v = o.beta2 * v + (1 - o.beta2) * g * g;
+    const at::Tensor corrected_m = m / (1 - std::pow(o.beta1, t));
+    const at::Tensor corrected_v = v / (1 - std::pow(o.beta2, t));
+    p.sub_(o.learning_rate * corrected_m / (corrected_v.sqrt() + o.eps));
   }
 }
 
@@ -87,8 +81,8 @@ TEST(AdamWKernel, AgreesWithTheAlgorithmInFloat64) {
     for (int64_t step = 1; step <= 3; ++step) {
       // From the same state each time: what narrow types round away is theirs to keep.
       State expected = state.in_f64();
-      reference_step(expected, scalars(step));
-      state.step(scalars(step));
+      reference_step(expected, step);
+      state.step(step);
       expect_close_states(state, expected, 4);
     }
   }
@@ -102,8 +96,8 @@ TEST(AdamWKernel, TakesDenseTensorsInAnyOrderOfDimensions) {
   for (size_t i = 0; i < 2; ++i)
     plain.add(state.parameters[i].contiguous().clone(), state.gradients[i].contiguous());
   ASSERT_FALSE(state.first_moments[0].is_contiguous());
-  state.step(scalars(1));
-  plain.step(scalars(1));
+  state.step(1);
+  plain.step(1);
   for (size_t i = 0; i < 2; ++i)
     expect_same_bits(state.parameters[i], plain.parameters[i], "parameter");
 }
@@ -113,7 +107,7 @@ TEST(AdamWKernel, ChangesNothingBesideItsRows) {
   const at::Tensor before = buffer.clone();
   State state;
   state.add(buffer.narrow(0, 3, 4), random({4, 12}, kF32));
-  state.step(scalars(1));
+  state.step(1);
   expect_same_bits(buffer.narrow(0, 0, 3), before.narrow(0, 0, 3), "rows before");
   expect_same_bits(buffer.narrow(0, 7, 3), before.narrow(0, 7, 3), "rows behind");
   EXPECT_FALSE(at::equal(buffer[3], before[3]));
@@ -124,7 +118,7 @@ TEST(AdamWKernel, LeavesParametersWithoutGradientAlone) {
   state.add(random({5}, kF32), {});
   state.add(random({5}, kF32), random({5}, kF32));
   const at::Tensor before = state.parameters[0].clone();
-  state.step(scalars(1));
+  state.step(1);
   expect_same_bits(state.parameters[0], before, "parameter");
 }
 
@@ -133,7 +127,7 @@ TEST(AdamWKernel, NanStaysVisible) {
     State state;
     state.add(random({13}, type), random({13}, type));
     state.gradients[0][12] = std::numeric_limits<double>::quiet_NaN();
-    state.step(scalars(1));
+    state.step(1);
     EXPECT_EQ(state.parameters[0].isnan().sum().item<int64_t>(), 1);
     EXPECT_TRUE(state.parameters[0][12].isnan().item<bool>());
   }
@@ -144,17 +138,17 @@ TEST(AdamWKernel, ReadsItsCorrectionsWhereTheyAreGiven) {
     State expected = random_state(type), actual;
     for (size_t i = 0; i < expected.parameters.size(); ++i)
       actual.add(expected.parameters[i].clone(), expected.gradients[i]);
-    const AdamWScalars s = scalars(3);
-    const at::Tensor corrections = at::tensor({1.0 / std::sqrt(1.0 - std::pow(s.beta2, 3.0)),
-                                               s.learning_rate / (1.0 - std::pow(s.beta1, 3.0))},
-                                              kF64);
-    expected.step(s);
+    const at::Tensor corrections =
+        at::tensor({1.0 / std::sqrt(1.0 - std::pow(kOptions.beta2, 3.0)),
+                    kOptions.learning_rate / (1.0 - std::pow(kOptions.beta1, 3.0))},
+                   kF64);
+    expected.step(3);
     adamw_(actual.parameters, actual.gradients, actual.first_moments, actual.second_moments,
-           scalars(1000), corrections);
+           kOptions, 1000, corrections);
     for (size_t i = 0; i < expected.parameters.size(); ++i)
       expect_same_bits(actual.parameters[i], expected.parameters[i], "parameter");
     EXPECT_THROW(adamw_(actual.parameters, actual.gradients, actual.first_moments,
-                        actual.second_moments, s, corrections.to(kF32)),
+                        actual.second_moments, kOptions, 3, corrections.to(kF32)),
                  c10::ValueError);
   }
 }
@@ -163,19 +157,19 @@ TEST(AdamWKernel, ErrorsNameValueAndRuleAndChangeNothing) {
   State state;
   state.add(random({5}, kF32), random({5}, kF32));
   const at::Tensor before = state.parameters[0].clone();
-  EXPECT_THROW(state.step(scalars(0)), c10::ValueError);
+  EXPECT_THROW(state.step(0), c10::ValueError);
   State wrong_gradient = state;
   wrong_gradient.add(random({4}, kF32), random({5}, kF32));
-  EXPECT_THROW(wrong_gradient.step(scalars(1)), c10::ValueError);
+  EXPECT_THROW(wrong_gradient.step(1), c10::ValueError);
   State wrong_type = state;
   wrong_type.add(random({4}, kF64), random({4}, kF64));
-  EXPECT_THROW(wrong_type.step(scalars(1)), c10::ValueError);
+  EXPECT_THROW(wrong_type.step(1), c10::ValueError);
   State not_dense = state;
   not_dense.add(random({4, 4}, kF32).narrow(1, 0, 2), random({4, 2}, kF32));
-  EXPECT_THROW(not_dense.step(scalars(1)), c10::ValueError);
+  EXPECT_THROW(not_dense.step(1), c10::ValueError);
   State too_few = state;
   too_few.gradients.clear();
-  EXPECT_THROW(too_few.step(scalars(1)), c10::ValueError);
+  EXPECT_THROW(too_few.step(1), c10::ValueError);
   expect_same_bits(state.parameters[0], before, "parameter");
 }
 

@@ -115,9 +115,9 @@ TEST_F(GpuDevice, AdamWIsThatOfTheCpu) {
         actual[kind].push_back(on_gpu(expected[kind].back()));
       }
     }
-    const AdamWScalars scalars{1e-3, 0.9, 0.999, 1e-8, 0.01, 3};
-    adamw_(expected[0], expected[1], expected[2], expected[3], scalars);
-    adamw_(actual[0], actual[1], actual[2], actual[3], scalars);
+    const AdamWOptions options = {.learning_rate = 1e-3};
+    adamw_(expected[0], expected[1], expected[2], expected[3], options, 3);
+    adamw_(actual[0], actual[1], actual[2], actual[3], options, 3);
     for (const int kind : {0, 2, 3}) {
       for (size_t i = 0; i < expected[kind].size(); ++i) {
         expect_close(actual[kind][i].cpu(), expected[kind][i].to(c10::ScalarType::Double), 8,
