@@ -67,7 +67,7 @@ set(CMAKE_REQUIRED_FLAGS "-fsanitize=address,undefined")
 check_cxx_source_compiles("int main() { return 0; }" TINY_LLAMA_HAS_SANITIZERS)
 unset(CMAKE_REQUIRED_FLAGS)
 
-# tiny_llama_sanitized_test(<name> TESTS <test program> SOURCES <file>...): the tests of a program declared above, with the sources,
+# tiny_llama_sanitized_test(<name> TESTS <test program> SOURCES <file>... LINK <library>...): the tests of a program declared above, with the sources,
 # the code under test, under the address and undefined-behaviour sanitizers in every build: for code that reads what others wrote.
 function(tiny_llama_sanitized_test name)
   if(NOT TINY_LLAMA_BUILD_TESTS)
@@ -80,13 +80,13 @@ function(tiny_llama_sanitized_test name)
     message(STATUS "${name} is not built: this compiler cannot link with -fsanitize=address,undefined")
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TESTS" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "TESTS" "SOURCES;LINK" ${ARGN})
   # As objects, and before those of the tests: of functions that both have (a parser's templates), the linker takes the first, which is
   # the one that is watched. CMake would list sources of the program itself behind them.
   add_library(${name}_watched OBJECT ${ARG_SOURCES})
   target_link_libraries(${name}_watched PRIVATE tiny_llama_base)
   add_executable(${name} $<TARGET_OBJECTS:${name}_watched> $<TARGET_OBJECTS:${ARG_TESTS}>)
-  target_link_libraries(${name} PRIVATE tiny_llama_base GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest_main)
   if(NOT TINY_LLAMA_SANITIZERS)
     # Without a precompiled header of its own, which takes longer to make than it saves.
     target_compile_options(${name}_watched PRIVATE ${TINY_LLAMA_SANITIZE_FLAGS} -O1)

@@ -3,11 +3,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <csignal>
 #include <cstring>
+#include <random>
 
 #include "model/safetensors.hpp"
 #include "tests/fuzzing/file_testing.hpp"
@@ -294,6 +296,38 @@ TEST(SafetensorsHeader, RefusesOverlapsAndHoles) {
   expect_refused(two(20, 28), {"'y': begins at byte 20", "before the end 24 of tensor 'x'"}, 28);
   expect_refused(two(0, 8), {"'x': begins at byte 0", "before the end 8 of tensor 'y'"}, 32);
   expect_refused(two(28, 36), {"'y': begins at byte 28", "bytes 24 to 28 belong to no"}, 36);
+}
+
+// Against a count of how many tensors each byte belongs to.
+TEST(SafetensorsHeader, IsTakenWhereRandomTensorsCoverTheDataOnce) {
+  std::mt19937 random(20261121);
+  int taken = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const int64_t data_bytes = 2 * (random() % 4);
+    std::vector<std::string> entries;
+    std::vector<int> owners(16);
+    std::vector<std::pair<int64_t, int64_t>> ranges(random() % 5);
+    for (auto& [begin, end] : ranges) {
+      begin = random() % 7;
+      end = begin + 2 * (random() % 3);
+      entries.push_back(fmt::format(R"("{}":{{"dtype":"F16","shape":[{}],"data_offsets":[{},{}]}})",
+                                    entries.size(), (end - begin) / 2, begin, end));
+      for (int64_t byte = begin; byte < end; ++byte) ++owners[static_cast<size_t>(byte)];
+    }
+    bool is_right = true;
+    for (int64_t byte = 0; byte < std::ssize(owners); ++byte)
+      is_right &= owners[static_cast<size_t>(byte)] == (byte < data_bytes);
+    // An empty one may lie between two others, in none and not behind the last.
+    for (const auto& [at, end] : ranges) {
+      is_right &= end <= data_bytes;
+      for (const auto& [begin, other_end] : ranges)
+        is_right &= at < end || at <= begin || at >= other_end;
+    }
+    const std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
+    EXPECT_EQ(error_of(header, data_bytes) == "no error", is_right) << data_bytes << " " << header;
+    taken += is_right;
+  }
+  EXPECT_GT(taken, 100);
 }
 
 TEST(SafetensorsHeader, MessagesAreShortAndPrintable) {

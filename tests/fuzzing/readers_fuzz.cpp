@@ -1,6 +1,6 @@
 // Every reader of the programs on whatever bytes: what it does not refuse by a documented exception
 // with a message that names the file has to be usable. libFuzzer calls it with what it made up
-// (tests/campaign/readers.py), readers_test with the files of corpus/.
+// (tests/campaign/sanitizers.py), readers_test with the files of corpus/, whole and damaged.
 #include "tests/fuzzing/readers_fuzz.hpp"
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <streambuf>
@@ -206,12 +207,53 @@ void read_config(std::string_view bytes) {
   if (config != ModelConfig(config.dimensions())) throw std::logic_error("other dimensions");
 }
 
+// Every rule of the format, and the agreement with an ordinary parser of JSON.
+void check_rules(const SafetensorsLayout& layout, std::string_view header,
+                 int64_t available_bytes) {
+  const auto expect = [](bool holds, const char* rule) {
+    if (!holds) throw std::logic_error(rule);
+  };
+  // An ordinary parser takes it for the end.
+  expect(header.find('\0') == std::string_view::npos, "a zero byte");
+  const auto json = nlohmann::json::parse(header);
+  const bool has_metadata = json.contains("__metadata__");
+  expect(json.size() == layout.tensors.size() + (has_metadata ? 1 : 0), "tensors lost");
+  if (has_metadata) expect(json["__metadata__"] == nlohmann::json(layout.metadata), "metadata");
+  int64_t covered = 0;
+  for (const auto& tensor : layout.tensors) {
+    const auto& entry = json.at(tensor.name);
+    const std::string_view type = safetensors_type_name(tensor.type);
+    expect(entry.size() == 3 && entry["dtype"] == type, "dtype");
+    expect(entry["shape"] == nlohmann::json(tensor.shape), "shape");
+    expect(entry["data_offsets"] == nlohmann::json({tensor.begin, tensor.end}), "offsets");
+    __extension__ unsigned __int128 bytes = type.ends_with("16") ? 2 : type == "F32" ? 4 : 8;
+    for (const int64_t size : tensor.shape) {
+      expect(size >= 0, "a negative size");
+      bytes *= static_cast<uint64_t>(size);
+      expect(bytes <= INT64_MAX, "an overflow");
+    }
+    expect(tensor.begin == covered && tensor.end >= tensor.begin, "a hole or an overlap");
+    expect(bytes == static_cast<uint64_t>(tensor.end - tensor.begin), "size of the data");
+    covered = tensor.end;
+  }
+  expect(covered == available_bytes, "data that belong to no tensor");
+}
+
 void read_safetensors(std::string_view bytes) {
   const SafetensorsFile file(file_with(bytes));
+  const auto header = bytes.substr(
+      kSafetensorsLengthBytes,
+      static_cast<size_t>(parse_safetensors_header_length(bytes, std::ssize(bytes), "file")));
+  const std::string_view data = bytes.substr(kSafetensorsLengthBytes + header.size());
+  check_rules(parse_safetensors_header(header, std::ssize(data), "file"), header, std::ssize(data));
   for (const auto& tensor : file.tensors()) {
-    if (tensor.bytes() <= kMostBytesRead &&
-        static_cast<int64_t>(file.read(tensor.name).nbytes()) != tensor.bytes()) {
-      throw std::logic_error("other bytes than the header says");
+    if (tensor.bytes() > kMostBytesRead) continue;
+    const at::Tensor values = file.read(tensor.name);
+    const std::string_view stored = data.substr(static_cast<size_t>(tensor.begin), values.nbytes());
+    const auto* read = static_cast<const char*>(values.const_data_ptr());
+    if (values.sizes() != c10::ArrayRef<int64_t>(tensor.shape) ||
+        std::ssize(stored) != tensor.bytes() || !std::equal(stored.begin(), stored.end(), read)) {
+      throw std::logic_error("other values than the file's");
     }
   }
 }
@@ -308,16 +350,16 @@ std::vector<std::string> reader_names() {
   return names;
 }
 
-std::string read_with(const std::string& reader, std::string_view bytes) {
+Reading read_with(const std::string& reader, std::string_view bytes) {
   const auto& [read, has_file] = readers().at(reader);
   try {
     read(bytes);
-    return "";
+    return {};
   } catch (const std::invalid_argument& error) {
     const std::string fault = fault_of_message(error.what(), has_file);
-    return fault.empty() ? "" : fmt::format("{}: {}", fault, error.what());
+    return {true, fault.empty() ? "" : fmt::format("{}: {}", fault, error.what())};
   } catch (const std::exception& error) {
-    return fmt::format("another exception: {}", error.what());
+    return {true, fmt::format("another exception: {}", error.what())};
   }
 }
 
@@ -330,7 +372,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
     return std::string(name == nullptr ? "" : name);
   }();
   const std::string fault =
-      tinyllama::fuzzing::read_with(reader, {reinterpret_cast<const char*>(data), size});
+      tinyllama::fuzzing::read_with(reader, {reinterpret_cast<const char*>(data), size}).fault;
   if (!fault.empty()) {
     std::fprintf(stderr, "%s: %s\n", reader.c_str(), fault.c_str());
     std::abort();

@@ -9,8 +9,12 @@ namespace tinyllama::fuzzing {
 
 std::vector<std::string> reader_names();
 
-/// Lets the reader of this name read these bytes. What is wrong with how it refused them, or with
-/// what it read; empty where nothing is. Throws std::out_of_range for an unknown name.
-std::string read_with(const std::string& reader, std::string_view bytes);
+struct Reading {
+  bool is_refused = false;
+  std::string fault;  ///< of how it was refused, or of what was read; empty where there is none
+};
+
+/// Lets the reader of this name read these bytes. Throws std::out_of_range for an unknown name.
+Reading read_with(const std::string& reader, std::string_view bytes);
 
 }  // namespace tinyllama::fuzzing

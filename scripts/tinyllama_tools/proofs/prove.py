@@ -175,7 +175,7 @@ def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[Proof], list
         proofs += map(proof_of, counts.proofs)
         failed += [f"{program.name}: {name}" for name in counts.failures]
     if not any("sanitizers" in proof.against for proof in proofs):
-        failed.append("weights_sanitized_test was not built: this compiler has no sanitizers")
+        failed.append("readers_sanitized_test was not built: this compiler has no sanitizers")
     return proofs, failed
 
 

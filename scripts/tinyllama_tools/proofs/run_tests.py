@@ -289,8 +289,6 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_options(arguments)
-    if options.long:
-        os.environ["TINY_LLAMA_LONG_TESTS"] = "1"
     # the Python tests first, since they take longest
     pattern, is_long = options.pattern, options.long
     programs = [] if options.no_pytest else pytest_programs(PROJECT, pattern, is_long)
