@@ -14,7 +14,6 @@
 #include <ctime>
 #include <new>
 #include <numeric>
-#include <random>
 #include <stdexcept>
 
 #include "benchmarks/instruments/host_allocator.hpp"
@@ -191,27 +190,32 @@ void CacheFlusher::flush() {
   buffer_.add_(1);
 }
 
-Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
-                  const std::function<void()>& run, const TimingGoal& goal, bool runs_in_a_row) {
+Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
+                  const TimingGoal& goal) {
   Timing timing;
-  // Whoever says how many iterations there are means that many runs.
-  if (device.is_gpu() && runs_in_a_row && goal.most_iterations == TimingGoal().most_iterations) {
+  double preparing_cpu = 0;
+  const auto prepare = [&] {
+    const double begin = thread_cpu_seconds();
+    item.prepare();
+    if (flusher) flusher->flush();
+    preparing_cpu += thread_cpu_seconds() - begin;
+  };
+  const auto run = [&] { item.run(); };
+  // A cold cache is that of a single run; and whoever says how many iterations there are means that
+  // many runs.
+  if (device.is_gpu() && !flusher && item.runs_in_a_row() &&
+      goal.most_iterations == TimingGoal().most_iterations) {
     const double once =
         instruments::time_iterations(device, 1, prepare, run, goal.deadline).front();
     timing.runs = runs_of_a_gpu_sample(once);
   }
+  preparing_cpu = 0;
   double total = 0;
-  double preparing_cpu = 0;
-  const auto prepare_untimed = [&] {
-    const double begin = thread_cpu_seconds();
-    prepare();
-    preparing_cpu += thread_cpu_seconds() - begin;
-  };
   const auto start = Clock::now();
   const double cpu_start = thread_cpu_seconds();
   while (const int64_t count = next_batch(device, goal, timing.seconds, total, start)) {
-    const auto batch = instruments::time_iterations(device, count, prepare_untimed, run,
-                                                    goal.deadline, timing.runs);
+    const auto batch =
+        instruments::time_iterations(device, count, prepare, run, goal.deadline, timing.runs);
     timing.seconds.insert(timing.seconds.end(), batch.begin(), batch.end());
     total += std::accumulate(batch.begin(), batch.end(), 0.0) * static_cast<double>(timing.runs);
   }
@@ -230,16 +234,6 @@ int64_t runs_of_a_gpu_sample(double seconds) {
 
 bool is_host_bound(double seconds, double device_seconds) {
   return device_seconds < 0.9 * seconds;
-}
-
-Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
-                  const TimingGoal& goal) {
-  const auto prepare = [&] {
-    item.prepare();
-    if (flusher) flusher->flush();
-  };
-  return time_until(
-      device, prepare, [&] { item.run(); }, goal, flusher == nullptr && item.runs_in_a_row());
 }
 
 double warm_up(const instruments::Device& device, WorkItem& item, double min_seconds,
@@ -304,24 +298,6 @@ std::string wrong_flops(const Case& test_case, const Metering& metering) {
   if (!known || profile.gemm_flops == cost.hardware_flops - cost.opaque_flops) return {};
   return fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",
                      cost.hardware_flops, profile.gemm_flops + cost.opaque_flops);
-}
-
-std::vector<std::vector<double>> time_interleaved(const instruments::Device& device,
-                                                  const std::vector<TimedWork>& works,
-                                                  const std::vector<TimingGoal>& slices,
-                                                  int64_t rounds) {
-  std::vector<std::vector<double>> medians(works.size());
-  std::vector<size_t> order(works.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::mt19937 random(1);
-  for (int64_t round = 0; round < rounds; ++round) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const size_t i : order) {
-      const Timing timing = time_until(device, works[i].prepare, works[i].run, slices[i]);
-      medians[i].push_back(median(timing.seconds));
-    }
-  }
-  return medians;
 }
 
 double mean(const std::vector<double>& values) {

@@ -87,19 +87,14 @@ struct Timing {
 /// microsecond. `seconds`: of an iteration.
 int64_t runs_of_a_gpu_sample(double seconds);
 
-/// `prepare` runs before each sample, untimed. `runs_in_a_row`: the work allows several iterations
-/// a sample, as a backward does not that adds to its gradients.
-Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
-                  const std::function<void()>& run, const TimingGoal& goal,
-                  bool runs_in_a_row = false);
+/// prepare() runs before each sample, untimed, and after it `flusher`, where there is one. Where
+/// the work allows it, and not with cold caches, a GPU's sample is several iterations.
+Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
+                  const TimingGoal& goal);
 
 /// Whether the GPU waits for the host: its work takes less than nine tenths of the time. On a
 /// faster host such a case is faster.
 bool is_host_bound(double seconds, double device_seconds);
-
-/// The same of a work item; `flusher`, where there is one, works after each preparation.
-Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
-                  const TimingGoal& goal);
 
 /// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
 /// seconds.
@@ -128,18 +123,6 @@ Metering meter_work(const instruments::Device& device, const Case& test_case, co
 /// The formula's FLOPs against those that the profiler counted in the work itself: what differs, or
 /// nothing. Says nothing where the profiler met operators that it does not know.
 std::string wrong_flops(const Case& test_case, const Metering& metering);
-
-/// Pieces of work timed side by side, so that a machine that changes changes for all of them: in
-/// each round a slice of each, in an order drawn anew. Returns the slices' medians, by work and
-/// round.
-struct TimedWork {
-  std::function<void()> prepare;
-  std::function<void()> run;
-};
-std::vector<std::vector<double>> time_interleaved(const instruments::Device& device,
-                                                  const std::vector<TimedWork>& works,
-                                                  const std::vector<TimingGoal>& slices,
-                                                  int64_t rounds);
 
 double mean(const std::vector<double>& values);
 /// Mean of the two middle values where their number is even. Throws std::invalid_argument for no

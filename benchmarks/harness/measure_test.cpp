@@ -201,24 +201,6 @@ TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
   EXPECT_EQ(work.calls, "pr");
 }
 
-TEST_F(MeasureTest, InterleavedWorkIsTimedOneSliceOfEachARound) {
-  std::string calls;
-  const auto lettered = [&](char letter) {
-    return TimedWork{[] {}, [&calls, letter] { calls += letter; }};
-  };
-  const TimingGoal two{.min_seconds = kUnlimited, .most_iterations = 2};
-  const auto medians = time_interleaved(cpu, {lettered('a'), lettered('b')}, {two, two}, 20);
-  ASSERT_EQ(medians.size(), 2U);
-  EXPECT_EQ(medians[0].size(), 20U);
-  ASSERT_EQ(calls.size(), 80U);
-  for (size_t round = 0; round < calls.size(); round += 4) {
-    const std::string slices = calls.substr(round, 4);
-    EXPECT_TRUE(slices == "aabb" || slices == "bbaa") << slices;
-  }
-  EXPECT_CONTAINS(calls, "aabb") << "the order is drawn anew";
-  EXPECT_CONTAINS(calls, "bbaa");
-}
-
 TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
   const int64_t before = instruments::host_allocator::read().live_bytes;
   CacheFlusher flusher(cpu);

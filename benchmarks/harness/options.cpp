@@ -419,7 +419,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
 
   std::vector<std::string> arguments;
   for (int i = 1; i < argc; ++i) {
-    if (argv[i] == std::string("--turns")) throw std::invalid_argument("--turns: is now --serve");
     if (!take_benchmark_flag(argv[i], options)) arguments.emplace_back(argv[i]);
   }
   if (!console::parse_command_line(app, std::move(arguments), ", --benchmark_*"))

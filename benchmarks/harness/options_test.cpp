@@ -320,7 +320,6 @@ TEST(OptionsTest, TracesAreOfWhatIsTimed) {
 
 TEST(OptionsTest, ServingLeavesTheRestToTheRequests) {
   EXPECT_FALSE(parse({}).serve);
-  EXPECT_EQ(error({"--turns"}), "--turns: is now --serve");
   EXPECT_TRUE(parse({"--serve", "--components=ffn", "--verify=off", "--threads=1",
                      "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
                   .serve);

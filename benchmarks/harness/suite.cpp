@@ -159,6 +159,8 @@ class SuiteRun {
         peaks_(device, options.cold_cache) {
     document_.context = run_context(options, device, weights);
     document_.context["sizes"] = sizes_of(plan.cases);
+    for (const PeakCase& peak : plan.peak_cases) places_.emplace(peak.name, places_.size());
+    for (const Case& test_case : plan.cases) places_.emplace(test_case.name(), places_.size());
     // Read before anything is measured: a malformed fixture must not cost a run.
     peaks_.set_datasheet(
         instruments::find_datasheet_peaks(device_peaks_file(), device.description()));
@@ -219,7 +221,7 @@ class SuiteRun {
     if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));
     for (const auto& result : contents.results) {
       // A case that was not asked for this time stays in the journal alone.
-      if (is_planned(result.name) && !is_done(result.name)) document_.results.push_back(result);
+      if (places_.contains(result.name)) results_.emplace(places_.at(result.name), result);
     }
   }
 
@@ -242,16 +244,7 @@ class SuiteRun {
     journaled_peaks_ = now;
   }
 
-  bool is_planned(const std::string& name) const {
-    const auto has_name = [&](const Case& test_case) { return test_case.name() == name; };
-    return std::ranges::any_of(plan_.cases, has_name) ||
-           std::ranges::find(plan_.peak_cases, name, &PeakCase::name) != plan_.peak_cases.end();
-  }
-
-  bool is_done(const std::string& name) const {
-    return std::any_of(document_.results.begin(), document_.results.end(),
-                       [&](const auto& result) { return result.name == name; });
-  }
+  bool is_done(const std::string& name) const { return results_.contains(places_.at(name)); }
 
   std::vector<std::pair<std::string, double>> work_left() const {
     std::vector<std::pair<std::string, double>> work;
@@ -277,8 +270,8 @@ class SuiteRun {
                              context.at("git_commit").get<std::string>().substr(0, 12),
                              context.at("git_dirty").get<bool>() ? " with changes" : ""));
     if (options_.resume) {
-      progress.say(fmt::format("{} cases are in {} already", document_.results.size(),
-                               options_.journal_file));
+      progress.say(
+          fmt::format("{} cases are in {} already", results_.size(), options_.journal_file));
     }
   }
 
@@ -353,7 +346,8 @@ class SuiteRun {
       }
     }
     progress.finish(result.name, describe(result));
-    document_.results.push_back(std::move(result));
+    const size_t place = places_.at(result.name);
+    results_.emplace(place, std::move(result));
   }
 
   console::ExitCode verify_all(Runner& runner, Progress& progress) {
@@ -372,18 +366,6 @@ class SuiteRun {
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
 
-  // Results in the plan's order, whether they were measured now or came from the journal.
-  void sort_results() {
-    std::vector<std::string> order;
-    for (const PeakCase& peak : plan_.peak_cases) order.push_back(peak.name);
-    for (const Case& test_case : plan_.cases) order.push_back(test_case.name());
-    const auto position = [&](const CaseResult& result) {
-      return std::find(order.begin(), order.end(), result.name) - order.begin();
-    };
-    std::stable_sort(document_.results.begin(), document_.results.end(),
-                     [&](const auto& a, const auto& b) { return position(a) < position(b); });
-  }
-
   void write_result(const std::string& text) {
     if (options_.out_file.empty()) return;
     try {
@@ -396,7 +378,8 @@ class SuiteRun {
 
   console::ExitCode finish(const RunSettings& settings) {
     document_.context["peaks"] = peaks_.to_json();
-    sort_results();
+    // in the plan's order, whether they were measured now or came from the journal
+    for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
     add_relative_counters(plan_.cases, peaks_, document_.results);
     const std::string text = document_.text();
     write_result(text);  // before the tables, whose sums of parts are measured again
@@ -436,7 +419,9 @@ class SuiteRun {
   const PartsOfStep& step_;
   const Weights* weights_;
   MeasuredPeaks peaks_;
-  ResultDocument document_;
+  ResultDocument document_;                  // which gets its results at the end
+  std::map<std::string, size_t> places_;     // of all cases by name, in the plan
+  std::map<size_t, CaseResult> results_;     // so far, by place
   std::map<std::string, Outcome> outcomes_;  // of cases that are not over
   std::optional<Journal> journal_;
   Json journaled_peaks_;

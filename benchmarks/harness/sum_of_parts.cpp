@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <random>
 
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/memory_check.hpp"
@@ -112,26 +114,30 @@ std::vector<double> time_cases_interleaved(const instruments::Device& device,
         [](int64_t sum, const Case* test_case) { return sum + test_case->memory().peak(); });
     if (bytes > budget.bytes) return;
     const auto flusher = settings.cold_cache ? std::make_unique<CacheFlusher>(device) : nullptr;
-    std::vector<CaseWork> kept;
-    std::vector<TimedWork> works;
+    std::vector<CaseWork> works;
     double round_seconds = 0;
     for (const Case* test_case : cases) {
-      kept.push_back(build_work(device, *test_case, settings.seed, settings.weights));
-      WorkItem& item = *kept.back().item;
-      round_seconds += std::max(
-          kSliceSeconds, warm_up(device, item, kWarmUpSeconds, settings.max_seconds_per_case / 10));
-      works.push_back({[&item, cold = flusher.get()] {
-                         item.prepare();
-                         if (cold) cold->flush();
-                       },
-                       [&item] { item.run(); }});
+      works.push_back(build_work(device, *test_case, settings.seed, settings.weights));
+      const double seconds =
+          warm_up(device, *works.back().item, kWarmUpSeconds, settings.max_seconds_per_case / 10);
+      round_seconds += std::max(kSliceSeconds, seconds);
     }
     const auto rounds =
         std::min(kMostRounds, static_cast<int64_t>(settings.max_seconds_per_case / round_seconds));
     if (rounds < 1) return;
-    const std::vector<TimingGoal> slices(cases.size(), {.min_seconds = kSliceSeconds});
-    for (const auto& of_rounds : time_interleaved(device, works, slices, rounds))
-      medians.push_back(median(of_rounds));
+    std::vector<std::vector<double>> of_rounds(cases.size());
+    std::vector<size_t> order(cases.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::mt19937 random(1);
+    for (int64_t round = 0; round < rounds; ++round) {
+      std::ranges::shuffle(order, random);
+      for (const size_t i : order) {
+        const TimingGoal slice{.min_seconds = kSliceSeconds};
+        const Timing timing = time_until(device, *works[i].item, flusher.get(), slice);
+        of_rounds[i].push_back(median(timing.seconds));
+      }
+    }
+    std::ranges::transform(of_rounds, std::back_inserter(medians), median);
   });
   return failure.empty() ? medians : std::vector<double>();
 }

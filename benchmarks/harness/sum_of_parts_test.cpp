@@ -43,8 +43,9 @@ TEST_F(InterleavedTest, EachCaseHasItsTime) {
   ASSERT_EQ(seconds.size(), 2U);
   EXPECT_GT(seconds[0], 0);
   EXPECT_GT(seconds[1], 0);
-  EXPECT_GT(std::ranges::count(runs, 'a'), 5) << "one at least a round";
-  EXPECT_GT(std::ranges::count(runs, 'b'), 5);
+  const auto turns = std::ranges::unique(runs);
+  runs.erase(turns.begin(), turns.end());
+  EXPECT_GT(runs.size(), 5U) << "they take turns";
 }
 
 TEST_F(InterleavedTest, NothingWhereTheyDoNotFitTogether) {

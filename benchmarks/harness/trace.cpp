@@ -8,8 +8,6 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "benchmarks/console/option_grammar.hpp"
@@ -22,24 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-// A file of ours for as long as it lives: Kineto can only write to a name.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(fs::path path) : path_(std::move(path)) {}
-  ~TemporaryFile() {
-    std::error_code absent;
-    fs::remove(path_, absent);
-    // Kineto fills this one first, and leaves it behind where the disk is full.
-    fs::remove(path_.string() + ".tmp", absent);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 void record(const instruments::Device& device, WorkItem& item, const std::string& case_name,
             const fs::path& file) {
   item.prepare();
@@ -50,12 +30,7 @@ void record(const instruments::Device& device, WorkItem& item, const std::string
     item.run();
     device.synchronize();
   }
-  const auto recording = session.stop();
-  const TemporaryFile part(file.string() + ".part");
-  recording->save(part.path().string());
-  // Kineto says nothing where it could not write all of it.
-  std::ifstream stream(part.path());
-  Json trace = Json::parse(stream);
+  Json trace = instruments::chrome_trace(*session.stop(), file.parent_path());
   trace["traceName"] = file.filename().string();
   write_file_atomically(file, trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <set>
 #include <stdexcept>
 #include <string_view>
@@ -435,10 +433,9 @@ class OperatorRecorder::TraceFile {
   /// Throws std::runtime_error naming path and cause, as all the others do.
   explicit TraceFile(const std::filesystem::path& path) : file_(path) {}
 
-  /// Appends the events of a trace that Kineto saved. Its times must count from the same moment as
-  /// those before, which Kineto's do within a process.
-  void append(const std::filesystem::path& trace) {
-    Json document = read(trace);
+  /// Appends the events of a trace. Its times must count from the same moment as those before,
+  /// which Kineto's do within a process.
+  void append(Json document) {
     const Json events = std::move(document[kEvents]);
     document.erase(kEvents);
     const int64_t base = document.value("baseTimeNanoseconds", int64_t{0});
@@ -475,18 +472,6 @@ class OperatorRecorder::TraceFile {
 
  private:
   static constexpr const char* kEvents = "traceEvents";
-
-  static Json read(const std::filesystem::path& path) {
-    std::ifstream stream(path);
-    try {
-      return Json::parse(stream);
-    } catch (const Json::exception& error) {
-      throw std::runtime_error(
-          fmt::format("{}: the profiler's trace of this step cannot be read back: is the disk "
-                      "full? ({})",
-                      path.string(), error.what()));
-    }
-  }
 
   void write(const std::string& text) { file_.write(text.data(), std::ssize(text)); }
 
@@ -543,23 +528,12 @@ void OperatorRecorder::end_step() {
   if (!operator_steps_.contains(step_)) return;
   statistics_->add(events);
   last_recorded_ = step_;
-  // another run may write into the same folder
-  const auto part = folder_ / fmt::format(".trace_step_{}.{}.json", step_, ::getpid());
-  const auto discard_part = [&] {
-    std::error_code absent;
-    std::filesystem::remove(part, absent);
-    // Kineto fills this one first, and leaves it behind where the disk is full.
-    std::filesystem::remove(part.string() + ".tmp", absent);
-  };
   try {
-    result->save(part.string());
-    trace_->append(part);
+    trace_->append(instruments::chrome_trace(*result, folder_));
   } catch (...) {
-    discard_part();
     trace_.reset();  // what it holds so far must not become a file
     throw;
   }
-  discard_part();
 }
 
 std::vector<std::string> OperatorRecorder::finish() {

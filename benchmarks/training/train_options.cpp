@@ -37,49 +37,37 @@ struct RawOptions {
   bool use_amp = false;
 };
 
-/// An option or a flag whose value needs no more than its type's own check.
-struct SimpleOption {
+/// An option or a flag; `smallest`: of whole numbers.
+struct Option {
   const char* group;
   const char* names;
-  std::variant<bool*, std::string*, double*, uint64_t*, std::optional<int>*> value;
+  std::variant<bool*, std::string*, double*, uint64_t*, int64_t*, std::optional<int>*> value;
   const char* help;
+  int64_t smallest = 1;
 };
 
-struct IntegerOption {
-  const char* group;
-  const char* names;
-  int64_t* value;
-  int64_t smallest;
-  const char* help;
-};
-
-std::vector<IntegerOption> integer_options(TrainOptions& o) {
+std::vector<Option> table_of(TrainOptions& o, RawOptions& raw) {
   ModelDimensions& d = o.dimensions;
   return {
-      {"Training", "--batch-size", &o.batch_size, 1, "samples of a micro-batch"},
-      {"Training", "--seq-len", &o.seq_len, 2, "tokens of a sample"},
-      {"Training", "--num-steps", &o.num_steps, 1, "training steps"},
-      {"Training", "--gradient-accumulation-steps", &o.gradient_accumulation_steps, 1,
+      {"Training", "--batch-size", &o.batch_size, "samples of a micro-batch"},
+      {"Training", "--seq-len", &o.seq_len, "tokens of a sample", 2},
+      {"Training", "--num-steps", &o.num_steps, "training steps"},
+      {"Training", "--gradient-accumulation-steps", &o.gradient_accumulation_steps,
        "micro-batches whose gradients make one update"},
-      {"Output", "--log-interval", &o.log_interval, 1, "a line every so many steps"},
-      {"Training", "--eval-interval", &o.eval_interval, 0,
-       "evaluation loss every so many steps; 0: never (default: 100 with --data, else 0)"},
-      {"Training", "--eval-iters", &o.eval_iters, 1, "batches of an evaluation"},
-      {"Model", "--hidden-dim", &d.hidden_dim, 1, "model dimension D"},
-      {"Model", "--n-layers,--num-layers", &d.n_layers, 1, "transformer blocks L"},
-      {"Model", "--n-heads,--num-heads", &d.n_heads, 1, "query heads H"},
-      {"Model", "--n-kv-heads", &d.n_kv_heads, 1, "key-value heads"},
-      {"Model", "--intermediate-dim", &d.intermediate_dim, 1, "width of the FFN"},
-      {"Model", "--vocab-size", &d.vocab_size, 1, "vocabulary V"},
-      {"Profilers", "--profile-steps", &o.profile_steps, 0,
-       "the operator profiler records steps 5 to 5 + this"},
-      {"Profilers", "--flops-profile-step", &o.flops_profile_step, 1,
+      {"Output", "--log-interval", &o.log_interval, "a line every so many steps"},
+      {"Training", "--eval-interval", &o.eval_interval,
+       "evaluation loss every so many steps; 0: never (default: 100 with --data, else 0)", 0},
+      {"Training", "--eval-iters", &o.eval_iters, "batches of an evaluation"},
+      {"Model", "--hidden-dim", &d.hidden_dim, "model dimension D"},
+      {"Model", "--n-layers,--num-layers", &d.n_layers, "transformer blocks L"},
+      {"Model", "--n-heads,--num-heads", &d.n_heads, "query heads H"},
+      {"Model", "--n-kv-heads", &d.n_kv_heads, "key-value heads"},
+      {"Model", "--intermediate-dim", &d.intermediate_dim, "width of the FFN"},
+      {"Model", "--vocab-size", &d.vocab_size, "vocabulary V"},
+      {"Profilers", "--profile-steps", &o.profile_steps,
+       "the operator profiler records steps 5 to 5 + this", 0},
+      {"Profilers", "--flops-profile-step", &o.flops_profile_step,
        "step whose components the FLOPS profiler times"},
-  };
-}
-
-std::vector<SimpleOption> simple_options(TrainOptions& o, RawOptions& raw) {
-  return {
       {"Training", "--learning-rate", &o.learning_rate, "of AdamW"},
       {"Training", "--data", &o.data_file,
        "text file to train on, byte by byte (default: synthetic tokens, the same batch in every "
@@ -118,30 +106,24 @@ std::vector<SimpleOption> simple_options(TrainOptions& o, RawOptions& raw) {
   };
 }
 
-void add(CLI::App& app, const IntegerOption& option) {
-  app.add_option(option.names, *option.value, option.help)
-      ->transform(console::integer(option.smallest))
-      ->group(option.group)
-      ->capture_default_str();
-}
-
-void add(CLI::App& app, const SimpleOption& simple) {
+void add(CLI::App& app, const Option& option) {
   const auto add_value = [&]<typename Value>(Value* value) {
     if constexpr (std::is_same_v<Value, bool>) {
-      app.add_flag(simple.names, *value, simple.help)->group(simple.group);
+      app.add_flag(option.names, *value, option.help)->group(option.group);
     } else {
-      auto* const option = app.add_option(simple.names, *value, simple.help)->group(simple.group);
-      if constexpr (std::is_same_v<Value, double>) option->check(console::number());
-      if constexpr (std::is_same_v<Value, uint64_t>)
-        option->transform(console::integer<uint64_t>());
+      auto* const added = app.add_option(option.names, *value, option.help)->group(option.group);
+      if constexpr (std::is_same_v<Value, double>) added->check(console::number());
+      if constexpr (std::is_same_v<Value, uint64_t>) added->transform(console::integer<uint64_t>());
+      if constexpr (std::is_same_v<Value, int64_t>)
+        added->transform(console::integer(option.smallest));
       if constexpr (std::is_same_v<Value, std::optional<int>>) {
-        option->transform(console::integer(1, console::kMostThreads));
+        added->transform(console::integer(1, console::kMostThreads));
       } else {
-        option->capture_default_str();
+        added->capture_default_str();
       }
     }
   };
-  std::visit(add_value, simple.value);
+  std::visit(add_value, option.value);
 }
 
 Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {
@@ -269,8 +251,7 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
   RawOptions raw;
   CLI::App app(kDescription, "tiny_llama_train");
   app.footer(kFooter);
-  for (const IntegerOption& option : integer_options(options)) add(app, option);
-  for (const SimpleOption& option : simple_options(options, raw)) add(app, option);
+  for (const Option& option : table_of(options, raw)) add(app, option);
   distributed::add_data_parallel_options(
       app, options, "Data-parallel (started by torchrun, mpirun or srun)",
       "sum gradients after the backward, not during it",
