@@ -14,7 +14,13 @@ import pytest
 from built_programs import TIMEOUT_S, Json, read_json, start_tool, wait_until
 from published import write_run
 from tinyllama_tools.commands import ranks as measuring
-from tinyllama_tools.commands.ranks import allowed_cores, core_order, core_sets, watch
+from tinyllama_tools.commands.ranks import (
+    allowed_cores,
+    cause_of,
+    core_order,
+    core_sets,
+    watch,
+)
 from tinyllama_tools.core.app import INTERRUPTED
 from tinyllama_tools.core.process import Progress
 from tools import scaling
@@ -167,6 +173,17 @@ def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
             for n, (status, said) in enumerate(ends)
         ]
         assert watch(ranks, SOON, Progress(io.StringIO())).words == f"rank 1 of 2 {words}"
+
+
+def test_a_rank_that_hung_is_the_cause_and_not_who_missed_it() -> None:
+    for words in ("nobody answers there", "what listens there is not rank 0 of this run; set"):
+        missed, hung = (
+            SimpleNamespace(number=n, status=status, words=[said] * bool(said))
+            for n, status, said in ((1, 2, words), (0, -9, ""))
+        )
+        found = cause_of([missed, hung], [0], 2)
+        assert found.status == 1
+        assert found.words.startswith("rank 0 of 2 did not end after the others had")
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])

@@ -96,7 +96,9 @@ TIMEOUTS = 2
 GRACE_SECONDS = 15.0
 LAST_WORDS = 8
 # what a rank says that waits for another
-MISSED = re.compile("asking who is lost|does not answer|nobody answers|did not come")
+MISSED = re.compile(
+    "asking who is lost|does not answer|nobody answers|did not come|is not rank 0 of this run"
+)
 
 
 class Rank:
