@@ -215,7 +215,9 @@ def environment(build_folder: Path) -> dict[str, str]:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit + ("-dirty" if changed_files(PROJECT) else ""),
-        "processor": processor[1] if processor else "unknown",
+        # without AVX-512 no test is repeated on AVX2
+        "processor": f"{processor[1] if processor else 'unknown'}, "
+        f"{torch.backends.cpu.get_cpu_capability()}",
         "libtorch": version.partition('PACKAGE_VERSION "')[2].partition('"')[0],
         "oracle": f"torch {torch.__version__}, transformers {transformers.__version__}",
     }
