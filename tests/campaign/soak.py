@@ -34,8 +34,8 @@ from tinyllama_tools.stats.verdicts import SPENT
 STEPS, FEWEST_STEPS, MARKS, FEWEST_MARKS = 20000, 400, 400, 40
 RANKS, SEQ = 4, 16
 # of a StepRecord (benchmarks/training/trainer.hpp) with what deque and allocator add, as measured:
-# a training that keeps none does not grow; and of a BlockSummary, four numbers, with what array and
-# allocator add, as measured: a comparison without processes grows by no more
+# a training that keeps none does not grow; and of a block's summary, four numbers, with what array
+# and allocator add, as measured: a comparison without processes grows by no more
 STEP_BYTES, SUMMARY_BYTES = 139, 64
 MOST_GROWTH = 0.01
 # of a comparison with 50 pairs of slices: each case in a block, and the start of its processes

@@ -16,18 +16,16 @@ import numpy as np
 import pytest
 from fake_bench import make_build, starts_of
 from samples import CONTEXT, FFN, LOSS, STEP, TIMES, Played, failed, skipped
-from scipy import stats
 
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, LOG_RATIO, NOT_SHOWN, false_alarm_row
-from tinyllama_tools.compare.blocks import SIDES, Sides, read_recording
+from tinyllama_tools.compare.blocks import SIDES, Costs, Sides, read_recording
 from tinyllama_tools.compare.run import SequentialRun
 from tinyllama_tools.core.app import PROJECT, RESULTS, BadInputError, Json
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.stats.looks import Costs, judge_family
 from tinyllama_tools.stats.rank_tests import summarise
-from tinyllama_tools.stats.verdicts import Outcome, plan_design
+from tinyllama_tools.stats.verdicts import Outcome, judge_family, plan_design
 from tools import compare
 
 # ---- a machine whose times are known: six parts and the step
@@ -123,10 +121,10 @@ def test_what_was_recorded_its_false_alarms_and_what_slower_cases_are_found(docu
 
 
 def test_noise_is_that_of_the_blocks(folder: Path, document: Json) -> None:
-    items = read_recording(folder / "blocks_0002.jsonl").blocks
-    blocks = [(i["base"], i["new"]) for i in items if i["case"] == FFN]
+    items = read_recording(folder / "blocks_0002.jsonl")[1]
+    blocks = [(i["base"], i["new"]) for i in items if "base" in i and i["case"] == FFN]
     medians = np.array([[np.median(base), np.median(new)] for base, new in blocks])
-    ratios = np.array([summarise(*block).log_ratio for block in blocks])
+    ratios = np.array([summarise(*block)[LOG_RATIO] for block in blocks])
     apart = ratios - ratios.mean()
     row = next(row for row in document["noise"] if row["case"] == FFN)
     scatter = math.sqrt(np.log(medians).var(axis=0, ddof=1).mean())
@@ -204,7 +202,7 @@ def test_too_few_blocks_are_never_held_and_a_favoured_side_is_no_false_alarm() -
     rows = [false_alarm_row(data, settings) for data in some]
     assert {(row["false"]["count"], row["blocks_needed"]) for row in rows} == {(0, 2 * last)}
     assert [row["standing"] for row in rows] == [HELD, NOT_SHOWN, NOT_SHOWN]
-    favoured = replace(DATA, values=rates.slowed(DATA.values, -0.6))
+    favoured = replace(DATA, values=DATA.values - [1, 0, 0, 0])
     assert false_alarm_row(favoured, asked(families=20))["false"]["share"] < 0.2
 
 
@@ -233,17 +231,6 @@ def test_no_block_is_drawn_twice_and_the_cases_of_one_stay_together() -> None:
     turned = tossed[:6, :, LOG_RATIO] != drawn[:6, :, LOG_RATIO]
     assert (np.abs(tossed) == np.abs(drawn)).all() and (turned == turned[0]).all()
     assert 0 < turned[0].sum() < 20
-
-
-@pytest.mark.parametrize(
-    ("count", "trials"), [(0, 1), (1, 1), (0, 50), (3, 50), (50, 50), (7, 999)]
-)
-def test_intervals_of_a_share_are_the_exact_ones(count: int, trials: int) -> None:
-    found = rates.share(count, trials)
-    both = stats.binomtest(count, trials).proportion_ci(0.95)
-    less = stats.binomtest(count, trials, alternative="less").proportion_ci(0.95)
-    ends = [*found["interval_95"], found["upper_bound_95"]]
-    assert ends == pytest.approx([both.low, both.high, less.high], rel=1e-9)
 
 
 def test_standing_of_rows_and_runs() -> None:
@@ -327,7 +314,7 @@ def test_recordings_are_read_back_without_what_failed(
     # killed in the middle of a line
     with path.open("a", encoding="utf-8") as file:
         file.write('{"block": 9, "case": "case 2", "ba')
-    measured = max(item["block"] for item in read_recording(path).blocks)
+    measured = max(item["block"] for item in read_recording(path)[1] if "base" in item)
     found, row, context = command.read_blocks(path)
     assert (set(CASES) - set(found.cases), context) == (missing, CONTEXT)
     assert (found.blocks, row["left_out"]) == (measured - lost, lost)

@@ -11,18 +11,20 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_bench import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from samples import Json, Played, cut_wait_short, ran
 
 from built_programs import start_tool, wait_until
+from tinyllama_tools.compare import blocks
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Interleaved,
-    RecordingWriter,
-    SliceEffort,
+    pairs_for,
     read_recording,
 )
 from tinyllama_tools.compare.run import (
@@ -41,9 +43,14 @@ from tinyllama_tools.compare.sides import (
 )
 from tinyllama_tools.core.app import PLACING, BadInputError
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.stats.looks import judge_family
-from tinyllama_tools.stats.rank_tests import BlockSummary, hodges_lehmann, summarise
-from tinyllama_tools.stats.verdicts import fewest_blocks, plan_design
+from tinyllama_tools.stats.rank_tests import (
+    BASE_SECONDS,
+    LOG_RATIO,
+    Array,
+    hodges_lehmann,
+    summarise,
+)
+from tinyllama_tools.stats.verdicts import fewest_blocks, judge_family, plan_design
 
 CASES = [FFN, LOSS, NORM]
 LONG = 30.0
@@ -57,12 +64,12 @@ def without_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recorded(output: Path, case: str = FFN) -> list[Json]:
-    items = read_recording(output / "blocks.jsonl").items
+    _, items = read_recording(output / "blocks.jsonl")
     return [item for item in items if "base" in item and item["case"] == case]
 
 
-def summaries(items: list[Json]) -> list[BlockSummary]:
-    return [summarise(item["base"], item["new"]) for item in items]
+def summaries(items: list[Json]) -> Array:
+    return np.array([summarise(item["base"], item["new"]) for item in items])
 
 
 def placed_of(build: Path) -> dict[str, str]:
@@ -93,9 +100,8 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     blocks = summaries(recorded(tmp_path / "out"))
     ffn = found.cases[FFN]
     assert len(blocks) == ffn["blocks"] == fewest_blocks(4, 0.2, 1)
-    logs = [block.log_ratio for block in blocks]
-    assert math.log(ffn["ratio"]) == pytest.approx(hodges_lehmann(logs))
-    assert ffn["base_seconds"] == statistics.median(b.base_seconds for b in blocks)
+    assert math.log(ffn["ratio"]) == pytest.approx(hodges_lehmann(blocks[:, LOG_RATIO]))
+    assert ffn["base_seconds"] == np.median(blocks[:, BASE_SECONDS])
     # both ways of as many signs as there are blocks, four cases, a quarter of alpha
     assert ffn["p_value"] == pytest.approx(4 * 4 * 2 / 2 ** len(blocks))
     assert [c["name"] for c in ffn["counters"] if c["worse"]] == ["operators"]
@@ -107,7 +113,7 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f", {100 * share:.0f} % of the change [" in said
     assert ffn["attribution"] is None
     assert (found.document["base"], found.document["new"]) == (str(base), str(new))
-    header = read_recording(tmp_path / "out/blocks.jsonl").header
+    header, _ = read_recording(tmp_path / "out/blocks.jsonl")
     assert header["seed"] == found.document["design"]["seed"] == 5
     assert placed_of(base) == SHORT_SPIN | {"OMP_PROC_BIND": "true"}
     # an earlier recording is kept, and nothing is started
@@ -150,7 +156,7 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
     assert settings["new_environment"] == own
     # how workers wait, and where threads are, is the user's choice
     assert placed_of(new) == {"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2"}
-    assert settings == read_recording(tmp_path / "out/blocks.jsonl").header["settings"]
+    assert settings == read_recording(tmp_path / "out/blocks.jsonl")[0]["settings"]
 
 
 def interrupted(what: str, after: int) -> Callable[..., Iterator[Json]]:
@@ -196,7 +202,7 @@ def test_what_was_not_reached_while_opening_is_no_regression(
 def interleaved(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Interleaved:
     builds = zip(SIDES, (base, new), strict=True)
     programs = {side: ServedProgram(side, build / PROGRAM) for side, build in builds}
-    return Interleaved(programs, SliceEffort(pairs, 0.015, LONG), seed)
+    return Interleaved(programs, seed, pairs=pairs, slice_seconds=0.015, limit=LONG)
 
 
 def one_block(base: Path, new: Path, **effort: int) -> dict[str, Json]:
@@ -217,8 +223,8 @@ def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: 
         assert found[case]["new"] == pytest.approx([times[case]] * pairs)
         assert sum(found[case]["first"]) in {pairs // 2, pairs - pairs // 2}
     # never fewer than 4 where as many are asked for; a long slice counts as a long iteration
-    asked = ((8, 0.015, 0.25), (2, 0.015, 60.0), (100, 0.1, 0.001))
-    assert [SliceEffort(n, length).pairs_for(s) for n, length, s in asked] == [4, 2, 7]
+    asked = ((0.25, 8, 0.015), (60.0, 2, 0.015), (0.001, 100, 0.1))
+    assert [pairs_for(*case) for case in asked] == [4, 2, 7]
 
 
 def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> None:
@@ -321,7 +327,7 @@ def test_a_side_that_fails_twice_or_is_wrong_fails_the_case_only(
     assert (found.status, found.outcomes) == (1, {FFN: "same", LOSS: "failed", NORM: "failed"})
     assert found.cases[FFN]["note"].startswith("failed once on the new side: the process ended")
     assert "at time" in found.cases[LOSS]["note"]
-    items = read_recording(tmp_path / "out/blocks.jsonl").items
+    _, items = read_recording(tmp_path / "out/blocks.jsonl")
     assert [i["block"] for i in items if i.get("case") == LOSS and "failed" in i] == [1, 2]
     # a wrong result is never timed
     assert found.cases[NORM]["note"] == "gradient differs by 0.5"
@@ -345,20 +351,18 @@ def test_what_was_found_is_not_lost_where_files_fail(
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("1 slower, 2 same; exit status 1")
     assert "out/comparison.md" in said.err.splitlines()[-1]
-    add = RecordingWriter.add
 
-    def failing(self: RecordingWriter, item: Json) -> None:
+    def failing(item: Json) -> str:
         if item.get("block") == 4:
-            self._file.close()
-            self._file = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
-        add(self, item)
+            raise OSError(28, "No space left on device")
+        return json.dumps(item)
 
-    monkeypatch.setattr(RecordingWriter, "add", failing)
+    monkeypatch.setattr(blocks, "json", SimpleNamespace(dumps=failing))
     found = ran(base, new, tmp_path / "full")
     assert (found.status, found.outcomes[FFN]) == (2, "no verdict")
     assert sorted(case["blocks"] for case in found.cases.values()) == [3, 3, 4]
     said = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"ended after \d blocks: \[Errno 28\].*/dev/full", said)
+    assert re.search(r"ended after \d blocks: \[Errno 28\].*/blocks.jsonl", said)
 
 
 def test_being_asked_to_end_judges_and_writes_what_was_measured(tmp_path: Path) -> None:

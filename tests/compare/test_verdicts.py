@@ -13,10 +13,10 @@ from scipy import stats
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.stats import rank_tests as ranks
-from tinyllama_tools.stats.looks import attribute, judge_family
 from tinyllama_tools.stats.rank_tests import (
+    ERROR,
+    LOG_RATIO,
     Array,
-    BlockSummary,
     Interval,
     Ratio,
     hodges_lehmann,
@@ -30,8 +30,10 @@ from tinyllama_tools.stats.verdicts import (
     Design,
     Judgement,
     Outcome,
+    attribute,
     fewest_blocks,
     fewest_files,
+    judge_family,
     judge_unpaired,
     plan_design,
 )
@@ -88,19 +90,14 @@ def test_the_unpaired_interval_holds_exactly_the_shifts_that_the_test_does_not_r
 
 def test_a_block_is_the_estimate_over_its_pairs_whatever_the_machine_does_and_the_unit() -> None:
     base, new = np.exp(np.random.default_rng(1).normal(0, 0.1, (2, 15)))
-    found = summarise(base.tolist(), new.tolist())
-    assert found.log_ratio == pytest.approx(hodges_lehmann(np.log(new / base)), abs=1e-12)
-    assert (found.base_seconds, found.new_seconds) == (np.median(base), np.median(new))
+    log_ratio, _, *medians = summarise(base.tolist(), new.tolist())
+    assert log_ratio == pytest.approx(hodges_lehmann(np.log(new / base)), abs=1e-12)
+    assert medians == [np.median(base), np.median(new)]
     # ties stay ties in another unit
     ties = [summarise([3 * unit, 7 * unit], [3.3 * unit, 7 * unit]) for unit in (1, 0.7, 1.3e-3)]
-    assert len({of.log_ratio for of in ties}) == 1
-    assert summarise([0.5], [0.6]).standard_error == 0
-    assert summarise([2**70], [2**71]).log_ratio == pytest.approx(math.log(2))
-    with pytest.raises(ValueError, match="1 slices against 2: as many"):
-        summarise([0.1], [0.1, 0.2])
-    for seconds in (0.0, -0.1, math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"{seconds} seconds in slices: must be positive"):
-            summarise([0.1, 0.1], [0.1, seconds])
+    assert len({of[LOG_RATIO] for of in ties}) == 1
+    assert summarise([0.5], [0.6])[ERROR] == 0
+    assert summarise([2**70], [2**71])[LOG_RATIO] == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize("pairs", [2, 8, 30])
@@ -144,9 +141,9 @@ def noise(blocks: int, *, center: float = 0.0, scatter: float = 0.02, seed: int 
     return np.random.default_rng(seed).normal(center, scatter, blocks)
 
 
-def summaries(logs: Array, *, error: float = 1e-6, base: float = 0.01) -> list[BlockSummary]:
+def summaries(logs: Array, *, error: float = 1e-6, base: float = 0.01) -> Array:
     """Blocks of one case with exactly these log-ratios."""
-    return [BlockSummary(x, error, base, base * math.exp(x)) for x in np.asarray(logs).tolist()]
+    return np.array([(x, error, base, base * math.exp(x)) for x in logs])
 
 
 def judged(values: Array, design: Design = DESIGN, error: float = 1e-6) -> Judgement:
@@ -217,7 +214,7 @@ def test_judgements_are_those_of_plain_arithmetic_over_cases_looks_and_direction
             words[word] += 1
     assert min(words[word] for word in (SLOWER, FASTER, SAME, UNCLEAR)) > 10
     with pytest.raises(ValueError, match="5 cases, but the design is for 4"):
-        judge_family({str(i): [] for i in range(5)}, DESIGN)
+        judge_family({i: np.empty((0, 4)) for i in range(5)}, DESIGN)
 
 
 def test_blocks_that_agree_that_are_wild_and_that_say_nothing() -> None:
@@ -226,7 +223,8 @@ def test_blocks_that_agree_that_are_wild_and_that_say_nothing() -> None:
     assert (even.estimate, even.adjusted_p_value) == (0, 1)
     # one uncertain block does not make all of them uncertain
     blocks = summaries(noise(LAST, center=0.08))
-    wild = [blocks[0]._replace(standard_error=10.0), *blocks[1:]]
+    wild = blocks.copy()
+    wild[0, ERROR] = 10.0
     assert judge_family({"case": wild}, DESIGN) == judge_family({"case": blocks}, DESIGN)
     # blocks that agree to the last digit are as sure as their pairs
     agreed = np.full(FIRST, 0.05)
@@ -274,7 +272,7 @@ def test_same_is_wrong_in_no_more_than_5_percent() -> None:
 BLOCKS = 25
 
 
-def exact(ratio: float, base: float) -> list[BlockSummary]:
+def exact(ratio: float, base: float) -> Array:
     return summaries(np.full(8, math.log(ratio)), base=base)
 
 
@@ -289,8 +287,6 @@ def test_attribution_without_noise_is_exact() -> None:
     assert (found.culprit, found.missing) == ("a", ("c",))
     nothing = attribute(exact(1.1, 0.1), {})
     assert (nothing.parts, nothing.unexplained, nothing.culprit) == ((), 1, None)
-    with pytest.raises(ValueError, match="changed by 0 seconds"):
-        attribute(summaries(np.zeros(9)), parts)
     # a culprit explains half, and not as much as another
     twice = {name: (1, exact(1.2, 0.04)) for name in "ab"}
     assert attribute(exact(1.16, 0.1), twice).culprit is None
@@ -334,8 +330,9 @@ def test_ratio_is_the_median_of_neighbours_ratios_not_the_ratio_of_medians() -> 
     assert (many.text(), one.text()) == ("1.10 (1.10 to 1.10)", "1.50")
     for made in (one, few):
         assert Ratio.from_json(json.loads(json.dumps(asdict(made)))) == made
-    with pytest.raises(ValueError, match="1 turns against 2"):
-        ratio_of_turns([1.0], [1.0, 2.0])
+    for turns in ([1.0, 2.0], [0.0], [math.nan], [math.inf]):
+        with pytest.raises(ValueError, match=r"longer|positive and finite"):
+            ratio_of_turns([1.0], turns)
 
 
 def test_interval_of_a_median_is_that_of_the_sign_test() -> None:

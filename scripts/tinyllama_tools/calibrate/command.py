@@ -33,12 +33,12 @@ from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlock
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Measuring,
-    RecordingWriter,
     costs_of,
     prepare,
     read_recording,
+    recording,
 )
-from tinyllama_tools.compare.options import duration_of, run_settings
+from tinyllama_tools.compare.options import duration_of, run_parser
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import (
     INTERRUPTED,
@@ -135,14 +135,14 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     is left.
     """
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
-    settings = run_settings(options.run_options)
-    settings.base = settings.new = str(options.build)
+    sides = (f"--base={options.build}", f"--new={options.build}")
+    settings = run_parser().parse_args([*sides, *options.run_options])
     sides = prepare(settings, options.seed, progress)
     # whoever reads it need not know where the program lies
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
-    with RecordingWriter(path, {**sides.header, **names}) as writer:
+    with recording(path, {**sides.header, **names}) as keep:
         progress.line(f"proving {len(sides.shared)} cases on both sides")
-        measuring = Measuring(sides.measurer, sides.shared, writer.add, progress)
+        measuring = Measuring(sides.measurer, sides.shared, keep, progress)
         measuring.open_all(verify=True)
         started = time.monotonic()
         while measuring.open_cases and (passed := time.monotonic() - started) < options.record:
@@ -192,16 +192,6 @@ class Recorded(NamedTuple):
     context: Json
 
 
-def newest_recording(folder: Path) -> Path:
-    """BadInputError where there is none."""
-    paths = sorted(folder.glob("blocks_????.jsonl"))
-    if not paths:
-        raise BadInputError(
-            f"{folder}: no recording; make one: `scripts/compare calibrate --record 30m`"
-        )
-    return paths[-1]
-
-
 # one has no scatter
 FEWEST_BLOCKS = 2
 
@@ -212,8 +202,8 @@ def read_blocks(path: Path) -> Recorded:
 
     BadInputError where it cannot be read, or has too few such blocks, as one cut off early.
     """
-    recording = read_recording(path)
-    timed, header = recording.blocks, recording.header
+    header, items = read_recording(path)
+    timed = [item for item in items if "base" in item]
     found = {(item["block"], item["case"]): summarise(item["base"], item["new"]) for item in timed}
     indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
     cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
@@ -350,7 +340,11 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
     """The document, written with its page."""
     recorded = None
     if not options.simulate:
-        recorded = read_blocks(options.recording or newest_recording(options.folder))
+        newest = max(options.folder.glob("blocks_????.jsonl"), default=None)
+        if not (path := options.recording or newest):
+            what = "no recording; make one: `scripts/compare calibrate --record 30m`"
+            raise BadInputError(f"{options.folder}: {what}")
+        recorded = read_blocks(path)
     context = recorded.context if recorded else {}
     progress.line(f"{options.families} simulated families of {options.cases} cases")
     alarms, more = rates.simulated_rows(options), {}

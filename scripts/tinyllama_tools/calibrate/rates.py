@@ -18,21 +18,32 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 import numpy as np
-from scipy import special
+from scipy.stats import binomtest
 
+from tinyllama_tools.compare.blocks import Costs
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.stats.looks import Costs, judge_family
-from tinyllama_tools.stats.rank_tests import Array, summarise_pairs
-from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome, plan_design
+from tinyllama_tools.stats.rank_tests import (
+    BASE_SECONDS,
+    LOG_RATIO,
+    NEW_SECONDS,
+    Array,
+    summarise_pairs,
+)
+from tinyllama_tools.stats.verdicts import (
+    DECIDED,
+    Design,
+    Judgement,
+    Outcome,
+    judge_family,
+    plan_design,
+)
 
 Found = TypeVar("Found")
-# of a block: the fields of BlockSummary
-LOG_RATIO, ERROR, BASE_SECONDS, NEW_SECONDS = range(4)
 
 
 @dataclass(frozen=True)
 class PairedBlocks:
-    """`values[case, i]`: the fields of BlockSummary, of block i, the same block for every case."""
+    """`values[case, i]`: the summary of block i, the same block for every case."""
 
     cases: tuple[str, ...]
     values: Array
@@ -44,19 +55,12 @@ class PairedBlocks:
         return self.values.shape[1]
 
 
-def slowed(values: Array, fraction: float) -> Array:
-    """Blocks in which the new side is slower by this fraction, arithmetically."""
-    values = values.copy()
-    values[..., LOG_RATIO] += math.log1p(fraction)
-    return values
-
-
 # of a case that has reached no look
 NOT_JUDGED = Judgement(Outcome.UNCLEAR, 0.0, -math.inf, math.inf, 0.0, 1.0, blocks=0)
 
 
 def judge_looks(rows: Sequence[Array], design: Design) -> list[Judgement]:
-    """The verdict of every case (blocks x BlockSummary) at the planned looks that its blocks reach.
+    """The verdict of every case (a row a block) at the planned looks that its blocks reach.
     As in `compare run`: a case that has its verdict is measured no further."""
     found = [NOT_JUDGED] * len(rows)
     for look in design.looks:
@@ -224,16 +228,12 @@ WHOLE_STEP = "full_step/"
 def share(count: int, trials: int) -> Json:
     """`count` of at least one trial, with exact binomial intervals (Clopper and Pearson):
     two-sided, and the one-sided upper bound that a rate has to stay below, both at 95 %."""
-    # ends are quantiles of beta distributions, which are not defined at 0 and 1
-    low = special.betaincinv(count, trials - count + 1, 0.025) if count else 0.0
-    above = (count + 1, trials - count)
-    high, below = special.betaincinv(*above, (0.975, 0.95)) if count < trials else (1.0, 1.0)
     return {
         "count": count,
         "trials": trials,
         "share": count / trials,
-        "interval_95": [float(low), float(high)],
-        "upper_bound_95": float(below),
+        "interval_95": list(binomtest(count, trials).proportion_ci(0.95)),
+        "upper_bound_95": binomtest(count, trials, alternative="less").proportion_ci(0.95).high,
     }
 
 
@@ -332,7 +332,8 @@ def detections(
     """Verdicts on one case in `count` families in which it is slower, and after how many seconds.
     Its blocks are drawn apart from those of the others."""
     rng = np.random.default_rng(seed)
-    slow = slowed(recorded.values[number], slowdown)
+    slow = recorded.values[number].copy()
+    slow[:, LOG_RATIO] += math.log1p(slowdown)
     found: list[Try] = []
     for _ in range(count):
         others, own = (

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,8 +58,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.data.studies import SCHEMAS
-from tinyllama_tools.stats.looks import Costs
-from tinyllama_tools.stats.rank_tests import BlockSummary, summarise
+from tinyllama_tools.stats.rank_tests import Array, summarise
 
 # in the order of `first`
 SIDES = BASE, NEW = "base", "new"
@@ -72,34 +71,15 @@ def case_of(item: Json) -> str:
     return item.get("case") or item.get("opened") or item["skipped"]
 
 
-class Summaries(Sequence[BlockSummary]):
-    """Of a case's blocks, in one array: as objects, made among the thousands of numbers of the
-    answers, they would keep those numbers' memory too."""
-
-    def __init__(self) -> None:
-        self._values = array("d")
-
-    def append(self, block: BlockSummary) -> None:
-        self._values.extend(block)
-
-    def __len__(self) -> int:
-        return len(self._values) // len(BlockSummary._fields)
-
-    def __getitem__(self, at: Any) -> Any:  # noqa: ANN401
-        rows = np.array(self._values).reshape(-1, len(BlockSummary._fields))[at].tolist()
-        return [BlockSummary(*of) for of in rows] if isinstance(at, slice) else BlockSummary(*rows)
-
-    def __iter__(self) -> Iterator[BlockSummary]:
-        return iter(self[:])
-
-
 @dataclass
 class CaseRecord:
-    """What became of a case so far. `failures`: reasons by side, in order. `closed`: why no more
-    blocks of it are measured; empty while it is open."""
+    """What became of a case so far. `summaries`: of its blocks, one after the other: as objects,
+    made among the thousands of numbers of the answers, they would keep those numbers' memory too.
+    `failures`: reasons by side, in order. `closed`: why no more blocks of it are measured; empty
+    while it is open."""
 
     name: str
-    blocks: Summaries = field(default_factory=Summaries)
+    summaries: array[float] = field(default_factory=lambda: array("d"))
     openings: dict[str, Json] = field(default_factory=dict)
     failures: dict[str, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
     skips: dict[str, str] = field(default_factory=dict)
@@ -117,7 +97,12 @@ class CaseRecord:
             if len(reasons) >= MOST_FAILURES:
                 self.closed = GIVEN_UP
         else:
-            self.blocks.append(summarise(item["base"], item["new"]))
+            self.summaries.extend(summarise(item["base"], item["new"]))
+
+    @property
+    def blocks(self) -> Array:
+        """A row a block."""
+        return np.array(self.summaries).reshape(-1, 4)
 
     def state(self, side: str) -> SideState:
         """For the outcome. What failed once and went well since counts as measured."""
@@ -134,6 +119,19 @@ class CaseRecord:
         skipped = [f"{side}: skipped: {reason}" for side, reason in self.skips.items()]
         failed = [f"{side}: {found[-1]}" for side, found in self.failures.items() if found]
         return "; ".join((*skipped, *failed))
+
+
+class Costs(NamedTuple):
+    """Wall-clock seconds: of a block whatever its cases (start and end of the two processes), of
+    each case in a block (opening, warm-up, slices), and of all proofs before the first block."""
+
+    block: float
+    cases: Mapping[str, float]
+    opening: float = 0.0
+
+    def of(self, cases: Iterable[str]) -> float:
+        """Seconds of one block with these cases."""
+        return self.block + sum(self.cases[case] for case in cases)
 
 
 def costs_of(items: Iterable[Json]) -> Costs:
@@ -166,18 +164,10 @@ FEWEST_PAIRS = 4
 CHANCES = 2
 
 
-class SliceEffort(NamedTuple):
-    """`pairs` of slices a case and block, if it is not slow; `slice_seconds`: whole iterations
-    until that is used; `limit`: seconds that one answer may take."""
-
-    pairs: int = 8
-    slice_seconds: float = 0.015
-    limit: float = 60.0
-
-    def pairs_for(self, seconds: float) -> int:
-        """Of a case whose iteration takes so long."""
-        affordable = int(MOST_SECONDS_A_CASE / (2 * max(seconds, self.slice_seconds)))
-        return min(self.pairs, max(FEWEST_PAIRS, affordable))
+def pairs_for(seconds: float, pairs: int, slice_seconds: float) -> int:
+    """How many of these pairs of slices a case has whose iteration takes so long."""
+    affordable = int(MOST_SECONDS_A_CASE / (2 * max(seconds, slice_seconds)))
+    return min(pairs, max(FEWEST_PAIRS, affordable))
 
 
 class ProcessPair:
@@ -261,13 +251,21 @@ def _rounded(seconds: float) -> float:
 
 
 class Interleaved:
-    """Measures both sides interleaved; `at` counts from its making."""
+    """Measures both sides interleaved; `at` counts from its making. `pairs` of slices a case and
+    block, if it is not slow; `slice_seconds`: whole iterations until that is used; `limit`: seconds
+    that one answer may take."""
 
     def __init__(
-        self, programs: Mapping[str, ServedProgram], effort: SliceEffort, seed: int
+        self,
+        programs: Mapping[str, ServedProgram],
+        seed: int,
+        *,
+        pairs: int,
+        slice_seconds: float,
+        limit: float,
     ) -> None:
-        self.effort = effort
         self._programs = programs
+        self._pairs, self._slice_seconds, self._limit = pairs, slice_seconds, limit
         self._order = random.Random(seed)
         # drawn, and balanced: of every two blocks each side comes first in one
         self._coming: list[tuple[str, ...]] = []
@@ -283,7 +281,7 @@ class Interleaved:
         return {"block": index, "case": case, "failed": why, **self._at()}
 
     def _pair(self, sides: Sequence[str] = SIDES) -> ProcessPair:
-        return ProcessPair(self._programs, self.effort.limit, self._order, sides)
+        return ProcessPair(self._programs, self._limit, self._order, sides)
 
     def greet(self) -> dict[str, Json]:
         """What each side can open, and its context. Raises BadInputError where a side does not
@@ -335,7 +333,8 @@ class Interleaved:
                 process.ask_to_open(case)
             seconds = [process.opened(case)["seconds"] for process in processes.values()]
             # of the less disturbed side
-            firsts = balanced_order(self.effort.pairs_for(min(seconds)), self._order)
+            pairs = pairs_for(min(seconds), self._pairs, self._slice_seconds)
+            firsts = balanced_order(pairs, self._order)
             slices = self._time_pairs(processes, case, firsts)
             for process in processes.values():
                 process.close_case(case)
@@ -353,7 +352,7 @@ class Interleaved:
         for first in firsts:
             for side in (SIDES[first], SIDES[1 - first]):
                 time.sleep(SETTLING_SECONDS)
-                seconds = processes[side].time(case, self.effort.slice_seconds)
+                seconds = processes[side].time(case, self._slice_seconds)
                 slices[side].append(_rounded(statistics.median(seconds)))
         return slices
 
@@ -421,17 +420,6 @@ KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
 
 
-class Recording(NamedTuple):
-    """What a file holds: `items` in its order, of which `blocks` are those with times."""
-
-    header: Json
-    items: list[Json]
-
-    @property
-    def blocks(self) -> list[Json]:
-        return [item for item in self.items if "base" in item]
-
-
 def refuse_existing(path: Path) -> None:
     """BadInputError where the file is there: what an earlier run measured is not written over."""
     if path.exists():
@@ -441,39 +429,35 @@ def refuse_existing(path: Path) -> None:
         )
 
 
-class RecordingWriter:
-    """Writes lines as they come. OSError where the file exists, or cannot be written."""
+@contextlib.contextmanager
+def recording(path: Path, header: Json) -> Iterator[Callable[[Json], None]]:
+    """A new file, and what adds an item to it: one line, handed to the operating system when that
+    returns, so that it outlives this process, though not a power failure. OSError where the file
+    exists, or cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("x", encoding="utf-8")
 
-    def __init__(self, path: Path, header: Json) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # closed in __exit__()
-        self._file = path.open("x", encoding="utf-8")
-        self.add(header)
+    def add(item: Json) -> None:
+        with naming(path):
+            file.write(json.dumps(item) + "\n")
+            file.flush()
 
-    def __enter__(self) -> RecordingWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Every line has been handed to the system by then, or its failure was raised; closing
-        tries a failed one once more, and what that says is no news."""
+    try:
+        add(header)
+        yield add
+    finally:
+        # closing tries a failed line once more, and what that says is no news
         with contextlib.suppress(OSError):
-            self._file.close()
-
-    def add(self, item: Json) -> None:
-        """One line, handed to the operating system when this returns: it outlives this process,
-        though not a power failure."""
-        with naming(Path(self._file.name)):
-            self._file.write(json.dumps(item) + "\n")
-            self._file.flush()
+            file.close()
 
 
-def read_recording(path: Path) -> Recording:
-    """The file's contents; BadInputError where it is no recording of `compare run`."""
+def read_recording(path: Path) -> tuple[Json, list[Json]]:
+    """The header and the items; BadInputError where it is no recording of `compare run`."""
     (header, *items), _ = read_lines(path, SCHEMAS["recording"])
     for number, item in enumerate(items, start=2):
         if "base" in item and len(item["base"]) != len(item["new"]):
             raise BadInputError(f"{path}: line {number}: not as many slices on both sides")
-    return Recording(header, items)
+    return header, items
 
 
 class Sides(NamedTuple):
@@ -506,8 +490,8 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     for side, text, environment, arguments in named:
         names[side], program = builder.resolve(text, f"--{side}")
         programs[side] = ServedProgram(side, program, arguments, dict(environment))
-    effort = SliceEffort(options.pairs, options.slice, options.limit)
-    measurer = Interleaved(programs, effort, seed)
+    effort = {"pairs": options.pairs, "slice_seconds": options.slice}
+    measurer = Interleaved(programs, seed, **effort, limit=options.limit)
     try:
         greetings = measurer.greet()
     except CaseFailedError as error:
@@ -516,8 +500,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         "recording": KIND,
         "schema_version": SCHEMA_VERSION,
         **names,
-        "pairs": options.pairs,
-        "slice_seconds": options.slice,
+        **effort,
         "seed": seed,
         "started": now_text(),
         **{f"{side}_context": greetings[side]["context"] for side in SIDES},

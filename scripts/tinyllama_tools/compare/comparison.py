@@ -1,31 +1,27 @@
 """What a comparison says of its cases, the exit status that follows, and why the two sides may
 differ for another reason than their code."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllama_tools.core.app import is_number
 from tinyllama_tools.core.text import value_at
+from tinyllama_tools.data.names import SideState
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
     NO_REGRESSION,
     REGRESSION,
     STILL_UNCLEAR,
+    Attribution,
     Judgement,
     Outcome,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.names import SideState
-    from tinyllama_tools.stats.looks import Attribution
 
 
 @dataclass(frozen=True)

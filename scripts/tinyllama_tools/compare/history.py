@@ -21,7 +21,7 @@ import numpy as np
 import plotly.offline
 import ruptures
 from scipy.ndimage import median_filter
-from scipy.stats import mannwhitneyu
+from scipy.stats import mannwhitneyu, median_abs_deviation
 
 from tinyllama_tools.compare.options import regular_expression
 from tinyllama_tools.core.app import (
@@ -33,6 +33,7 @@ from tinyllama_tools.core.app import (
     bad_file,
     git,
     naming,
+    now_text,
     read_lines,
     write_whole,
 )
@@ -130,7 +131,7 @@ def result_of(path: Path) -> Json:
         "dirty": bool(context.get("git_dirty")),
         "commit_time": commit_time(commit),
         "date": at,
-        "added": _utc(datetime.datetime.now(datetime.timezone.utc)),
+        "added": now_text(),
         "libtorch": text(context, "torch_version"),
         "host": text(context, "host_name"),
         "cases": {n: case.seconds for n, case in run.cases.items() if case.seconds is not None},
@@ -206,14 +207,11 @@ NEIGHBOURHOOD = 5
 FURTHEST_SCATTERS = 3.0
 # of a series that repeats itself to the last digit; a thousandth of the time
 LEAST_SCATTER = 1e-3
-# median absolute deviation to standard deviation, of normal noise
-MAD_TO_DEVIATION = 1.4826
 
 
 def _scatter(logs: np.ndarray) -> float:
     """Standard deviation of one file, from the differences of neighbours; never 0."""
-    steps = np.diff(logs)
-    deviation = MAD_TO_DEVIATION * np.median(np.abs(steps - np.median(steps))) / np.sqrt(2)
+    deviation = median_abs_deviation(np.diff(logs), scale="normal") / np.sqrt(2)
     return max(float(deviation), LEAST_SCATTER)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +161,3 @@ def is_chosen(name: str, options: argparse.Namespace) -> bool:
     if axes is None:
         return False
     return not _is_default_family(options) or (axes.component, axes.pass_name) in DEFAULT_FAMILY
-
-
-def run_settings(options: Sequence[str]) -> argparse.Namespace:
-    """Options of `compare run` without its sides. A bad one ends the program with status 2."""
-    return run_parser().parse_args(["--base", "", "--new", "", *options])

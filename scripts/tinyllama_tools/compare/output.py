@@ -2,11 +2,11 @@
 
 import contextlib
 import html
-import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +19,12 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     context_value,
 )
-from tinyllama_tools.core.app import Json, write_whole
+from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.text import (
     NOT_MEASURED,
     cell,
     change_text,
+    compact_json,
     duration,
     markdown_table,
     seconds_text,
@@ -250,15 +251,14 @@ def markdown_of(comparison: Comparison) -> str:
 def page_of(comparison: Comparison) -> str:
     """One HTML file that needs nothing else; texts from files are escaped."""
     intervals = [case.interval for case in comparison.cases if case.interval is not None]
-    ends = [abs(math.log(e)) for i in intervals for e in (i.low, i.high) if 0 < e < math.inf]
+    ends = [abs(math.log(end)) for i in intervals for end in (i.low, i.high)]
     margin = 1.0 + comparison.margin
     # all bars have one scale: that of the widest interval, within limits
     half = min(WIDEST, max([NARROWEST_IN_MARGINS * math.log(margin), *ends]))
 
     def place(ratio: float) -> float:
         """In percent of the picture's width; no change is at 50."""
-        log = math.log(ratio) if ratio > 0 else -math.inf
-        return round(50.0 * (1.0 + max(-1.0, min(1.0, log / half))), 2)
+        return round(50.0 * (1.0 + max(-1.0, min(1.0, math.log(ratio) / half))), 2)
 
     def bar(case: ComparedCase) -> tuple[float, float, float] | None:
         if case.ratio is None:
@@ -280,50 +280,33 @@ def page_of(comparison: Comparison) -> str:
     )
 
 
-def _plain_values(value: object) -> Json:
-    """A dataclass as an object; JSON knows no infinity, so an end that is not there is null."""
-    return {
-        key: None if isinstance(inner, float) and not math.isfinite(inner) else inner
-        for key, inner in vars(value).items()
-    }
-
-
 def json_of(comparison: Comparison) -> str:
     """comparison.json, with the exit status and its meaning; a line for each case."""
-    head = {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "kind": "tiny_llama comparison",
-        **{key: value for key, value in vars(comparison).items() if key != "cases"},
+        **asdict(comparison),
         "geometric_mean_ratio": comparison.geometric_mean_ratio,
         "meaning": MEANINGS[comparison.exit_status],
     }
-    text = json.dumps(head, indent=1, allow_nan=False)
-    cases = [json.dumps(case, default=_plain_values, allow_nan=False) for case in comparison.cases]
-    lines = ",\n  ".join(cases)
-    return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
+    return compact_json(document, ("cases",))
 
 
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}
 
 
-def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """comparison.json, .md and .html, each whole or not at all; folders are made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"comparison.{form}" for form in FILES]
-    for path, made in zip(paths, FILES.values(), strict=True):
-        write_whole(path, made(comparison))
-    return paths
-
-
 def deliver(
     comparison: Comparison, form: str, folder: Path | None, say: Callable[[str], object]
 ) -> None:
-    """Into the folder, where there is one, whose files are told by `say`; and in any case to
-    standard output, even where the folder takes no more, and where nobody reads on. `form`: text,
-    md or json."""
+    """Into the folder, where there is one, as comparison.json, .md and .html, told by `say`, each
+    whole or not at all; and in any case to standard output, even where the folder takes no more,
+    and where nobody reads on. `form`: text, md or json."""
     try:
-        for path in write_comparison(comparison, folder) if folder else ():
-            say(str(path))
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+            for suffix, made in FILES.items():
+                write_whole(folder / f"comparison.{suffix}", made(comparison))
+                say(f"{folder}/comparison.{suffix}")
     finally:
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.write((FILES | {"text": text_of})[form](comparison))

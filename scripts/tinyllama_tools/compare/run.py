@@ -19,10 +19,11 @@ import argparse
 import math
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+
+import numpy as np
 
 from tinyllama_tools.compare.blocks import (
     GIVEN_UP,
@@ -30,9 +31,9 @@ from tinyllama_tools.compare.blocks import (
     CaseRecord,
     Interleaved,
     Measuring,
-    RecordingWriter,
     Sides,
     prepare,
+    recording,
     refuse_existing,
 )
 from tinyllama_tools.compare.comparison import (
@@ -53,16 +54,18 @@ from tinyllama_tools.core.app import PROBLEM_SIZES, BadInputError, Json, read_js
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import count_of, duration
 from tinyllama_tools.data.names import SideState
-from tinyllama_tools.stats.looks import Attribution, attributions, judge_family
-from tinyllama_tools.stats.rank_tests import hodges_lehmann
+from tinyllama_tools.stats.rank_tests import BASE_SECONDS, LOG_RATIO, NEW_SECONDS, hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
     CONFIDENCE,
     DECIDED,
     REGRESSION,
     SPENT,
+    Attribution,
     Design,
     Judgement,
     Outcome,
+    attributions,
+    judge_family,
     plan_design,
 )
 
@@ -239,17 +242,15 @@ def _compared(
 ) -> ComparedCase:
     blocks, name = record.blocks, record.name
     sides = []
-    for side in SIDES:
-        times = [getattr(block, f"{side}_seconds") for block in blocks]
-        seconds = statistics.median(times) if times else None
+    for side, times in zip(SIDES, (BASE_SECONDS, NEW_SECONDS), strict=True):
+        seconds = float(np.median(blocks[:, times])) if len(blocks) else None
         counters = record.openings.get(side, {}).get("counters", {})
         sides.append(SideCase(record.state(side), seconds, counters))
     judgement = run.judgements.get(name)
     if judgement is None:
         first = design.looks[0]
         note = f"{len(blocks)} blocks were measured, and the first look comes after {first}"
-        ratios = [block.log_ratio for block in blocks]
-        ratio = math.exp(hodges_lehmann(ratios)) if blocks else None
+        ratio = math.exp(hodges_lehmann(blocks[:, LOG_RATIO])) if len(blocks) else None
         return compared_case(name, *sides, ratio=ratio, blocks=len(blocks), note=note)
     notes = [
         f"failed once on the {side} side: {reasons[-1]}"
@@ -271,7 +272,7 @@ def _compared(
         judgement,
         seconds_needed=seconds_needed,
         note="; ".join(notes),
-        attribution=parts.get(name) if judgement.outcome in CHANGED else None,
+        attribution=parts.get(name),
     )
 
 
@@ -279,12 +280,11 @@ def comparison_of(
     run: SequentialRun, design: Design, sides: Sides, options: argparse.Namespace
 ) -> Comparison:
     """What a run found, as all outputs read it."""
-    parts: Mapping[str, Attribution] = {}
-    if any(found and found.outcome in CHANGED for found in run.judgements.values()):
-        # both sides have read this file
-        sizes, _ = read_json(options.problem_sizes or PROBLEM_SIZES)
-        layers = {name: size["n_layers"] for name, size in sizes.items()}
-        parts = attributions({n: r.blocks for n, r in run.cases.items()}, layers)
+    changed = {n for n, found in run.judgements.items() if found and found.outcome in CHANGED}
+    # both sides have read this file
+    sizes, _ = read_json(options.problem_sizes or PROBLEM_SIZES)
+    layers = {name: size["n_layers"] for name, size in sizes.items()}
+    parts = attributions({n: r.blocks for n, r in run.cases.items()}, changed, layers)
     cases = [_compared(record, run, design, parts) for record in run.cases.values()]
     # what one side alone lists
     for name in chain(*sides.cases.values()):
@@ -326,17 +326,17 @@ def main(arguments: Sequence[str]) -> int:
     could not answer; KeyboardInterrupt where it was interrupted, after all was written."""
     options, progress = parse_options(arguments), Progress()
     folder = options.output or run_folder("compare")
-    recording = folder / "blocks.jsonl"
+    blocks = folder / "blocks.jsonl"
     # before anything is built
-    refuse_existing(recording)
+    refuse_existing(blocks)
     seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
     sides = prepare(options, seed, progress)
     rule = {"alpha": options.alpha, "margin": options.margin, "looks": options.looks}
     design = plan_design(len(sides.shared), **rule)
     stopped: BaseException | None = None
-    with RecordingWriter(recording, sides.header) as writer:
+    with recording(blocks, sides.header) as keep:
         run = SequentialRun(
-            sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
+            sides.measurer, sides.shared, design, options.budget, keep=keep, progress=progress
         )
         # whatever ends it too early, what was measured is judged
         try:
@@ -344,7 +344,7 @@ def main(arguments: Sequence[str]) -> int:
         except (KeyboardInterrupt, BadInputError, OSError) as error:
             stopped = error
             run.judge()
-    progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
+    progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {blocks}")
     comparison = comparison_of(run, design, sides, options)
     deliver(comparison, options.format, folder, progress.line)
     if isinstance(stopped, KeyboardInterrupt):

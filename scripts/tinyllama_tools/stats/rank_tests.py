@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,23 +269,15 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     return Interval(ordered[left_out], ordered[-1 - left_out], confidences[left_out])
 
 
-def _check_sides(base: Sequence[float], new: Sequence[float], what: str) -> None:
-    if len(base) != len(new) or not base:
-        raise ValueError(
-            f"{len(base)} {what} against {len(new)}: as many on both sides, at least 1"
-        )
-    for seconds in (*base, *new):
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"{seconds} seconds in {what}: must be positive and finite")
-
-
 def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """Median of a_i / b_i with its interval; a_i and b_i are medians of neighbouring processes.
 
     A machine drifts by tens of percent within minutes, so only neighbours in time are divided by
-    each other. ValueError as of summarise().
+    each other. ValueError where they are not as many, or one is no positive, finite time.
     """
-    _check_sides(a, b, "turns")
+    for seconds in (*a, *b):
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"{seconds} seconds in turns: must be positive and finite")
     ratios = tuple(x / y for x, y in zip(a, b, strict=True))
     return Ratio(statistics.median(ratios), median_interval(ratios), len(ratios), ratios)
 
@@ -295,18 +287,10 @@ def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
 DECIMALS = 12
 
 
-class BlockSummary(NamedTuple):
-    """Of one case in one block. `log_ratio`: log(new / base), the Hodges-Lehmann estimate over the
-    block's pairs.
-
-    `standard_error`: of it, from the scatter between the pairs; 0 where a single pair says nothing.
-    `base_seconds`, `new_seconds`: of an iteration, medians over the slices.
-    """
-
-    log_ratio: float
-    standard_error: float
-    base_seconds: float
-    new_seconds: float
+# What is kept of one case in one block, a row of an array: log(new / base), the Hodges-Lehmann
+# estimate over the block's pairs; its standard error, from the scatter between the pairs, 0 where a
+# single pair says nothing; and seconds of an iteration, medians over the slices.
+LOG_RATIO, ERROR, BASE_SECONDS, NEW_SECONDS = range(4)
 
 
 def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
@@ -322,11 +306,10 @@ def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
     return np.round(middle(averages), DECIMALS), errors
 
 
-def summarise(base: Sequence[float], new: Sequence[float]) -> BlockSummary:
-    """Of a block's slices, in seconds of an iteration: base[i] and new[i] were neighbours in time.
-    ValueError where they are not as many, or one is no positive, finite time."""
-    _check_sides(base, new, "slices")
+def summarise(base: Sequence[float], new: Sequence[float]) -> Array:
+    """The row of a block's slices, in seconds of an iteration: base[i] and new[i] were neighbours
+    in time."""
     # a whole number of 64 bits and more would stay Python's
     old, changed = (np.array(seconds, dtype=float) for seconds in (base, new))
     (log_ratio,), (error,) = summarise_pairs(old[None], changed[None])
-    return BlockSummary(*map(float, (log_ratio, error, np.median(old), np.median(changed))))
+    return np.array([log_ratio, error, np.median(old), np.median(changed)])
