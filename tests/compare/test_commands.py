@@ -5,76 +5,51 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
-from built_programs import write_program
-from tinyllama_tools.compare import run as run_command
-from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c
+from built_programs import finish, start_tool, write_program
+from tinyllama_tools.compare import run as compare_run
+from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c, run_command
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
 
 Json = dict[str, Any]
-START = """
-import sys, tinyllama_tools.__main__ as m
-m.COMMANDS["compare run"] = "played"
-sys.exit(m.main(["compare", "run"]))
-"""
+RESULT = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 
 
-def played(folder: Path, body: str, output: int) -> subprocess.CompletedProcess[str]:
-    """The command, whose `run` is a module with this body."""
-    (folder / "played.py").write_text(f"import sys\ndef main(arguments):\n    {body}\n")
-    # an empty PYTHONUNBUFFERED counts as none
-    own = {"PYTHONPATH": f"{PROJECT / 'scripts'}:{folder}", "PYTHONUNBUFFERED": ""}
-    command, text = [sys.executable, "-c", START], {"stderr": subprocess.PIPE, "text": True}
-    return subprocess.run(command, env=os.environ | own, stdout=output, check=False, **text)
-
-
-@pytest.mark.parametrize(
-    ("body", "is_full", "status", "said"),
-    [
-        # what fits into the buffer fails when all is said, and the verdict is known by then
-        ("print('x' * 10); return 3", False, 3, ""),
-        ("print('x' * 10_000_000); return 3", False, 2, "broken pipe"),
-        ("print('a verdict'); return 1", True, 2, "output: "),
-        ("print('figures'); open('/no/such/file')", False, 2, "/no/such/file: No such file or"),
-        # what nobody foresaw is no regression
-        ("raise KeyError('a case')", False, 2, "compare run: not foreseen: KeyError: 'a case'"),
-    ],
-)
-def test_output_files_and_code_that_fail(
-    tmp_path: Path, body: str, is_full: bool, status: int, said: str
+def test_output_that_nobody_reads_or_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with Path("/dev/full").open("w", encoding="utf-8") as full:
-        ended = played(tmp_path, body, full.fileno() if is_full else writer)
-    os.close(writer)
-    assert ended.returncode == status
-    assert said in ended.stderr
-    # a fault of the tools' own says where it happened
-    assert ("Traceback" in ended.stderr) == ("not foreseen" in ended.stderr)
-    assert "Exception ignored" not in ended.stderr
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    for command, is_full, status, said in (
+        # what fits into the buffer fails when all is said, and the outcome is known by then
+        (f"history add {RESULT} --store store", False, 0, ""),
+        (f"{RESULT} {RESULT} --output out --format json", False, 0, "out/comparison.html\n"),
+        (f"{RESULT} {RESULT}", True, 2, "scripts/compare: output: No space left on device\n"),
+    ):
+        reader, output = os.pipe()
+        os.close(reader)
+        if is_full:
+            os.dup2(os.open("/dev/full", os.O_WRONLY), output)
+        ended = finish(start_tool("compare", *command.split(), cwd=tmp_path, stdout=output))
+        os.close(output)
+        assert (ended.returncode, ended.stderr[-len(said) :]) == (status, said)
+        assert "Exception ignored" not in ended.stderr
 
 
-def test_files_are_written_where_nobody_reads_on(tmp_path: Path) -> None:
-    result, output = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json", tmp_path / "x"
-    command = [sys.executable, "-m", "tinyllama_tools", "compare", result, result]
-    reader, writer = os.pipe()
-    os.close(reader)
-    # more than a buffer holds
-    ended = subprocess.run(
-        [*command, "--format", "json", "--output", output],
-        env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
-        stdout=writer,
-        check=False,
-    )
-    os.close(writer)
-    assert ended.returncode == 0 and (output / "comparison.html").is_file()
+def test_commands_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    for error, said in (
+        (BrokenPipeError(), "broken pipe"),
+        (FileNotFoundError(2, "No such file", "/no/such"), "/no/such: No such file"),
+        # what nobody foresaw is no regression, and says where it happened
+        (KeyError("a case"), r"Traceback.*compare run: not foreseen: KeyError: 'a case'"),
+    ):
+        assert run_command("compare run", Mock(side_effect=error)) == 2
+        assert re.search(said, capsys.readouterr().err, re.DOTALL)
 
 
 def test_an_ignored_signal_stays_so() -> None:
@@ -162,7 +137,7 @@ def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None
     def given(*names: str) -> list[Any]:
         name, *words = (root / "arguments").read_text().splitlines()
         assert name == "run"
-        return [getattr(run_command.parse_options(words), name) for name in names]
+        return [getattr(compare_run.parse_options(words), name) for name in names]
 
     assert ci("exit 0") == 0
     assert given("base", "new", "budget") == ["HEAD^1", "build", 600.0]

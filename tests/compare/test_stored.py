@@ -90,8 +90,13 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
     # what fails in every new file is a regression, though no case has a verdict
     bad = [document({}, more=[stopped(FFN, failed=f"off by {n}")]) for n in (1, 2)]
     new = [write_json(tmp_path / f"bad_{n}.json", content) for n, content in enumerate(bad)]
-    found = Found(tmp_path / "out", "--base", *base[:2], "--new", *new)
-    assert (found.status, found.outcomes[FFN]) == (1, "failed")
+    sides = ["--base", *base[:2], "--new", *new, "--allow-missing"]
+    found = Found(tmp_path / "out", *sides, "[!f]*")
+    assert (found.status, found.outcomes[FFN], found.cases[LOSS]["allowed"]) == (1, "failed", True)
+    # unless it is allowed
+    found = Found(tmp_path / "out", *sides, "[!f]*", "x/*", "--allow-missing", "f*")
+    assert found.status == 0
+    assert "--allow-missing 'x/*': no case is called so" in found.warnings
 
 
 def test_files_of_a_side_that_do_not_agree(tmp_path: Path) -> None:
@@ -114,37 +119,6 @@ def test_files_of_a_side_that_do_not_agree(tmp_path: Path) -> None:
     assert "new 107 % of the measured f32 peak" in found.cases[EMBEDDING]["note"]
     (change,) = (c for c in found.cases[NORM]["counters"] if c["name"] == "allocations")
     assert (change["base"], change["new"], change["exact"]) == (29.0, 30.5, False)
-
-
-def test_cases_on_one_side_have_their_outcome(tmp_path: Path) -> None:
-    # None: not there; a number: seconds; else why it was skipped or failed
-    skip, wrong = {"skipped": "too large"}, {"failed": "wrong loss"}
-    table: dict[str, tuple[Any, Any, str, str]] = {
-        NORM: (5e-4, 5e-4, "no verdict", ""),
-        FFN: (0.008, wrong, "failed", "wrong loss"),
-        LOSS: (0.006, skip, "missing", "skipped in the new: too large"),
-        "gone": (0.1, None, "missing", "not in the new"),
-        EMBEDDING: (None, 0.0002, "added", "not in the base"),
-        "fits": (skip, 0.1, "added", "skipped in the base: too large"),
-        "left": (skip, None, "skipped", "skipped in the base: too large; not in the new"),
-        "always": (wrong, wrong, "skipped", ""),
-        "mended": (wrong, 0.1, "no verdict", "failed in the base: wrong loss"),
-    }
-    files = []
-    for side in (0, 1):
-        told = {name: row[side] for name, row in table.items() if row[side] is not None}
-        times = {name: value for name, value in told.items() if isinstance(value, float)}
-        stops = [stopped(name, **told[name]) for name in told.keys() - times]
-        files.append(write_json(tmp_path / f"{side}.json", document(times, more=stops)))
-    found = Found(tmp_path / "out", *files)
-    assert found.outcomes == {name: row[2] for name, row in table.items()}
-    assert all(found.cases[name]["note"] == row[3] for name, row in table.items() if row[3])
-    assert found.status == 1
-    more = ["--allow-missing", FFN, "lo*", "--allow-missing", "gone", "x/*"]
-    allowed = Found(tmp_path / "out", *files, *more)
-    assert (allowed.status, allowed.cases[FFN]["allowed"]) == (0, True)
-    assert "--allow-missing 'x/*': no case is called so" in allowed.warnings
-    assert Found(tmp_path / "out", *files, "--allow-missing", FFN, "loss/*").status == 1
 
 
 def test_growth_other_work_and_filters(tmp_path: Path) -> None:
@@ -235,31 +209,40 @@ def test_training_runs_are_compared_by_step_and_phase(tmp_path: Path) -> None:
 # ---- what the outputs say
 
 CRASH = "crashed | <b>\nthen  died"
-ORDERED = [STEP, FFN, "gone", LOSS, OPTIMIZER, "mended", NORM, "added", "left", EMBEDDING]
+SKIP, WRONG = {"skipped": "too large"}, {"failed": "wrong loss"}
+# By case, the gravest first, the larger change first, what was allowed by name last: seconds of
+# base and new, why there are none, or None where it is not there; the outcome and its reason.
+EVERY: dict[str, tuple[Any, Any, str, str]] = {
+    STEP: (0.09, 0.12, "slower", ""),
+    FFN: (0.008, 0.0096, "slower", ""),
+    "gone": (0.1, None, "missing", "not in the new"),
+    "grown": (0.1, SKIP, "missing", "skipped in the new: too large"),
+    LOSS: (0.006, 0.006, "unclear", ""),
+    OPTIMIZER: (0.0033, 0.0026, "faster", ""),
+    "mended": (WRONG, 0.1, "no verdict", "failed in the base: in 9 of 9 files: wrong loss"),
+    NORM: (0.0005, 0.0005, "same", ""),
+    "added": (None, 0.1, "added", "not in the base"),
+    "fits": (SKIP, 0.1, "added", "skipped in the base: too large"),
+    "left": (SKIP, None, "skipped", "skipped in the base: too large; not in the new"),
+    EMBEDDING: (0.0002, {"failed": CRASH}, "failed", f"in 9 of 9 files: {CRASH}"),
+}
 
 
 @pytest.fixture(scope="module")
 def every_outcome(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Arguments of a comparison that has each of them."""
     folder, rng = tmp_path_factory.mktemp("stored"), np.random.default_rng(1)
-    # by case, seconds of base and new
-    times: dict[str, tuple[float | None, float | None]] = {
-        NORM: (0.0005, 0.0005), STEP: (0.09, 0.12), FFN: (0.008, 0.0096),
-        OPTIMIZER: (0.0033, 0.0026), LOSS: (0.006, 0.006), EMBEDDING: (0.0002, None),
-        "gone": (0.1, None), "added": (None, 0.1), "mended": (None, 0.1),
-    }  # fmt: skip
-    stops = [stopped("left", skipped="too large"), stopped("mended", failed="wrong loss")]
     arguments = [f"--allow-missing={EMBEDDING}"]
-    for side, more in enumerate((stops, [stopped(EMBEDDING, failed=CRASH)])):
+    for side in (0, 1):
         arguments.append(("--base", "--new")[side])
+        told = {name: row[side] for name, row in EVERY.items() if row[side] is not None}
+        stops = [stopped(name, **why) for name, why in told.items() if isinstance(why, dict)]
+        times = {name: seconds for name, seconds in told.items() if isinstance(seconds, float)}
         counters = {FFN: {"allocations": 31.0} if side else {"kernels": 7.0}}
         for file in range(FILES):
-            drawn = {
-                name: both[side] * rng.lognormal(0, 0.1 if name == LOSS else 0.001)
-                for name, both in times.items()
-                if both[side] is not None
-            }
-            found = document(drawn, counters=counters, more=more)
+            scatter = {name: 0.1 if name == LOSS else 0.001 for name in times}
+            drawn = {name: times[name] * rng.lognormal(0, of) for name, of in scatter.items()}
+            found = document(drawn, counters=counters, more=stops)
             arguments.append(str(write_json(folder / f"{side}_{file}.json", found)))
     return arguments
 
@@ -273,21 +256,21 @@ def test_every_output_has_the_same_rows_and_figures(
         shown[form] = capsys.readouterr().out
     found = Found(tmp_path / "a/b", *every_outcome)
     written = {path.suffix: path.read_text("utf-8") for path in (tmp_path / "a/b").iterdir()}
-    assert set(found.outcomes.values()) == {outcome.value for outcome in Outcome}
+    assert found.outcomes == {name: row[2] for name, row in EVERY.items()}
+    assert all(found.cases[name]["note"] == row[3] for name, row in EVERY.items())
     assert (written[".json"], written[".md"]) == (shown["json"], shown["md"])
     page = written[".html"]
     *_, last = shown["text"].splitlines()
     assert last == (
-        "2 slower, 1 faster, 1 same, 1 unclear, 1 no verdict, 1 missing, 1 added, 1 failed, "
+        "2 slower, 1 faster, 1 same, 1 unclear, 1 no verdict, 2 missing, 2 added, 1 failed, "
         "1 skipped; exit status 1: regression"
     )
     assert shown["md"].startswith(f"**{last}**")
     assert f'<header class="verdict red">\n<h1>{last}</h1>' in page
     lines = shown["text"].splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("case ")) + 1
-    rows = [re.split(r"  +", line) for line in lines[first : first + len(ORDERED)]]
-    # the gravest first, the larger change first, what was allowed by name last
-    assert [row[0] for row in rows] == ORDERED
+    rows = [re.split(r"  +", line) for line in lines[first : first + len(EVERY)]]
+    assert [row[0] for row in rows] == list(EVERY)
     step = found.cases[STEP]
     ends = [100 * step["interval"][end] - 100 for end in ("low", "high")]
     texts = [f"{1e3 * step[f'{side}_seconds']:.4g} ms" for side in ("base", "new")]
@@ -307,9 +290,9 @@ def test_every_output_has_the_same_rows_and_figures(
     assert "crashed \\| &lt;b&gt; then died" in shown["md"]
     assert "crashed | &lt;b&gt; then died" in page
     regressions, table = (shown["md"].index(t) for t in ("**Regressions**", "<details>"))
-    named = {n for n in ORDERED if f"| `{n}`" in shown["md"][regressions:table]}
-    assert named == {STEP, FFN, "gone"}
-    assert all(f"| `{n}`" in shown["md"][table:] for n in ORDERED)
+    named = {n for n in EVERY if f"| `{n}`" in shown["md"][regressions:table]}
+    assert named == {STEP, FFN, "gone", "grown"}
+    assert all(f"| `{n}`" in shown["md"][table:] for n in EVERY)
 
 
 def test_the_page_works_and_its_bars_have_one_scale(
@@ -321,7 +304,7 @@ def test_the_page_works_and_its_bars_have_one_scale(
     opened = open_page(page)
     assert opened.said == []
     assert not opened.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
-    assert opened.page.locator("#cases tbody tr").count() == len(ORDERED)
+    assert opened.page.locator("#cases tbody tr").count() == len(EVERY)
     intervals = [case["interval"] for case in found.cases.values() if case["interval"]]
     widest = max(abs(math.log(i[end])) for i in intervals for end in ("low", "high"))
     ratio, ends = (found.cases[STEP][key] for key in ("ratio", "interval"))
