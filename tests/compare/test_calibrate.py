@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_bench import make_build, starts_of
-from samples import CONTEXT, FFN, LOSS, STEP, TIMES, Played, failed, skipped
+from samples import CONTEXT, FFN, LOSS, NORM, STEP, TIMES, Played, failed, skipped
 
+from built_programs import write_json
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, LOG_RATIO, NOT_SHOWN, false_alarm_row
@@ -78,8 +79,7 @@ def a_run(
 
 def keep(folder: Path, runs: Sequence[Json]) -> None:
     for number, run in enumerate(runs, start=1):
-        (folder / f"run_{number:04d}").mkdir(parents=True)
-        (folder / f"run_{number:04d}/comparison.json").write_text(json.dumps(run))
+        write_json(folder / f"run_{number:04d}/comparison.json", run)
 
 
 # ---- the document of a folder
@@ -294,34 +294,31 @@ def failures(*blocks: int) -> dict[tuple[int, str], Json]:
     return {(block, FFN): failed(block, FFN) for block in blocks}
 
 
-@pytest.mark.parametrize(
-    ("events", "status", "missing", "lost"),
-    [
-        ({}, 0, set(), 0),
-        (failures(2), 0, set(), 1),
-        (failures(2, 3) | {(1, LOSS): skipped(LOSS)}, 0, {FFN, LOSS}, 0),
-        # a side cannot open it
-        (failures(0), 0, {FFN}, 0),
-        ({(3, FFN): KeyboardInterrupt}, 130, set(), 1),
-    ],
-)
-def test_recordings_are_read_back_without_what_failed(
-    tmp_path: Path, events: dict[tuple[int, str], Any], status: int, missing: set[str], lost: int
-) -> None:
-    # a block that was begun is finished, and proofs do not count
-    assert record(tmp_path, machine(events=events), 5.5) == status
-    path = tmp_path / "blocks_0001.jsonl"
-    # killed in the middle of a line
-    with path.open("a", encoding="utf-8") as file:
-        file.write('{"block": 9, "case": "case 2", "ba')
-    measured = max(item["block"] for item in read_recording(path)[1] if "base" in item)
-    found, row, context = command.read_blocks(path)
-    assert (set(CASES) - set(found.cases), context) == (missing, CONTEXT)
-    assert (found.blocks, row["left_out"]) == (measured - lost, lost)
-    if not events:
-        assert found.values == pytest.approx(summaries(machine(), found.cases, 6))
-        assert found.costs.cases == pytest.approx(dict.fromkeys(CASES, EACH))
-        assert (found.costs.block, found.costs.opening) == pytest.approx((OWN, OPENING))
+def test_recordings_are_read_back_without_what_failed(tmp_path: Path) -> None:
+    # skipped or failing twice, on a side that cannot open it, and once
+    events = failures(2) | {(1, LOSS): skipped(LOSS), (0, NORM): failed(0, NORM)}
+    events |= {(block, STEP): failed(block, STEP) for block in (2, 3)}
+    for number, (told, status, missing, lost) in enumerate(
+        (
+            ({}, 0, set(), 0),
+            (events, 0, {LOSS, NORM, STEP}, 1),
+            ({(3, FFN): KeyboardInterrupt}, 130, set(), 1),
+        )
+    ):
+        # a block that was begun is finished, and proofs do not count
+        assert record(tmp_path / str(number), machine(events=told), 5.5) == status
+        path = tmp_path / str(number) / "blocks_0001.jsonl"
+        # killed in the middle of a line
+        with path.open("a", encoding="utf-8") as file:
+            file.write('{"block": 9, "case": "case 2", "ba')
+        measured = max(item["block"] for item in read_recording(path)[1] if "base" in item)
+        found, row, context = command.read_blocks(path)
+        assert (set(CASES) - set(found.cases), context) == (missing, CONTEXT)
+        assert (found.blocks, row["left_out"]) == (measured - lost, lost)
+    found, *_ = command.read_blocks(tmp_path / "0/blocks_0001.jsonl")
+    assert found.values == pytest.approx(summaries(machine(), found.cases, 6))
+    assert found.costs.cases == pytest.approx(dict.fromkeys(CASES, EACH))
+    assert (found.costs.block, found.costs.opening) == pytest.approx((OWN, OPENING))
 
 
 def test_too_little_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,27 +330,25 @@ def test_too_little_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixtur
             command.read_blocks(tmp_path / f"blocks_{blocks + 1:04d}.jsonl")
 
 
-def test_recordings_that_are_none_are_named(
+def test_files_that_are_none_are_named(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, lines = tmp_path / "bad.jsonl", (folder / "blocks_0001.jsonl").read_text().splitlines()
-    number = next(i for i, line in enumerate(lines) if '"base": [' in line)
-    header, block = json.loads(lines[0]), json.loads(lines[number])
-    for line, bad, expected in (
-        (0, header | {"recording": "other"}, r"\[0\]\.recording: .* was expected"),
-        (0, header | {"slice_seconds": {}}, r"\[0\]\.slice_seconds: .* 'number'"),
-        (number, block | {"case": ""}, rf"\[{number}\]\.case: '' "),
-        (number, block | {"base": [0.0]}, rf"\[{number}\]\.base\[0\]: 0.0 is less than"),
-        (number, block | {"new": [0.01]}, f"line {number + 1}: not as many slices on both sides"),
+    good = (folder / "blocks_0001.jsonl").read_text()
+    header, *_, block = good.splitlines()
+    uneven = json.dumps(json.loads(block) | {"new": [0.01]})
+    for run, text, expected in (
+        ({}, "", "bad.jsonl: "),
+        ({}, "{\n", "bad.jsonl: line 1 cannot be read"),
+        ({}, good.replace("paired blocks", "songs"), r"bad.jsonl: \[0\]\.recording: .* was exp"),
+        ({}, f"{header}\n{uneven}\n", "bad.jsonl: line 2: not as many slices on both sides"),
+        ({}, good, r"run_0001/comparison\.json: is no result of"),
+        (a_run({"ffn": "same"}) | {"seconds": "long"}, good, r"run_0001/comparison\.json: is no"),
     ):
-        text = [*lines[:line], json.dumps(bad), *lines[line + 1 :], ""]
-        path.write_text("\n".join(text))
-        assert calibrate(tmp_path, "--recording", str(path)) == 2
-        assert re.search(rf"bad\.jsonl: .*{expected}", capsys.readouterr().err)
-    for text, expected in (("", "bad.jsonl: "), ("{\n", "bad.jsonl: line 1 cannot be read")):
+        keep(tmp_path, [run])
+        path = tmp_path / "bad.jsonl"
         path.write_text(text)
         assert calibrate(tmp_path, "--recording", str(path)) == 2
-        assert expected in capsys.readouterr().err
+        assert re.search(expected, capsys.readouterr().err)
 
 
 # ---- what measures, with fakes of tiny_llama_bench and of compare run
@@ -401,14 +396,6 @@ def test_whole_runs_of_the_command(
     # nothing measured at all: an error with its words
     assert calibrate(tmp_path, "--build", str(tmp_path), "--runs", "1") == 2
     assert "compare run ended with 2: " in capsys.readouterr().err
-
-
-def test_a_run_that_is_none_is_named(tmp_path: Path) -> None:
-    runs = ({}, {"design": {}}, a_run({"ffn": "same"}) | {"seconds": "long"})
-    for number, broken in enumerate(runs):
-        keep(tmp_path / str(number), [broken])
-        with pytest.raises(BadInputError, match=r"run_0001/comparison\.json: is no result of"):
-            finished_runs(tmp_path / str(number))
 
 
 def test_runs_are_grouped_and_all_count_but_the_interrupted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import signal
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_bench import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
-from samples import Json, Played, cut_wait_short, ran
+from samples import ATTENTION, EMBEDDING, OPTIMIZER, Json, Played, cut_wait_short, ran
 
 from built_programs import start_tool, wait_until
 from tinyllama_tools.compare import blocks
@@ -205,9 +205,9 @@ def interleaved(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Inte
     return Interleaved(programs, seed, pairs=pairs, slice_seconds=0.015, limit=LONG)
 
 
-def one_block(base: Path, new: Path, **effort: int) -> dict[str, Json]:
+def one_block(base: Path, new: Path, cases: Sequence[str], **more: int) -> dict[str, Json]:
     """What a block says of each case."""
-    items = interleaved(base, new, **effort).measure(1, CASES)
+    items = interleaved(base, new, **more).measure(1, cases)
     return {item.get("case") or item["skipped"]: item for item in items}
 
 
@@ -216,7 +216,7 @@ def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: 
     steady = {"cases": times, "within": 0.0, "between": 0.0}
     base = make_build(tmp_path / "base", **steady, factor={FFN: 3.0})
     new = make_build(tmp_path / "new", **steady)
-    found = one_block(base, new, pairs=8)
+    found = one_block(base, new, CASES, pairs=8)
     assert len(starts_of(base)) == len(starts_of(new)) == 1
     # by the less disturbed side 1.5 / (2 x 0.15) = 5; by the other it would be the fewest, 4
     for case, pairs in ((FFN, 5), (LOSS, 8), (NORM, 8)):
@@ -252,34 +252,33 @@ def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> Non
     assert seen[0] == seen[1] != seen[2]
 
 
-@pytest.mark.parametrize(
-    ("at", "how", "said"),
-    [
-        ("open", "skipped", "told to be skipped"),
-        ("open", "signal", "ended by signal SIGSEGV at open loss/"),
-        ("open", "zero", "answered open with seconds"),
-        ("time", "crash", "ended with 3 at time loss/.*; it last said: out of luck"),
-        ("time", "hang", r"no answer to time loss/.* within 0\.3 s"),
-        ("time", "nonsense", r"answered time loss/.* with '\[\"what\?\"\]'"),
-    ],
-)
-def test_a_case_that_a_side_fails_does_not_touch_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, how: str, said: str
+def test_cases_that_a_side_fails_do_not_touch_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing, other = ("new", "base") if at != "time" else ("base", "new")
-    trouble = {LOSS: {"at": at, "how": how}}
-    builds = {failing: make_build(tmp_path / failing, trouble=trouble)}
-    builds[other] = make_build(tmp_path / other)
-    if how == "hang":
-        cut_wait_short(monkeypatch, failing, f"{at} {LOSS}")
-    found = one_block(builds["base"], builds["new"])
-    left = found[LOSS] if how == "skipped" else found[LOSS]["failed"]
-    assert left["side"] == failing
-    assert re.search(said, left["reason"])
-    assert all("base" in found[case] for case in (FFN, NORM))
-    # others come after it, so that an answer left unread would show
-    assert list(found)[-1] != LOSS
-    wait_until_gone(builds[failing])
+    table = {
+        FFN: ("new", "open", "skipped", "told to be skipped"),
+        LOSS: ("new", "open", "signal", "ended by signal SIGSEGV at open loss/"),
+        NORM: ("new", "open", "zero", "answered open with seconds"),
+        STEP: ("base", "time", "crash", "ended with 3 at time full_step/.*; it last said: out of"),
+        ATTENTION: ("base", "time", "hang", r"no answer to time attention/.* within 0\.3 s"),
+        OPTIMIZER: ("base", "time", "nonsense", r"answered time opt.* with '\[\"what\?\"\]'"),
+    }
+    cases = dict.fromkeys([*table, EMBEDDING], 0.005)
+    builds = []
+    for side in SIDES:
+        own = {case: row for case, row in table.items() if row[0] == side}
+        trouble = {case: {"at": at, "how": how} for case, (_, at, how, _) in own.items()}
+        builds.append(make_build(tmp_path / side, cases=cases, trouble=trouble))
+    cut_wait_short(monkeypatch, "base", f"time {ATTENTION}")
+    found = one_block(*builds, list(cases), seed=2)
+    for case, (side, _, _, said) in table.items():
+        left = found[case].get("failed", found[case])
+        assert left["side"] == side
+        assert re.search(said, left["reason"])
+    # with this seed it comes after all others, so that an answer left unread would show
+    assert list(found)[-1] == EMBEDDING and "base" in found[EMBEDDING]
+    for build in builds:
+        wait_until_gone(build)
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])
@@ -290,7 +289,7 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
     new = make_build(tmp_path / "new", trouble={"start": {"at": "start", "how": how}})
     if how == "hang":
         cut_wait_short(monkeypatch, "new", "its start")
-    found = one_block(base, new)
+    found = one_block(base, new, CASES)
     # of one that hangs, the second may be killed before it notes its start
     assert len(starts_of(new)) <= 2
     assert found.keys() == set(CASES)
@@ -516,10 +515,6 @@ SOMETHING_ELSE:STRING=1
 """
 
 
-def said_by(*command: object, where: Path | None = None) -> str:
-    return subprocess.run(command, cwd=where, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
 class Checkout:
     """A git project whose commits build in an instant."""
 
@@ -533,7 +528,7 @@ class Checkout:
 
     def git(self, *arguments: str) -> str:
         own = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org")
-        return said_by(*own, *arguments, where=self.folder).strip()
+        return subprocess.check_output([*own, *arguments], cwd=self.folder, text=True).strip()
 
     def commit(self, text: str, make: str = MAKE) -> str:
         (self.folder / "make.sh").write_text(make.format(text=text))
@@ -546,7 +541,7 @@ class Checkout:
 
     def built(self, text: str) -> str:
         """What the program says that this builds."""
-        return said_by(self.resolve(text)[1]).strip()
+        return subprocess.check_output(self.resolve(text)[1], text=True).strip()
 
 
 @pytest.fixture
