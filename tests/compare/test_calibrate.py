@@ -1,7 +1,6 @@
 """`compare calibrate`: recording, drawing, error rates, whole runs, its document and its page."""
 
 import io
-import itertools
 import json
 import math
 import re
@@ -186,12 +185,12 @@ def asked(**more: float) -> Namespace:
 RECORDED = RESULTS / "reference/paired_blocks_2core_xeon_avx512.jsonl"
 
 
-@pytest.mark.parametrize("alpha", [0.05, 1e-3])
-def test_blocks_recorded_on_a_real_machine_keep_the_level(alpha: float) -> None:
+def test_blocks_recorded_on_a_real_machine_keep_the_level() -> None:
     blocks = command.read_blocks(RECORDED).blocks
-    row = false_alarm_row(blocks, asked(alpha=alpha, looks=3, cases=20))
-    assert row["standing"] != BROKEN
-    assert alpha > 1e-3 or row["false"]["count"] == 0
+    loose, usual = (
+        false_alarm_row(blocks, asked(alpha=alpha, looks=3, cases=20)) for alpha in (0.05, 1e-3)
+    )
+    assert (loose["standing"] != BROKEN, usual["false"]["count"]) == (True, 0)
 
 
 def test_too_few_blocks_are_never_held_and_a_favoured_side_is_no_false_alarm() -> None:
@@ -356,23 +355,19 @@ def test_files_that_are_none_are_named(
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
 
 
-def test_a_recording_of_a_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = {STEP: 0.04, FFN: 0.005, LOSS: 0.002}
     build = make_build(tmp_path / "build", cases=cases)
     assert calibrate(tmp_path) == 2
     assert "--record 30m" in capsys.readouterr().err
-    # a second a block, however long the processes of one take to start
-    clock = SimpleNamespace(monotonic=itertools.count().__next__)
-    monkeypatch.setattr(command, "time", clock)
-    options = ("--build", str(build), "--record", "3s", *QUICK, "--threads", "1")
+    options = ("--build", str(build), "--record", "20ms", *QUICK, "--threads", "1")
     assert calibrate(tmp_path, *options) == 0
-    blocks, row, _ = command.read_blocks(tmp_path / "blocks_0001.jsonl")
-    assert (set(blocks.cases), blocks.blocks, row["pairs"]) == (set(cases), 2, 2)
-    # two processes to greet, two to prove, two a block
+    header, items = read_recording(tmp_path / "blocks_0001.jsonl")
+    timed = {item["case"]: len(item["base"]) for item in items if "base" in item}
+    assert (timed, header["pairs"]) == (dict.fromkeys(cases, 2), 2)
+    # two processes to greet, two to prove, two of the one block
     given = [start["arguments"] for start in starts_of(build)]
-    assert len(given) == 4 + 2 * 2
+    assert len(given) == 4 + 2
     assert all("--threads=1" in words for words in given)
 
 

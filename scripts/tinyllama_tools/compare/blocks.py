@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tinyllama_tools.compare.comparison import SideCase
 from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
 from tinyllama_tools.compare.sides import (
     MOST_PADDING_BYTES,
@@ -56,9 +57,8 @@ from tinyllama_tools.core.app import (
     read_lines,
 )
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.names import SideState
 from tinyllama_tools.data.studies import SCHEMAS
-from tinyllama_tools.stats.rank_tests import Array, summarise
+from tinyllama_tools.stats.rank_tests import BASE_SECONDS, NEW_SECONDS, Array, summarise
 
 # in the order of `first`
 SIDES = BASE, NEW = "base", "new"
@@ -104,14 +104,17 @@ class CaseRecord:
         """A row a block."""
         return np.array(self.summaries).reshape(-1, 4)
 
-    def state(self, side: str) -> SideState:
+    def on(self, side: str) -> SideCase:
         """For the outcome. What failed once and went well since counts as measured."""
-        failed, is_open = self.failures[side], side in self.openings
+        failed, opened = self.failures[side], self.openings.get(side)
+        times = self.blocks[:, NEW_SECONDS if side == NEW else BASE_SECONDS]
+        known = {"seconds": float(np.median(times)) if len(times) else None}
+        known["counters"] = opened["counters"] if opened else {}
         if side in self.skips:
-            return SideState(skipped=self.skips[side])
-        if failed and (not is_open or len(failed) >= MOST_FAILURES):
-            return SideState(failed=failed[-1])
-        return SideState(is_measured=is_open, is_pending=not is_open)
+            return SideCase(skipped=self.skips[side], **known)
+        if failed and (not opened or len(failed) >= MOST_FAILURES):
+            return SideCase(failed=failed[-1], **known)
+        return SideCase(is_measured=bool(opened), is_pending=not opened, **known)
 
     @property
     def why(self) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from tinyllama_tools.core.app import is_number
 from tinyllama_tools.core.text import value_at
-from tinyllama_tools.data.names import SideState
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
@@ -119,17 +118,28 @@ def exit_status(cases: Iterable[ComparedCase], strict: bool, fail_on_growth: boo
 
 @dataclass(frozen=True)
 class SideCase:
-    """A case on one side. `seconds`: its median. `varying`: counters that are not the same in all
-    runs of the side, so that they are not compared exactly. Of stored results, `files`: the median
-    of each that measured it; `remark`: in how many, if not in all, or why it has no shares of
-    peaks."""
+    """What became of a case on one side; nothing set: the side knows no such case. `is_pending`: it
+    lists the case, and was interrupted before it came to it. `seconds`: its median. `varying`:
+    counters that are not the same in all runs of the side, so that they are not compared exactly.
+    Of stored results, `files`: the median of each that measured it; `remark`: in how many, if not
+    in all, or why it has no shares of peaks."""
 
-    state: SideState
+    is_measured: bool = False
+    skipped: str = ""
+    failed: str = ""
+    is_pending: bool = False
     seconds: float | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     varying: frozenset[str] = frozenset()
     files: tuple[float, ...] = ()
     remark: str = ""
+
+    def words(self, side: str) -> str:
+        """Why it was not measured; empty where it was."""
+        if self.failed or self.skipped:
+            became = "failed" if self.failed else "skipped"
+            return f"{became} in the {side}: {self.failed or self.skipped}"
+        return "" if self.is_measured else f"not in the {side}"
 
 
 def compared_case(
@@ -142,7 +152,7 @@ def compared_case(
     """`more`: of a case with times; its judgement says better."""
     counters = compare_counters(base.counters, new.counters, base.varying | new.varying)
     times = {"base_seconds": base.seconds, "new_seconds": new.seconds, "counters": counters}
-    if untimed := outcome_without_times(base.state, new.state):
+    if untimed := outcome_without_times(base, new):
         return ComparedCase(name, untimed[0], note=untimed[1], **times)
     if judgement is None:
         return ComparedCase(name, Outcome.NO_VERDICT, **times, **more)
@@ -215,7 +225,7 @@ def compare_counters(
     return tuple(changes)
 
 
-def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str] | None:
+def outcome_without_times(base: SideCase, new: SideCase) -> tuple[Outcome, str] | None:
     """The outcome and its reason; None where both sides measured it and the new never failed.
 
     A case that the base lists but fails at has no verdict: nothing shows that the new is no slower.

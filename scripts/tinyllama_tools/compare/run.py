@@ -23,8 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-import numpy as np
-
 from tinyllama_tools.compare.blocks import (
     GIVEN_UP,
     SIDES,
@@ -53,8 +51,7 @@ from tinyllama_tools.compare.sides import WAITING
 from tinyllama_tools.core.app import PROBLEM_SIZES, BadInputError, Json, read_json, run_folder
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import count_of, duration
-from tinyllama_tools.data.names import SideState
-from tinyllama_tools.stats.rank_tests import BASE_SECONDS, LOG_RATIO, NEW_SECONDS, hodges_lehmann
+from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
     CONFIDENCE,
     DECIDED,
@@ -240,12 +237,7 @@ def warnings_of(run: SequentialRun, sides: Sides, options: argparse.Namespace) -
 def _compared(
     record: CaseRecord, run: SequentialRun, design: Design, parts: Mapping[str, Attribution]
 ) -> ComparedCase:
-    blocks, name = record.blocks, record.name
-    sides = []
-    for side, times in zip(SIDES, (BASE_SECONDS, NEW_SECONDS), strict=True):
-        seconds = float(np.median(blocks[:, times])) if len(blocks) else None
-        counters = record.openings.get(side, {}).get("counters", {})
-        sides.append(SideCase(record.state(side), seconds, counters))
+    blocks, name, sides = record.blocks, record.name, map(record.on, SIDES)
     judgement = run.judgements.get(name)
     if judgement is None:
         first = design.looks[0]
@@ -289,8 +281,8 @@ def comparison_of(
     # what one side alone lists
     for name in chain(*sides.cases.values()):
         if name not in run.cases:
-            states = (SideState(is_measured=name in sides.cases[side]) for side in SIDES)
-            cases.append(compared_case(name, *map(SideCase, states)))
+            lists = (name in sides.cases[side] for side in SIDES)
+            cases.append(compared_case(name, *map(SideCase, lists)))
     allowed = allow_missing(cases, options.allow_missing)
     header = sides.header
     return Comparison(

@@ -31,7 +31,7 @@ from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun
+from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
 
@@ -71,9 +71,9 @@ def _file_case(runs: Sequence[StoredCase], files: int) -> SideCase:
     failures = [run.failed for run in runs if run.failed]
     many = f"in {len(failures)} of {files} files: " if files > 1 else ""
     measured = [run for run in runs if run.seconds is not None]
-    state = SideState(bool(measured), skipped, many + failures[0] if failures else "")
+    failed = many + failures[0] if failures else ""
     if not measured:
-        return SideCase(state)
+        return SideCase(skipped=skipped, failed=failed)
     seconds = tuple(run.seconds or 0.0 for run in measured)
     shared = set.intersection(*(set(run.counters) for run in measured))
     values = {name: [run.counters[name] for run in measured] for name in shared}
@@ -81,12 +81,14 @@ def _file_case(runs: Sequence[StoredCase], files: int) -> SideCase:
     remarks = [] if len(measured) == files else [f"measured in {len(measured)} of {files} files"]
     remarks += [run.above_peak for run in runs if run.above_peak][:1]
     return SideCase(
-        state,
-        statistics.median(seconds),
-        {name: statistics.median(found) for name, found in values.items()},
-        varying.union(*(run.varying for run in measured)),
-        seconds,
-        ", ".join(remarks),
+        is_measured=True,
+        skipped=skipped,
+        failed=failed,
+        seconds=statistics.median(seconds),
+        counters={name: statistics.median(found) for name, found in values.items()},
+        varying=varying.union(*(run.varying for run in measured)),
+        files=seconds,
+        remark=", ".join(remarks),
     )
 
 
@@ -183,13 +185,9 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
             f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
             f"{first[1]}, ...); name results of the same cases"
         )
-    absent = SideCase(SideState())
+    absent = SideCase()
     sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
-    shared = {
-        name: pair
-        for name, pair in sides.items()
-        if outcome_without_times(*(side.state for side in pair)) is None
-    }
+    shared = {name: pair for name, pair in sides.items() if outcome_without_times(*pair) is None}
     judgements, warning = judge_stored(shared, min(len(base), len(new)), options)
     cases = allow_missing(
         (

@@ -164,24 +164,6 @@ class LeftOut:
     is_failure: bool
 
 
-@dataclass(frozen=True)
-class SideState:
-    """What became of a case on one side; nothing set: the side knows no such case. `is_pending`: it
-    lists the case, and was interrupted before it came to it."""
-
-    is_measured: bool = False
-    skipped: str = ""
-    failed: str = ""
-    is_pending: bool = False
-
-    def words(self, side: str) -> str:
-        """Why it was not measured; empty where it was."""
-        if self.failed or self.skipped:
-            became = "failed" if self.failed else "skipped"
-            return f"{became} in the {side}: {self.failed or self.skipped}"
-        return "" if self.is_measured else f"not in the {side}"
-
-
 BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
 PRODUCTS = frozenset({"tiled_gemm", "wide_gemm", "layout"})
