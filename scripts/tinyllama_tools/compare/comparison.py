@@ -1,6 +1,7 @@
 """What a comparison says of its cases, the exit status that follows, and why the two sides may
 differ for another reason than their code."""
 
+import argparse
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -102,18 +103,35 @@ class Comparison:
 ANSWERED = frozenset({Outcome.SAME, Outcome.FASTER})
 CHANGED = frozenset({Outcome.SLOWER, Outcome.FASTER})
 OPEN = frozenset({Outcome.UNCLEAR, Outcome.NO_VERDICT})
-EXCUSABLE = frozenset({Outcome.MISSING, Outcome.FAILED})
 
 
-def exit_status(cases: Iterable[ComparedCase], strict: bool, fail_on_growth: bool) -> int:
-    """0, 1 or 3. `strict`: cases without an answer fail too, and with `fail_on_growth` a
-    deterministic counter that got worse. Cases allowed by name fail nothing."""
-    cases = list(cases)
-    judged = {case.outcome for case in cases if not case.allowed}
-    grown = fail_on_growth and any(case.grown and not case.allowed for case in cases)
-    if grown or any(outcome.is_regression for outcome in judged):
-        return REGRESSION
-    return STILL_UNCLEAR if strict and judged & OPEN else NO_REGRESSION
+def is_allowed(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name or pattern (`loss/*`) covers the case."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def concluded(
+    cases: Iterable[ComparedCase],
+    options: argparse.Namespace,
+    **more: Any,  # noqa: ANN401
+) -> Comparison:
+    """With the exit status: 0, 1 or 3. --allow-missing marks missing and failed cases of these
+    names, which fail nothing then; --strict: cases without an answer fail too, and with
+    --fail-on-growth a deterministic counter that got worse."""
+    excusable = {Outcome.MISSING, Outcome.FAILED}
+    marked = tuple(
+        replace(c, allowed=c.outcome in excusable and is_allowed(c.name, options.allow_missing))
+        for c in cases
+    )
+    judged = [case for case in marked if not case.allowed]
+    is_grown = options.fail_on_growth and any(case.grown for case in judged)
+    status = NO_REGRESSION
+    if is_grown or any(case.outcome.is_regression for case in judged):
+        status = REGRESSION
+    elif options.strict and any(case.outcome in OPEN for case in judged):
+        status = STILL_UNCLEAR
+    rule = {"alpha": options.alpha, "margin": options.margin}
+    return Comparison(cases=marked, exit_status=status, **rule, **more)
 
 
 @dataclass(frozen=True)
@@ -240,21 +258,6 @@ def outcome_without_times(base: SideCase, new: SideCase) -> tuple[Outcome, str] 
     if new.is_measured and not new.failed:
         return Outcome.NO_VERDICT if base.failed else Outcome.ADDED, base.words("base")
     return Outcome.SKIPPED, f"{base.words('base')}; {new.words('new')}"
-
-
-def is_allowed(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name or pattern (`loss/*`) covers the case."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def allow_missing(
-    cases: Iterable[ComparedCase], patterns: Sequence[str]
-) -> tuple[ComparedCase, ...]:
-    """Marks missing and failed cases of these names as allowed; others stay what they are."""
-    return tuple(
-        replace(case, allowed=case.outcome in EXCUSABLE and is_allowed(case.name, patterns))
-        for case in cases
-    )
 
 
 Contexts = Sequence[Mapping[str, Any]]

@@ -53,7 +53,10 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 ORDER = itemgetter("at", "date", "result")
 
 
-def _utc(at: datetime.datetime) -> str:
+def _utc(text: str) -> str:
+    """Of an ISO 8601 time."""
+    # Python 3.10 does not read the Z
+    at = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     known = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
     return known.astimezone(datetime.timezone.utc).isoformat(timespec="seconds")
 
@@ -64,10 +67,8 @@ def commit_time(commit: str) -> str:
     if not COMMIT.fullmatch(commit):
         return ""
     name = ("--end-of-options", f"{commit}^0")
-    seconds = git(PROJECT, "show", "--no-patch", "--format=%ct", *name) or ""
-    if not seconds.isdigit():
-        return ""
-    return _utc(datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc))
+    found = git(PROJECT, "show", "--no-patch", "--format=%cI", *name)
+    return _utc(found) if found else ""
 
 
 def machine_of(result: Json) -> str:
@@ -111,8 +112,7 @@ def result_of(path: Path) -> Json:
         raise bad_file(path, what, MEASURE_AGAIN)
     date = str(context.get("date", ""))
     try:
-        # Python 3.10 does not read the Z
-        at = _utc(datetime.datetime.fromisoformat(date.replace("Z", "+00:00")))
+        at = _utc(date)
     except (ValueError, OverflowError) as error:
         raise bad_file(path, f"date '{date}' is no ISO 8601 time", MEASURE_AGAIN) from error
 

@@ -39,10 +39,9 @@ from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
     SideCase,
-    allow_missing,
     compared_case,
+    concluded,
     context_differences,
-    exit_status,
     value_differences,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, run_parser
@@ -283,14 +282,12 @@ def comparison_of(
         if name not in run.cases:
             lists = (name in sides.cases[side] for side in SIDES)
             cases.append(compared_case(name, *map(SideCase, lists)))
-    allowed = allow_missing(cases, options.allow_missing)
     header = sides.header
-    return Comparison(
+    return concluded(
+        cases,
+        options,
         method="interleaved",
         **{key: header[key] for key in (*SIDES, "base_context", "new_context")},
-        cases=allowed,
-        alpha=design.alpha,
-        margin=design.margin,
         warnings=tuple(warnings_of(run, sides, options)),
         design={
             "cases": design.cases,
@@ -304,7 +301,6 @@ def comparison_of(
             "settings": header["settings"],
         },
         seconds=run.seconds,
-        exit_status=exit_status(allowed, options.strict, options.fail_on_growth),
     )
 
 

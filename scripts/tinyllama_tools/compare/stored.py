@@ -17,10 +17,9 @@ from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
     SideCase,
-    allow_missing,
     compared_case,
+    concluded,
     context_differences,
-    exit_status,
     is_allowed,
     one_after_the_other,
     outcome_without_times,
@@ -189,29 +188,25 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
     sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
     shared = {name: pair for name, pair in sides.items() if outcome_without_times(*pair) is None}
     judgements, warning = judge_stored(shared, min(len(base), len(new)), options)
-    cases = allow_missing(
-        (
-            compared_case(
-                name,
-                old,
-                new_case,
-                judgements.get(name),
-                ratio=(new_case.seconds or 0.0) / (old.seconds or 1.0),
-                blocks=min(len(old.files), len(new_case.files)),
-                note=_note(old, new_case),
-            )
-            for name, (old, new_case) in sides.items()
-        ),
-        options.allow_missing,
-    )
+    cases = [
+        compared_case(
+            name,
+            old,
+            new_case,
+            judgements.get(name),
+            ratio=(new_case.seconds or 0.0) / (old.seconds or 1.0),
+            blocks=min(len(old.files), len(new_case.files)),
+            note=_note(old, new_case),
+        )
+        for name, (old, new_case) in sides.items()
+    ]
     said = stored_warnings(base, new, cases, options)
-    return Comparison(
-        "stored",
-        _side_name(base),
-        _side_name(new),
+    return concluded(
         cases,
-        options.alpha,
-        options.margin,
+        options,
+        method="stored",
+        base=_side_name(base),
+        new=_side_name(new),
         warnings=tuple(filter(None, (*said, warning))),
         design={
             "test": "exact rank sum over files" if judgements else "none",
@@ -221,7 +216,6 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         },
         base_context=base[0].context,
         new_context=new[0].context,
-        exit_status=exit_status(cases, options.strict, options.fail_on_growth),
     )
 
 
