@@ -171,13 +171,12 @@ def standard_errors(ordered: Array, tail: Array, degrees: int) -> Array | None:
     return (ordered[:, -1 - left_out] - ordered[:, left_out]) / (2 * quantile)
 
 
-def holm_adjusted(p_values: Array, family: int | None = None) -> Array:
+def holm_adjusted(p_values: Array, family: int) -> Array:
     """Adjusted p-values: those at or below alpha are rejected, with a chance of at most alpha that
     any of them is wrong (Holm, Scandinavian Journal of Statistics 6, 1979).
 
     `family`: number of cases, where more belong to it than have a p-value (they count as 1).
     """
-    family = len(p_values) if family is None else family
     order = np.argsort(p_values, kind="stable")
     steps = (family - np.arange(len(p_values))) * p_values[order]
     adjusted = np.empty(len(p_values))
