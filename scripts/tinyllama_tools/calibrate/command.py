@@ -14,22 +14,22 @@ runs to show it; 130 interrupted.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from tinyllama_tools.calibrate import rates
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlocks
+from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.compare.blocks import (
     SIDES,
     Measuring,
@@ -41,7 +41,6 @@ from tinyllama_tools.compare.blocks import (
 from tinyllama_tools.compare.options import duration_of, run_parser
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import (
-    INTERRUPTED,
     PROJECT,
     RESULTS,
     BadInputError,
@@ -56,7 +55,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import fraction, positive, script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import compact_json, duration, last_words, markdown_table, template
+from tinyllama_tools.core.text import compact_json, duration, markdown_table, template
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.rank_tests import summarise
 from tinyllama_tools.stats.verdicts import (
@@ -155,25 +154,22 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     progress.line(f"{measuring.blocks} blocks of {len(sides.shared)} cases in {path}")
 
 
-COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
-
-
 def run_once(options: argparse.Namespace, progress: Progress) -> None:
     """One whole run of the command into a folder of its own, run_NNNN.
 
-    Raises BadInputError where nothing was measured: bad options, or a program that cannot start.
+    Raises BadInputError where nothing was measured, as of a program that cannot start.
     """
     folder = next_path(options.folder, "run")
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
     sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
     slow = [f"--slow-new={text}" for text in options.slow]
-    command = [*COMMAND, *sides, *slow, *rule, *options.run_options]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode == INTERRUPTED:
-        raise KeyboardInterrupt
-    if not (folder / "comparison.json").is_file():
-        words = last_words(ended.stderr)
-        raise BadInputError(f"compare run ended with {ended.returncode}: {words}")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            compare_run.main([*sides, *slow, *rule, *options.run_options])
+    except BadInputError:
+        # one without an answer counts as well
+        if not (folder / "comparison.json").is_file():
+            raise
     run = read_json(folder / "comparison.json")[0]
     found = ", ".join(f"{case['name']} {case['outcome']}" for case in run["cases"])
     what = found if is_judged(run) else f"no verdict: {run['design']['ended']}"
@@ -183,21 +179,13 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 # ---- what is read back
 
 
-class Recorded(NamedTuple):
-    """A recording: its blocks, how they were made, as a row of the document, and the context of its
-    base."""
-
-    blocks: PairedBlocks
-    row: Json
-    context: Json
-
-
 # one has no scatter
 FEWEST_BLOCKS = 2
 
 
-def read_blocks(path: Path) -> Recorded:
-    """The blocks in which every case was measured, in order. A case that was measured in less than
+def read_blocks(path: Path) -> tuple[PairedBlocks, Json, Json]:
+    """The blocks in which every case was measured, in order; how they were made, as a row of the
+    document; and the context of the base. A case that was measured in less than
     half of all blocks (skipped, or closed after failures) is left out instead of the blocks.
 
     BadInputError where it cannot be read, or has too few such blocks, as one cut off early.
@@ -226,7 +214,7 @@ def read_blocks(path: Path) -> Recorded:
         "block_seconds": costs.of(cases),
     }
     values = np.array([[found[i, name] for i in whole] for name in cases])
-    return Recorded(PairedBlocks(tuple(cases), values, costs), row, header["base_context"])
+    return PairedBlocks(tuple(cases), values, costs), row, header["base_context"]
 
 
 def is_judged(run: Json) -> bool:
@@ -338,24 +326,22 @@ EXPANDED = ("false_alarms", "runs", "detection", "noise")
 
 def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Progress) -> Json:
     """The document, written with its page."""
-    recorded = None
+    blocks, recorded, context = None, {}, {}
     if not options.simulate:
         newest = max(options.folder.glob("blocks_????.jsonl"), default=None)
         if not (path := options.recording or newest):
             what = "no recording; make one: `scripts/compare calibrate --record 30m`"
             raise BadInputError(f"{options.folder}: {what}")
-        recorded = read_blocks(path)
-    context = recorded.context if recorded else {}
+        blocks, recorded, context = read_blocks(path)
     progress.line(f"{options.families} simulated families of {options.cases} cases")
     alarms, more = rates.simulated_rows(options), {}
-    if recorded:
+    if blocks:
         progress.line(f"{options.families} families of the recorded blocks")
-        alarms.append(rates.false_alarm_row(recorded.blocks, options))
+        alarms.append(rates.false_alarm_row(blocks, options))
         progress.line(f"{options.tries} tries a case and slowdown")
-        blocks = recorded.blocks
         more = {
             "context": context,
-            "recorded": recorded.row,
+            "recorded": recorded,
             "detection": rates.detection_rows(blocks, options),
             "runs": run_rows(finished_runs(options.folder)),
             "noise": list(map(rates.noise_row, blocks.cases, blocks.values)),
@@ -365,7 +351,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
         "schema_version": 4,
         # what the figures belong to: the commit that was recorded, else the one that computes
         "meta": {
-            "date": recorded.row["started"] if recorded else now_text(),
+            "date": recorded.get("started", now_text()),
             "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
             "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
             "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),

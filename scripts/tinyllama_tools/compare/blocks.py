@@ -464,17 +464,13 @@ def read_recording(path: Path) -> tuple[Json, list[Json]]:
 
 
 class Sides(NamedTuple):
-    """Both sides, ready to be measured: what each lists, and the `header` of a recording."""
+    """Both sides, ready to be measured: what each lists, what both do, in the base's order, and the
+    `header` of a recording."""
 
     measurer: Interleaved
     cases: Mapping[str, Sequence[str]]
+    shared: list[str]
     header: Json
-
-    @property
-    def shared(self) -> list[str]:
-        """Cases that both sides list, in the base's order."""
-        new = set(self.cases[NEW])
-        return [name for name in self.cases[BASE] if name in new]
 
 
 def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
@@ -484,10 +480,10 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     common with the other.
     """
     builder = Builder(options.build_folder, say=progress.line)
-    shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
+    both, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
     named = (
-        (BASE, options.base, options.environment_base, shared),
-        (NEW, options.new, options.environment_new, (*shared, *slow)),
+        (BASE, options.base, options.environment_base, both),
+        (NEW, options.new, options.environment_new, (*both, *slow)),
     )
     names, programs = {}, {}
     for side, text, environment, arguments in named:
@@ -510,11 +506,11 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         "settings": settings_of(options),
     }
     cases = {s: [n for n in greetings[s]["cases"] if is_chosen(n, options)] for s in SIDES}
-    sides = Sides(measurer, cases, header)
-    if not sides.shared:
+    shared = [name for name in cases[BASE] if name in cases[NEW]]
+    if not shared:
         counts = ", ".join(f"{len(cases[side])} on the {side} side" for side in SIDES)
         raise BadInputError(
             f"no case to compare ({counts}, none on both): the sides must have one in common; give "
             "other --components, --passes or --filter"
         )
-    return sides
+    return Sides(measurer, cases, shared, header)
