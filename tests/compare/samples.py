@@ -5,7 +5,7 @@ import copy
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,20 +142,17 @@ class Played:
     """In place of Interleaved and of its clock: draws blocks, and lets time pass. `seconds`: of the
     base, by case; `factors`: new / base, if not 1; `scatter`: of log-ratios between blocks, if not
     that of `between`. `events`: what comes in place of a case of a block, of block 0 of its opening
-    in the new. A block takes a second for its start and as long as `costs` says, or `cost`, for
-    each case; from `slower_from` on `slower_by` times as long."""
+    in the new. A block takes a second for its start and for each case what `cost` says of its
+    number and the case."""
 
     seconds: Mapping[str, float]
     factors: Mapping[str, float] = field(default_factory=dict)
     scatter: Mapping[str, float] = field(default_factory=dict)
     events: Mapping[tuple[int, str], Json | type[BaseException]] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
     between: float = 0.001
     pairs: int = 4
-    cost: float = 1.0
+    cost: Callable[[int, str], float] = lambda *_: 1.0
     opening: float = 0.0
-    slower_from: int = 10**6
-    slower_by: float = 30.0
     seed: int = 0
     now: float = 0.0
     asked: list[list[str]] = field(default_factory=list)
@@ -180,8 +177,7 @@ class Played:
             event = self.events.get((index, case))
             if event is KeyboardInterrupt:
                 raise KeyboardInterrupt
-            cost = self.costs.get(case, self.cost)
-            self.now += cost if index < self.slower_from else self.slower_by * cost
+            self.now += self.cost(index, case)
             yield {**(event or self.block(case, index)), "block": index, "at": self.now}
 
     def block(self, case: str, index: int) -> Json:

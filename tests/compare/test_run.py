@@ -480,15 +480,16 @@ def test_no_block_is_begun_that_cannot_reach_a_look_within_the_budget() -> None:
 
 
 def test_blocks_that_became_slow_do_not_overrun_the_budget_for_ever() -> None:
-    run, measurer, _ = played({"a": 1.0, "b": 1.0}, slower_from=5, budget=60)
+    more = {"cost": lambda index, _: 1.0 if index < 5 else 30.0, "budget": 60}
+    run, measurer, _ = played({"a": 1.0, "b": 1.0}, **more)
     assert (run.ended, outcomes(run)) == (BUDGET_USED, {})
     assert "--budget held 5 of the 17" in run.refusal
     # one block of 61 s is what nobody could foresee
     assert measurer.now < 60 * 1.15 + 61
     # before the first look the costliest cases go
     first, costs = plan_design(2).looks[0], {"step": 8.0, "part": 1.0}
-    more = {"costs": costs, "slower_from": 4, "slower_by": 1.5, "budget": 10.0 * first}
-    run, measurer, _ = played(dict.fromkeys(costs, 1.0), **more)
+    more = {"cost": lambda index, case: costs[case] * (1.0 if index < 4 else 1.5)}
+    run, measurer, _ = played(dict.fromkeys(costs, 1.0), **more, budget=10.0 * first)
     assert run.cases["step"].closed == BUDGET_USED
     assert outcomes(run) == {"step": None, "part": "same"}
     assert (measurer.now <= 10.0 * first, run.refusal) == (True, "")

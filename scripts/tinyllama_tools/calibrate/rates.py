@@ -78,14 +78,9 @@ def seconds_until(number: int, verdicts: Sequence[Judgement], recorded: PairedBl
     """Of measuring, until this case had its verdict: each other one was in its blocks as long as it
     had none itself."""
     own, costs = verdicts[number].blocks, recorded.costs
-    return (
-        costs.opening
-        + own * costs.block
-        + sum(
-            min(own, other.blocks) * costs.cases[name]
-            for name, other in zip(recorded.cases, verdicts, strict=True)
-        )
-    )
+    blocks = {name: of.blocks for name, of in zip(recorded.cases, verdicts, strict=True)}
+    of_cases = sum(min(own, blocks[name]) * costs.cases[name] for name in recorded.cases)
+    return costs.opening + own * costs.block + of_cases
 
 
 def drawn(available: int, wanted: int, groups: int = 1) -> Json:
@@ -203,7 +198,7 @@ SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], Array]] = {
 }
 
 
-def simulate(scenario: str, *, cases: int, blocks: int, seed: int = 0) -> PairedBlocks:
+def simulate(scenario: str, *, cases: int, blocks: int, seed: int) -> PairedBlocks:
     """A/A blocks of a scenario, of 8 pairs; cases last around 10 ms, and cost nothing."""
     rng = np.random.default_rng([seed, list(SCENARIOS).index(scenario)])
     logs = SCENARIOS[scenario](rng, (cases, blocks, 8))
