@@ -60,6 +60,7 @@ from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.rank_tests import summarise
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
+    FEWEST_BLOCKS,
     LOOKS,
     MARGIN,
     NO_REGRESSION,
@@ -177,10 +178,6 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 
 
 # ---- what is read back
-
-
-# one has no scatter
-FEWEST_BLOCKS = 2
 
 
 def read_blocks(path: Path) -> tuple[PairedBlocks, Json, Json]:

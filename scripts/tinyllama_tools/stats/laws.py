@@ -170,8 +170,8 @@ class Law:
         return value / wider, value * wider
 
 
-# smallest over largest singular value; below it, terms differ by rounding only
-RANK_TOLERANCE = 1e-8
+# largest over smallest singular value; above it, terms differ by rounding only
+LARGEST_CONDITION = 1e8
 # of any measured value; a term that is less is none
 ROUNDING = 1e-9
 # of a law: what is off by more describes nothing
@@ -192,8 +192,7 @@ def _fit(points: Sequence[GridPoint], spare: int = 0) -> Law:
     # those of S² and of 1 differ by orders of magnitude
     norms, wanted = np.linalg.norm(rows, axis=0), np.ones(len(points))
     scaled = rows / norms
-    singular = np.linalg.svd(scaled, compute_uv=False)
-    if singular[-1] < RANK_TOLERANCE * singular[0]:
+    if np.linalg.cond(scaled) > LARGEST_CONDITION:
         raise LawRefusedError(
             f"sizes too alike to tell {names} apart: the batch sizes or sequence lengths must "
             "differ more"
