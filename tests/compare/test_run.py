@@ -87,7 +87,8 @@ def wait_until_gone(build: Path) -> None:
 
 def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flops = {"operators": 20.0, "allocations": 5.0, "model_flops": 4e9}
-    times = {FFN: 0.010, LOSS: 0.005, NORM: 0.002, STEP: 0.2}
+    rotary = ATTENTION.replace("attention", "rotary")
+    times = {FFN: 0.010, LOSS: 0.005, ATTENTION: 0.002, rotary: 0.001, STEP: 0.2}
     base = make_build(tmp_path / "base", counters=flops, cases=times)
     factor = {FFN: 2.0, LOSS: 0.8, STEP: 1 + 4 * 0.010 / 0.2}
     grown = flops | {"operators": 21.0, "allocations": 4.0}
@@ -95,17 +96,18 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     found = ran(base, new, tmp_path / "out", f"--allow-missing={FFN}")
     # being slower cannot be allowed
     assert found.status == found.document["exit_status"] == 1
-    assert found.outcomes == {FFN: "slower", LOSS: "faster", NORM: "same", STEP: "slower"}
+    changed = {FFN: "slower", LOSS: "faster", STEP: "slower"}
+    assert found.outcomes == dict.fromkeys(times, "same") | changed
     said = capsys.readouterr().out
-    assert said.splitlines()[-1].startswith("2 slower, 1 faster, 1 same; exit")
+    assert said.splitlines()[-1].startswith("2 slower, 1 faster, 2 same; exit")
     blocks = summaries(recorded(tmp_path / "out"))
     ffn = found.cases[FFN]
-    assert len(blocks) == ffn["blocks"] == fewest_blocks(4, 0.2, 1)
+    assert len(blocks) == ffn["blocks"] == fewest_blocks(5, 0.2, 1)
     assert math.log(ffn["ratio"]) == pytest.approx(hodges_lehmann(blocks[:, LOG_RATIO]))
     medians = np.median(blocks[:, [BASE_SECONDS, NEW_SECONDS]], axis=0).tolist()
     assert [ffn["base_seconds"], ffn["new_seconds"]] == medians
-    # both ways of as many signs as there are blocks, four cases, a quarter of alpha
-    assert ffn["p_value"] == pytest.approx(4 * 4 * 2 / 2 ** len(blocks))
+    # both ways of as many signs as there are blocks, five cases, a quarter of alpha
+    assert ffn["p_value"] == pytest.approx(5 * 4 * 2 / 2 ** len(blocks))
     assert [c["name"] for c in ffn["counters"] if c["worse"]] == ["operators"]
     attribution = found.cases[STEP]["attribution"]
     assert attribution["culprit"] == FFN
@@ -113,7 +115,8 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert share == pytest.approx(1.0, abs=0.2)
     assert "attributed to ffn/forward_backward" in said
     assert f", {100 * share:.0f} % of the change [" in said
-    assert ffn["attribution"] is None
+    # attention has a part too, and did not change
+    assert [name for name, case in found.cases.items() if case["attribution"]] == [STEP]
     assert (found.document["base"], found.document["new"]) == (str(base), str(new))
     header, _ = read_recording(tmp_path / "out/blocks.jsonl")
     assert header["seed"] == found.document["design"]["seed"] == 5
