@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -69,10 +69,23 @@ def undo_nohup() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a program that nobody launched, with one thread in every library; without a commit, since
-    one that is made meanwhile would refuse every --resume."""
+    """Of a program that nobody launched, with one thread in every library, and of the tools;
+    without a commit, since one that is made meanwhile would refuse every --resume."""
     inherited = {name: of for name, of in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return inherited | {"OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull} | more
+    ours = {"PYTHONPATH": str(PROJECT_ROOT / "scripts"), "GIT_DIR": os.devnull}
+    return inherited | ours | {"OMP_NUM_THREADS": "1"} | more
+
+
+def start(command: Sequence[str | Path], **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
+    """Its output can be read, unless `keywords`, which are Popen's, say otherwise."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    usual = pipes | {"env": environment(), "text": True, "errors": "replace"}
+    return subprocess.Popen([str(word) for word in command], **(usual | keywords))
+
+
+def tool(*arguments: str | Path) -> list[str]:
+    """A command of tinyllama_tools, as its script starts it once everything is set up."""
+    return [sys.executable, "-m", "tinyllama_tools", *map(str, arguments)]
 
 
 class Program:
@@ -80,13 +93,9 @@ class Program:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.environment = environment()
 
     def start(self, *arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
-        """Its output can be read, unless `keywords`, which are Popen's, say otherwise."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        command = [str(self.path), *map(str, arguments)]
-        return subprocess.Popen(command, env=self.environment, text=True, **(pipes | keywords))
+        return start([self.path, *arguments], **keywords)
 
     def run(
         self,
@@ -107,17 +116,8 @@ class Program:
         return int(kibibytes) * 1024, completed
 
 
-def start_python(*arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
-    """With the modules of scripts/. `keywords`: Popen's."""
-    path = {"PYTHONPATH": str(PROJECT_ROOT / "scripts")}
-    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, env=os.environ | path, **(how | keywords))
-
-
 def start_tool(*arguments: str | Path, **keywords: Any) -> subprocess.Popen[str]:  # noqa: ANN401
-    """A command of tinyllama_tools."""
-    return start_python("-m", "tinyllama_tools", *arguments, **keywords)
+    return start(tool(*arguments), **keywords)
 
 
 class FinishedRun(NamedTuple):

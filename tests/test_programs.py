@@ -4,12 +4,13 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from built_programs import Json, finish, start_python, wait_until, write_program
+from built_programs import Json, finish, start, wait_until, write_program
 from fake_training import made_up_summary
 from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
@@ -160,7 +161,7 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int)
         "from pathlib import Path; from tinyllama_tools.data.programs import TrainingProgram\n"
         f"TrainingProgram(Path('{used.program}')).run([], Path('{tmp_path}/out'), Path('{log}'))"
     )
-    process = start_python("-c", code, start_new_session=True)
+    process = start([sys.executable, "-c", code], start_new_session=True)
     wait_until(lambda: log.exists() and "ready" in log.read_text())
     os.killpg(process.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in finish(process).stderr

@@ -11,11 +11,13 @@ import json
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from built_programs import undo_nohup
 from campaign import processes, readers, resources, sanitizers, soak
-from campaign.runs import Scope, Tally, without_scratch
+from campaign.runs import Note, OfLibrary, Scope, Tried, without_scratch
 from campaign.workloads import PROJECT
 from tinyllama_tools.core.app import changed_files, head_commit, write_whole
 from tinyllama_tools.core.text import duration, template
@@ -47,8 +49,25 @@ def machine() -> str:
     return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} processors"
 
 
-def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
+def tries_of(name: str, scope: Scope) -> Iterator[Tried]:
+    """Of a part; one that could not be tried is a violation."""
+    try:
+        yield from PARTS[name](scope)
+    except RuntimeError as error:
+        yield Tried(name, [str(error)], 0)
+
+
+def violations(part: Sequence[Tried]) -> list[str]:
+    return [f"{t.kind}: {text}" for t in part for text in t.found if type(text) is str]
+
+
+def figures_of(part: Sequence[Tried], scope: Scope, seconds: float) -> dict[str, object]:
     """A part's entry of the file, as far as it came."""
+    tried: Counter[str] = Counter()
+    for kind, _, count in part:
+        tried[kind] += count
+    found = [(kind, text) for kind, texts, _ in part for text in texts]
+    bad = violations(part)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT)),
@@ -56,11 +75,11 @@ def figures_of(tally: Tally, scope: Scope, seconds: float) -> dict[str, object]:
         "minutes": round(seconds / 60, 1),
         "share": scope.share,
         "seed": scope.seed,
-        "tried": dict(sorted(tally.tried.items())),
-        "violations": len(tally.violations),
-        "first_violations": [without_scratch(text) for text in tally.violations[:MOST_KEPT]],
-        "of_libraries": dict(sorted(tally.of_libraries.items())),
-        "notes": tally.notes,
+        "tried": dict(sorted(tried.items())),
+        "violations": len(bad),
+        "first_violations": [without_scratch(text) for text in bad[:MOST_KEPT]],
+        "of_libraries": Counter(sorted(text for _, text in found if isinstance(text, OfLibrary))),
+        "notes": [text for _, text in found if isinstance(text, Note)],
     }
 
 
@@ -101,15 +120,16 @@ def main(arguments: list[str]) -> int:
     for name in options.names or PARTS:
         print(f"== {name}: {rule_of(name)}", flush=True)
         begun = time.monotonic()
-        tally = Tally()
+        part: list[Tried] = []
         # what was tried is kept, should the rest be interrupted
-        for found in PARTS[name](scope):
-            tally += found
-            keep(name, figures_of(tally, scope, time.monotonic() - begun))
-        count, bad = sum(tally.tried.values()), len(tally.violations)
+        for tried in tries_of(name, scope):
+            part.append(tried)
+            keep(name, figures_of(part, scope, time.monotonic() - begun))
+            print(f"{tried.kind}: {list(tried.found) or 'nothing'}", flush=True)
+        count, bad = sum(tried.count for tried in part), len(violations(part))
         took = duration(time.monotonic() - begun)
         print(f"{name}: {count} faults, {bad} violations, {took}", flush=True)
-        status = max(status, int(bool(tally.violations)))
+        status = max(status, int(bool(bad)))
     return status
 
 

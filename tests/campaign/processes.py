@@ -1,6 +1,5 @@
 """Processes are killed, signalled or stopped, served sides fail, two of everything run at once."""
 
-import functools
 import os
 import random
 import shutil
@@ -8,13 +7,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from built_programs import tool
 from campaign.runs import (
     TIME_LIMIT_S,
     Scope,
-    Tally,
-    Trial,
+    Tried,
     finish,
     left_of,
     next_run,
@@ -23,9 +23,8 @@ from campaign.runs import (
     scratch,
     start,
     stop,
-    tried,
     uncaught,
-    usual_seconds,
+    undisturbed,
 )
 from campaign.workloads import (
     INTERRUPTED,
@@ -35,10 +34,8 @@ from campaign.workloads import (
     TRAINING,
     WORKLOADS,
     Workload,
-    environment,
     journal_rows,
     json_problems,
-    tool,
 )
 from compare.fake_bench import FFN, LOSS, NORM, make_build
 
@@ -52,12 +49,12 @@ REFUSED = 2
 
 def killed(workload: Workload, draw: random.Random) -> list[str]:
     """Killed once or twice at random moments, then run to its end."""
-    usual = usual_seconds(workload)
+    usual, _ = undisturbed(workload)
     with scratch() as folder:
         problems: list[str] = []
         rows = {}
         for _ in range(draw.choice((1, 1, 2))):
-            process = start(workload.command(folder), folder, workload.environment)
+            process = start(workload.command(folder), folder)
             # the end, where files are written, is as likely as all that comes before it
             late = draw.random() < 0.3
             time.sleep(usual * (draw.uniform(0.85, 1.05) if late else draw.uniform(0, 1)))
@@ -72,7 +69,7 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
     """One of the ranks that scripts/scaling started is killed or stopped: the others end within the
     time limit that was given."""
     with scratch() as folder:
-        process = start(SCALING.command(folder), folder, SCALING.environment)
+        process = start(SCALING.command(folder), folder)
         ranks = ranks_of(process, folder, RANKS)
         time.sleep(draw.uniform(0, 1.5))
         # one that is stopped first has not ended when it is killed
@@ -90,24 +87,24 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str]:
     return lost_rank(how, draw)
 
 
-def kills(scope: Scope) -> Iterator[Tally]:
+def kills(scope: Scope) -> Iterator[Tried]:
     """kill -9 at a random moment: no journaled row lost or measured twice; every file whole or
     absent; the next run needs no clean-up."""
-    trials = [
-        Trial(f"kill of {w.name}", w.name, full, functools.partial(killed, w))
-        for w in WORKLOADS
-        if (full := 200 if w in (SUITE, TRAINING) else 50) and w is not SCALING
-    ]
-    rank = functools.partial(lost_rank, signal.SIGKILL)
-    yield from tried(scope, [*trials, Trial("kill of a rank", SCALING.name, 50, rank)])
+    for workload in WORKLOADS:
+        one = partial(killed, workload)
+        if workload is SCALING:
+            yield from scope.tried("kill of a rank", 50, partial(lost_rank, signal.SIGKILL))
+        else:
+            full = 200 if workload in (SUITE, TRAINING) else 50
+            yield from scope.tried(f"kill of {workload.name}", full, one)
 
 
 def signalled(workload: Workload, draw: random.Random) -> list[str]:
     """At a random moment; a second one, soon after, may have its default effect."""
-    usual = usual_seconds(workload)
+    usual, _ = undisturbed(workload)
     sent, is_twice = draw.choice(SIGNALS), draw.random() < 0.4
     with scratch() as folder:
-        process = start(workload.command(folder), folder, workload.environment)
+        process = start(workload.command(folder), folder)
         time.sleep(draw.uniform(0, usual))
         process.send_signal(sent)
         if is_twice:
@@ -125,13 +122,11 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
         return [f"{sent.name}{' twice' * is_twice}: {problem}" for problem in problems]
 
 
-def signals(scope: Scope) -> Iterator[Tally]:
+def signals(scope: Scope) -> Iterator[Tried]:
     """INT, TERM, HUP and PIPE, once and twice: documented exit status, results of finished cases
     written."""
-    trials = (
-        Trial(f"signal to {w.name}", w.name, 25, functools.partial(signalled, w)) for w in WORKLOADS
-    )
-    yield from tried(scope, trials)
+    for workload in WORKLOADS:
+        yield from scope.tried(f"signal to {workload.name}", 25, partial(signalled, workload))
 
 
 def served(how: str, draw: random.Random) -> list[str]:
@@ -144,7 +139,7 @@ def served(how: str, draw: random.Random) -> list[str]:
         few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--limit", "3s")
         both_sides = ("--base", folder / "base", "--new", folder / "new")
         command = tool("compare", "run", *both_sides, *few, "--output", folder / "out")
-        status, said = finish(command, folder, environment())
+        status, said = finish(command, folder)
         # a case that only the base lacks is no regression
         allowed = {1, 2} if bad == "new" else {0, 1, 2}
         problems = [] if status in allowed else [f"status {status}"]
@@ -153,14 +148,12 @@ def served(how: str, draw: random.Random) -> list[str]:
         return [f"{how} at {at} of {bad}: {problem}" for problem in problems]
 
 
-def sides(scope: Scope) -> Iterator[Tally]:
+def sides(scope: Scope) -> Iterator[Tried]:
     """a served side hangs, crashes, answers rubbish or too late; a rank is stopped: named, bounded
     in time, the rest kept."""
-    trials = [
-        Trial(f"served side: {how}", how, FULL, functools.partial(served, how)) for how in HOWS
-    ]
-    stopped = functools.partial(lost_rank, signal.SIGSTOP)
-    yield from tried(scope, [*trials, Trial("stopped rank", SCALING.name, FULL, stopped)])
+    for how in HOWS:
+        yield from scope.tried(f"served side: {how}", FULL, partial(served, how))
+    yield from scope.tried("stopped rank", FULL, partial(lost_rank, signal.SIGSTOP))
 
 
 def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
@@ -174,12 +167,13 @@ def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
 
 def both(workload: Workload, draw: random.Random) -> list[str]:
     """Of one workload, with the same files, at the same moment or some time apart."""
-    apart = draw.choice((0, 0.1, draw.uniform(0, 0.9 * usual_seconds(workload))))
+    usual, _ = undisturbed(workload)
+    apart = draw.choice((0, 0.1, draw.uniform(0, 0.9 * usual)))
     with scratch() as folder:
-        command, more = workload.command(folder), workload.environment
-        first = start(command, folder, more)
+        command = workload.command(folder)
+        first = start(command, folder)
         time.sleep(apart)
-        problems = ended([first, start(command, folder, more)], folder)
+        problems = ended([first, start(command, folder)], folder)
         problems += workload.problems(folder, True)
         return [f"{apart:.2f} s apart: {problem}" for problem in problems]
 
@@ -189,19 +183,17 @@ def start_shell(code: str, folder: Path) -> subprocess.Popen:
     if not (folder / "scripts").exists():
         ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
         shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
-    text = f"set -euo pipefail; source scripts/lib/common.sh; {code}"
-    return start(["bash", "-c", text], folder, environment())
+    sources = "source scripts/lib/common.sh; source scripts/lib/results.sh"
+    return start(["bash", "-c", f"set -euo pipefail; {sources}; {code}"], folder)
 
 
 def bench_scripts(draw: random.Random) -> list[str]:
     """scripts/bench after its set-up: each has a folder of its own."""
     with scratch() as folder:
-        program, *options = SUITE.command(folder)[:-2]  # but journal and result
-        run = f"run_and_keep_results {program} {' '.join(options)}"
-        first = start_shell(f"source scripts/lib/results.sh; {run}", folder)
+        run = f"run_and_keep_results {' '.join(SUITE.command(folder)[:-2])}"  # no files of its own
+        first = start_shell(run, folder)
         time.sleep(draw.choice((0, 0.5)))
-        second = start_shell(f"source scripts/lib/results.sh; {run}", folder)
-        problems = ended([first, second], folder)
+        problems = ended([first, start_shell(run, folder)], folder)
         kept = sorted((folder / "results").iterdir())
         problems += [f"{len(kept)} folders of results"] * (len(kept) != 2)
         for path in kept:
@@ -227,10 +219,9 @@ def set_ups(draw: random.Random) -> list[str]:
         return problems
 
 
-def together(scope: Scope) -> Iterator[Tally]:
+def together(scope: Scope) -> Iterator[Tried]:
     """two of everything at once in one checkout: clear refusal or correct results."""
-    trials = [
-        Trial(f"two of {w.name}", w.name, FULL, functools.partial(both, w)) for w in WORKLOADS
-    ]
-    scripts = Trial("two of scripts/bench", "scripts/bench", FULL, bench_scripts)
-    yield from tried(scope, [*trials, scripts, Trial("two set-ups", "set-ups", FULL, set_ups)])
+    for workload in WORKLOADS:
+        yield from scope.tried(f"two of {workload.name}", FULL, partial(both, workload))
+    yield from scope.tried("two of scripts/bench", FULL, bench_scripts)
+    yield from scope.tried("two set-ups", FULL, set_ups)

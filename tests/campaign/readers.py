@@ -10,13 +10,12 @@ import random
 import re
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from campaign.runs import Scope, Tally, end_of, scratch
+from campaign.runs import JOBS, Scope, Tried, end_of, scratch
 from campaign.workloads import REFERENCE
 from fake_training import made_up_files, made_up_summary
 from tinyllama_tools.__main__ import main as run_tool
@@ -26,12 +25,12 @@ Json = Any
 # stands for arrays within each other, more than a parser that calls itself can bear
 DEEP = "@deep@"
 LEVELS = 100_000
-TEXTS = ("", " ", "a" * 5000, "nan", "1", "\0", "\ud800", "../../x", "%s{}", "ü\u202e", "-", DEEP)
-NUMBERS = (
+ODD = (
+    *("", " ", "a" * 5000, "nan", "1", "\0", "\ud800", "../../x", "%s{}", "ü\u202e", "-", DEEP),
     *(0, 1, -1, 2, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e-320, 1e308, -1e308),
     *(float("nan"), float("inf"), -float("inf"), True, False),
+    *(None, [], {}, [None], [[1]], {"": 0}, [{}]),
 )
-OTHERS = (None, [], {}, [None], [[1]], {"": 0}, [{}])
 BYTES = (b"\0", b"\xff", b"\xed\xa0\x80", b"{", b"}", b"[", b'"', b",", b"\n", b"1e999", b"NaN")
 
 
@@ -48,31 +47,29 @@ def places(document: Json) -> Iterator[tuple[Any, Any]]:
 
 
 def damage_once(document: Json, draw: random.Random) -> None:
-    """Something is removed, doubled, renamed, or becomes of another type, unlikely, or another part
-    of the document."""
+    """Something is removed, renamed or doubled, or becomes odd, of another type or another part of
+    the document."""
     if not (found := list(places(document))):
         return
     # keys of the outer objects as likely as one of the thousands of inner ones
     container, key = draw.choice(found if draw.random() < 0.7 else found[: 1 + len(found) // 50])
-    value, action = container[key], draw.randrange(8)
-    if action == 0:
+    other, its = draw.choice(found)
+    value, part = container[key], other[its]
+    near = [str(value), [value], [value, value], {"x": value}]
+    if isinstance(value, (int, float)):
+        near += [-value, value + 1]
+    elif isinstance(value, str):
+        near += [value[1:], value * 2, value.upper(), value + "\n"]
+    action = draw.choice(("remove", "rename", "part", "near", "near", "odd", "odd", "odd"))
+    if action in ("remove", "rename"):
         del container[key]
-    elif action == 1 and isinstance(container, list):
-        container.insert(draw.randrange(len(container) + 1), copy.deepcopy(value))
-    elif action == 1:
-        container[draw.choice(("x", "", "name", "context"))] = container.pop(key)
-    elif action == 2:
-        other, its = draw.choice(found)
-        container[key] = copy.deepcopy(other[its])
-    elif action == 3:
-        container[key] = draw.choice((str(value), [value], {"x": value}, None))
-    elif action == 4 and isinstance(value, (int, float)):
-        with contextlib.suppress(OverflowError):
-            container[key] = draw.choice((-value, value + 1, value * 1e300, value / 1e300))
-    elif action == 4 and isinstance(value, str):
-        container[key] = draw.choice((value[1:], value * 2, value.upper(), value + "\n"))
-    else:
-        container[key] = copy.deepcopy(draw.choice(draw.choice((NUMBERS, TEXTS, OTHERS))))
+    if action == "rename" and isinstance(container, dict):
+        container[draw.choice(("x", "", "name", "context"))] = value
+    elif action == "rename":
+        container[key:key] = [value, value]
+    elif action != "remove":
+        one = part if action == "part" else draw.choice(near if action == "near" else ODD)
+        container[key] = copy.deepcopy(one)
 
 
 def damaged_json(original: bytes, draw: random.Random) -> bytes:
@@ -88,37 +85,27 @@ def damaged_json(original: bytes, draw: random.Random) -> bytes:
 
 def damaged_bytes(original: bytes, draw: random.Random) -> bytes:
     """Cut, flipped, doubled, with others between, or of another encoding."""
+    if draw.random() < 0.02:
+        return draw.choice((original.decode("latin-1").encode("utf-16"), b""))
     data = bytearray(original)
     for _ in range(draw.choice((1, 1, 2, 5))):
-        at, kind = draw.randrange(len(data) + 1), draw.randrange(8)
-        end = at + draw.choice((1, 4, 100))
-        if kind == 0:
-            del data[at:]
-        elif kind == 1:
-            del data[at:end]
-        elif kind == 2:
-            data[at:at] = data[at:end]
-        elif kind <= 4 and at < len(data):
-            data[at] ^= 1 << draw.randrange(8)
-        elif kind == 5:
-            data[at:at] = draw.choice(BYTES)
-        elif kind == 6:
-            data[at:end] = draw.randbytes(draw.randrange(5))
-        elif draw.random() < 0.1:
-            data = bytearray(draw.choice((data.decode("latin-1").encode("utf-16"), b"")))
+        at = draw.randrange(len(data) + 1)
+        end = draw.choice((at + 1, at + 4, at + 100, len(data)))
+        piece = bytes(data[at:end])
+        flipped = bytes(byte ^ 1 << draw.randrange(8) for byte in piece[:1]) + piece[1:]
+        others = (piece * 2, draw.choice(BYTES) + piece, draw.randbytes(draw.randrange(5)))
+        data[at:end] = draw.choice((b"", flipped, flipped, *others))
     return bytes(data)
 
 
-def damaged(name: str, original: bytes, draw: random.Random) -> bytes:
-    """By what the name says the file is: .json, .jsonl, or bytes."""
-    if name.endswith(".json") and draw.random() < 0.8:
-        return damaged_json(original, draw)
-    if name.endswith(".jsonl") and draw.random() < 0.8:
-        lines = original.splitlines(keepends=True)
-        number = draw.choice((0, draw.randrange(len(lines))))
-        lines[number] = damaged_json(lines[number], draw) + b"\n"
-        return b"".join(lines)
-    return damaged_bytes(original, draw)
+def damaged(original: bytes, draw: random.Random) -> bytes:
+    """Of one document, or of one a line."""
+    if draw.random() < 0.2:
+        return damaged_bytes(original, draw)
+    lines = original.splitlines(keepends=True)
+    number = draw.choice((0, draw.randrange(len(lines))))
+    lines[number] = damaged_json(lines[number], draw) + b"\n"
+    return b"".join(lines)
 
 
 class Reader(NamedTuple):
@@ -245,20 +232,8 @@ class HangError(BaseException):
     """Not an Exception, which a reader may catch."""
 
 
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """HangError in the main thread when it is over."""
-
-    def end(*_: object) -> None:
-        raise HangError
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _hang(*_: object) -> None:
+    raise HangError
 
 
 def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
@@ -275,13 +250,17 @@ def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
 
 def fault_of(reader: Reader, folder: Path) -> str:
     """How the command breaks its promise on what the folder holds; empty where it keeps it."""
+    # only in the main thread
+    signal.signal(signal.SIGALRM, _hang)
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
     try:
-        with time_limit(HANG_S):
-            status, said = run_reader(reader, folder)
+        status, said = run_reader(reader, folder)
     except HangError:
         return f"no end within {HANG_S:g} s"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:400]}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     if "not foreseen" in said or "Traceback" in said:
         return end_of(said)
     if status != REFUSED:
@@ -292,13 +271,12 @@ def fault_of(reader: Reader, folder: Path) -> str:
     return "" if is_named else f"names no file: {said[:200]}"
 
 
-def try_reader(name: str, draws: list[random.Random]) -> Tally:
+def try_reader(scope: Scope, name: str) -> Tried:
     """One damaged file a draw, and one of arrays within each other that nothing can read; of faults
     that are alike only the first is kept."""
-    tally, reader = Tally(), all_readers()[name]
-    kind = f"damaged file of {name}"
+    reader, draws = all_readers()[name], scope.draws(name, FULL)
     damaged_name, original = next(iter(reader.files.items()))
-    seen: Counter[str] = Counter()
+    faults: dict[str, str] = {}
     with scratch() as folder:
         for path, content in reader.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -307,27 +285,18 @@ def try_reader(name: str, draws: list[random.Random]) -> Tally:
         status, said = run_reader(reader, folder)
         if status not in {0, 1}:
             raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
-        contents = (damaged(damaged_name, original, draw) for draw in draws)
+        contents = (damaged(original, draw) for draw in draws)
         for content in itertools.chain([b"[" * LEVELS + b"\n"], contents):
             (folder / damaged_name).write_bytes(content)
-            fault = fault_of(reader, folder)
-            alike = re.sub(r"'[^']*'|[0-9]+", "", fault)[:50]
-            seen[alike] += 1
-            tally.add(kind, [fault] if fault and seen[alike] == 1 else [])
-    return tally
+            if fault := fault_of(reader, folder):
+                faults.setdefault(re.sub(r"'[^']*'|[0-9]+", "", fault)[:50], fault)
+    return Tried(f"damaged file of {name}", list(faults.values()), 1 + len(draws))
 
 
-def _tried(scope: Scope, name: str) -> Tally:
-    return try_reader(name, scope.draws(name, FULL))
-
-
-def readers(scope: Scope) -> Iterator[Tally]:
+def readers(scope: Scope) -> Iterator[Tried]:
     """damaged files in every reader of the tools: a message that names the file, no other
     exception, no hang."""
-    names = [name for name in all_readers() if scope.has(name)]
     # what a reader takes for hung is ended by a signal, which only a process of its own gets
     processes = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(scope.jobs, mp_context=processes) as pool:
-        for name, tried in zip(names, pool.map(_tried, [scope] * len(names), names), strict=True):
-            print(f"{name}: {tried.violations or 'nothing'}", flush=True)
-            yield tried
+    with ProcessPoolExecutor(JOBS, mp_context=processes) as pool:
+        yield from pool.map(try_reader, itertools.repeat(scope), all_readers())

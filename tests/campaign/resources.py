@@ -1,31 +1,29 @@
 """What a run needs fails or is not there: a call that writes, memory, the network."""
 
 import errno
-import functools
 import os
 import random
 import re
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
+import built_programs
 from built_programs import read_json
 from campaign.runs import (
-    PREFIX,
     TIME_LIMIT_S,
+    Note,
     OfLibrary,
     Scope,
-    Tally,
-    Trial,
-    each,
+    Tried,
     end_of,
     finish,
     next_run,
+    run,
     scratch,
-    tried,
     uncaught,
+    undisturbed,
 )
 from campaign.workloads import (
     INTERRUPTED,
@@ -37,7 +35,6 @@ from campaign.workloads import (
     json_problems,
 )
 
-SOURCE = Path(__file__).with_name("failing_calls.c")
 SHORT = "short"
 FAULTS = {"no space": errno.ENOSPC, "I/O error": errno.EIO, "read-only": errno.EROFS, SHORT: 0}
 TOLD = (
@@ -46,41 +43,6 @@ TOLD = (
     "is the disk full",
 )
 FAILED, REFUSED = 1, 2
-
-
-@functools.cache
-def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
-    """Compiled once; the folder goes when this process ends."""
-    folder = tempfile.TemporaryDirectory(prefix=PREFIX)
-    built = Path(folder.name, "failing_calls.so")
-    command = ["cc", "-shared", "-fPIC", "-O1", "-o", built, SOURCE, "-ldl"]
-    subprocess.run(command, check=True)
-    return built, folder
-
-
-def run(
-    workload: Workload, work: Path, *within: str, **fault: str | int
-) -> tuple[int, str, list[str]]:
-    """Exit status, what was said, and the calls that the library lists beside the folder, which it
-    makes. `within`: what starts the command."""
-    work.mkdir()
-    calls = work.with_name("calls")
-    preloaded = {"LD_PRELOAD": library()[0], "FAIL_BELOW": work, "FAIL_LIST": calls}
-    faults = {name: str(value) for name, value in (preloaded | fault).items()}
-    command = [*within, *workload.command(work)]
-    status, said = finish(command, work, workload.environment | faults)
-    listed = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
-    return status, said, [line.strip() for line in listed]
-
-
-@functools.cache
-def usual_calls(workload: Workload) -> list[str]:
-    """Of an undisturbed run."""
-    with scratch() as folder:
-        status, said, calls = run(workload, folder / "work", FAIL_CALL=0)
-        if status:
-            raise RuntimeError(f"undisturbed, {workload.name}: {status}: {said[-2000:]}")
-        return calls
 
 
 def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
@@ -129,36 +91,30 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
 def closed(workload: Workload, draw: random.Random) -> list[str]:
     """Whoever reads standard output goes away after some bytes."""
     with scratch() as folder:
-        with subprocess.Popen(
-            workload.command(folder),
-            cwd=folder,
-            env=workload.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
+        with built_programs.start(workload.command(folder), cwd=folder) as process:
             process.stdout.read(draw.choice((0, 1, 20, 100, 1000)))
             process.stdout.close()
-            said = process.stderr.read().decode(errors="replace")
+            said = process.stderr.read()
             status = process.wait(TIME_LIMIT_S)
         problems = [] if status in {0, REFUSED, INTERRUPTED} else [f"{status}: {said[-200:]!r}"]
         problems += uncaught(said) + workload.problems(folder, False)
         return problems + next_run(workload, folder)
 
 
-def writes(scope: Scope) -> Iterator[Tally]:
+def writes(scope: Scope) -> Iterator[Tried]:
     """each write, sync, rename and opening of a file fails once: documented exit status, a message
     that names the file, what was measured before is kept."""
     # of a smaller share every n-th
     step = max(1, round(1 / scope.share))
-    for workload in (w for w in WORKLOADS if scope.has(w.name)):
-        name, calls = workload.name, usual_calls(workload)
-        chosen = chosen_faults(calls)[scope.seed % step :: step]
-        one = functools.partial(failed, workload)
-        yield each(scope, f"failing write of {name}", chosen, one)
-        yield Tally(notes=[f"a run of {name} makes {len(calls)} such calls"])
-        pipe = functools.partial(closed, workload)
-        yield from tried(scope, [Trial(f"closed pipe of {name}", name, 10, pipe)])
+    for workload in WORKLOADS:
+        name = workload.name
+        if scope.has(name):
+            _, calls = undisturbed(workload)
+            chosen = chosen_faults(calls)[scope.seed % step :: step]
+            yield from scope.tried(f"failing write of {name}", chosen, partial(failed, workload))
+            note = Note(f"a run of {name} makes {len(calls)} such calls")
+            yield Tried(f"failing write of {name}", [note], 0)
+        yield from scope.tried(f"closed pipe of {name}", 10, partial(closed, workload))
 
 
 MOST_REQUESTS = 6000
@@ -212,17 +168,16 @@ def address_space(draw: random.Random) -> list[str]:
         if problems and status == -signal.SIGABRT:
             # an uncaught std::bad_alloc of libtorch, which registers its operators at the start
             program = workload.command(folder)[0]
-            status, said = finish([*limited, program, "--help"], folder, workload.environment)
+            status, said = finish([*limited, program, "--help"], folder)
             if status == -signal.SIGABRT:
                 return [OfLibrary("libtorch aborts where its start finds no memory")]
         return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]
 
 
-def memory(scope: Scope) -> Iterator[Tally]:
+def memory(scope: Scope) -> Iterator[Tried]:
     """allocation n fails, or the address space ends: the case fails, the run goes on; no abort."""
-    request = Trial("request that fails", "request", 60, one_request)
-    space = Trial("limited address space", "space", 60, address_space)
-    yield from tried(scope, [request, space])
+    yield from scope.tried("request that fails", 60, one_request)
+    yield from scope.tried("limited address space", 60, address_space)
 
 
 # which build of torch an index offers decides the device it is for, so no hash can be given
@@ -252,26 +207,25 @@ def without_network(workload: Workload) -> list[str]:
     inside = 'ip link set lo up 2>/dev/null || true; exec "$@"'
     with scratch() as folder:
         command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]
-        status, said = finish(command, folder, workload.environment)
+        status, said = finish(command, folder)
         problems = [f"{workload.name}: {status}: {end_of(said)}"] * bool(status)
         return problems + workload.problems(folder, status == 0)
 
 
-def supply(scope: Scope) -> Iterator[Tally]:
+def supply(scope: Scope) -> Iterator[Tried]:
     """no network at run time; requirements with hashes; sources with digests."""
-    tally = Tally()
     for path in sorted(PROJECT.glob("requirements*.txt")):
         if path.name not in WITHOUT_HASHES:
-            tally.add("requirements", [f"{path.name}: {e}" for e in unhashed(path.read_text())])
+            found = unhashed(path.read_text(encoding="utf-8"))
+            yield Tried("requirements", [f"{path.name}: {entry}" for entry in found])
     for path in sorted(path for kind in SET_UP for path in PROJECT.glob(kind) if path.is_file()):
         found = undigested(path.read_text(encoding="utf-8"))
         problems = [f"{path.name}: {url} has no digest" for url in found]
-        tally.add("file that may name sources", problems)
-    can_be_alone = subprocess.run([*ALONE, "true"], capture_output=True, check=False)
-    if can_be_alone.returncode:
-        said = can_be_alone.stderr.decode().strip()
-        tally.notes.append(f"no run without a network, which the system refuses: {said}")
-    else:
-        for workload in (w for w in WORKLOADS if scope.has(w.name)):
-            tally.add("run without a network", without_network(workload))
-    yield tally
+        yield Tried("file that may name sources", problems)
+    alone = subprocess.run([*ALONE, "true"], capture_output=True, text=True, check=False)
+    if alone.returncode:
+        why = Note(f"no run without a network, which the system refuses: {alone.stderr.strip()}")
+        yield Tried("run without a network", [why], 0)
+        return
+    for workload in (w for w in WORKLOADS if scope.has(w.name)):
+        yield Tried("run without a network", without_network(workload))

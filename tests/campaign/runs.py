@@ -1,7 +1,5 @@
-"""How much of a part of the campaign is tried and what of it did not hold; how programs are run,
-watched and started again."""
-
-from __future__ import annotations
+"""How much of a part of the campaign is tried and what it found; how programs are run, watched,
+made to fail and started again."""
 
 import contextlib
 import functools
@@ -12,58 +10,50 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import built_programs
+from built_programs import environment, wait_until
 from campaign.workloads import Workload, journal_rows
 from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
+
+# of tries
+JOBS = 2
 
 
 class OfLibrary(str):
     """What did not hold by a fault of a library: counted and listed apart."""
 
 
-@dataclass
-class Tally:
-    """`tried`: how many faults of each kind. `violations`: what did not hold, in words;
-    `of_libraries`: the same, how often each. `notes`: what was measured besides."""
+class Note(str):
+    """What was measured besides: no violation."""
 
-    tried: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-    of_libraries: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
 
-    def add(self, kind: str, problems: Iterable[str]) -> None:
-        """One fault of this kind and what did not hold after it."""
-        self.tried[kind] += 1
-        for problem in problems:
-            if isinstance(problem, OfLibrary):
-                self.of_libraries[problem] += 1
-            else:
-                self.violations.append(f"{kind}: {problem}")
+class Tried(NamedTuple):
+    """So many faults of a kind, and what did not hold after them."""
 
-    def __add__(self, other: Tally) -> Tally:
-        mine, theirs = vars(self).values(), vars(other).values()
-        return Tally(*(a + b for a, b in zip(mine, theirs, strict=True)))
+    kind: str
+    found: Sequence[str]
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Scope:
     """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`; of
-    workloads and other kinds only those in `names`, where it has any."""
+    kinds only those that end with one of `names`, where it has any."""
 
     share: float = 1.0
     minutes: float = 120.0
     seed: int = 1
     names: tuple[str, ...] = ()
-    jobs: int = 2
 
-    def has(self, name: str) -> bool:
-        return not self.names or name in self.names
+    def has(self, kind: str) -> bool:
+        return not self.names or kind.endswith(self.names)
 
     def count(self, full: int) -> int:
         """The share of a full count, at least one."""
@@ -72,6 +62,23 @@ class Scope:
     def draws(self, kind: str, full: int) -> list[random.Random]:
         """A generator for each try; the same whatever the order they are tried in."""
         return [random.Random(f"{self.seed} {kind} {i}") for i in range(self.count(full))]
+
+    def tried(
+        self, kind: str, tries: int | Iterable, one: Callable[[Any], Sequence[str]]
+    ) -> Iterator[Tried]:
+        """`one` of each of the tries, or of so many draws at full count, some at a time; it gives
+        what did not hold, an exception is that too."""
+
+        def guarded(given: object) -> Sequence[str]:
+            try:
+                return one(given)
+            except Exception as error:
+                return [f"{type(error).__name__}: {error}"[:300]]
+
+        if self.has(kind):
+            given = self.draws(kind, tries) if isinstance(tries, int) else tries
+            with ThreadPoolExecutor(JOBS) as pool:
+                yield from (Tried(kind, found) for found in pool.map(guarded, given))
 
 
 PREFIX = "tiny_llama_campaign_"
@@ -93,83 +100,34 @@ def without_scratch(text: str) -> str:
     return re.sub(rf"[^\s'\"]*{PREFIX}\w+/", "", text)
 
 
-class Trial(NamedTuple):
-    """`name`: what a scope chooses it by. `full`: how often it is tried. `one`: a try, from random
-    draws; what did not hold."""
-
-    kind: str
-    name: str
-    full: int
-    one: Callable[[random.Random], list[str]]
-
-
-def each(scope: Scope, kind: str, draws: list, one: Callable[..., list[str]]) -> Tally:
-    """`one` of each draw, some at a time; it gives what did not hold, an exception is that too."""
-    tally = Tally()
-
-    def guarded(draw: object) -> list[str]:
-        try:
-            return one(draw)
-        except Exception as error:
-            return [f"{type(error).__name__}: {error}"[:300]]
-
-    with ThreadPoolExecutor(scope.jobs) as pool:
-        for number, problems in enumerate(pool.map(guarded, draws), start=1):
-            tally.add(kind, problems)
-            if problems or number % max(1, len(draws) // 5) == 0:
-                print(f"{kind}: {number} of {len(draws)} {problems}", flush=True)
-    return tally
-
-
-def tried(scope: Scope, trials: Iterable[Trial]) -> Iterator[Tally]:
-    """Those that the scope has."""
-    for kind, name, full, one in trials:
-        if scope.has(name):
-            yield each(scope, kind, scope.draws(kind, full), one)
-
-
 # of one run
 TIME_LIMIT_S = 300
 # in which processes that lost their parent notice it
 GRACE_S = 30
-# a killed process is soon gone, but not at once
-KILLED_S = 20.0
-
-
-def finish(
-    command: Sequence[str | Path], folder: Path, environment: dict[str, str]
-) -> tuple[int, str]:
-    """Its status, and what it said."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIME_LIMIT_S,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode(errors="replace")
-
-
 # in the environment of a started process and of all that these start, whatever their session
 MARK = "TINY_LLAMA_CAMPAIGN_RUN"
+
+
+def finish(command: Sequence[str | Path], folder: Path, **variables: str) -> tuple[int, str]:
+    """Its status, and what it said."""
+    how = {"cwd": folder, "env": environment(**variables), "stderr": subprocess.STDOUT}
+    done = built_programs.finish(built_programs.start(command, **how), TIME_LIMIT_S)
+    return done.returncode, done.stdout
 
 
 def start(
     command: Sequence[str | Path],
     folder: Path,
-    environment: dict[str, str],
+    variables: Mapping[str, str] = MappingProxyType({}),
     **pipes: Any,  # noqa: ANN401
-) -> subprocess.Popen:
+) -> subprocess.Popen[str]:
     """In a session of its own, with a mark by which all that it starts can be looked for; what it
     says is in `said`, unless `pipes`, which are Popen's, say otherwise."""
     with (folder / "said").open("ab") as said:
-        usual = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
-        marked = environment | {MARK: str(folder)}
+        marked = environment(**variables, **{MARK: str(folder)})
         how = {"cwd": folder, "env": marked, "start_new_session": True}
-        return subprocess.Popen(command, **(how | usual | pipes))
+        usual = {"stdout": said, "stderr": subprocess.STDOUT}
+        return built_programs.start(command, **(how | usual | pipes))
 
 
 def said_in(folder: Path) -> str:
@@ -190,22 +148,18 @@ def processes_of(folder: Path) -> list[int]:
     return [number for number in numbers if f"{MARK}={folder}" in told_of(number, "environ")]
 
 
-def _left_after(folder: Path, seconds: float) -> list[int]:
-    deadline = time.monotonic() + seconds
-    while (left := processes_of(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
 def left_of(folder: Path) -> list[str]:
     """What does not hold where processes are still there after GRACE_S; they are killed then, and
     gone before the next try."""
-    left = _left_after(folder, GRACE_S)
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not processes_of(folder), GRACE_S)
+        return []
+    left = processes_of(folder)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
-    _left_after(folder, KILLED_S)
-    return [f"{len(left)} processes are left after {GRACE_S} s"] * bool(left)
+    wait_until(lambda: not processes_of(folder))
+    return [f"{len(left)} processes are left after {GRACE_S} s"]
 
 
 def ranks_of(launcher: subprocess.Popen, folder: Path, number: int) -> list[int]:
@@ -242,19 +196,45 @@ def uncaught(said: str) -> list[str]:
 def next_run(workload: Workload, folder: Path) -> list[str]:
     """What does not hold of the run that a user starts after one that broke off."""
     rows = journal_rows(folder / "journal.jsonl")
-    status, said = finish(workload.command(folder), folder, workload.environment)
+    status, said = finish(workload.command(folder), folder)
     problems = [f"the next run ended with {status}: ...{end_of(said)!r}"] * bool(status)
     return problems + workload.problems(folder, status == 0, rows)
 
 
 @functools.cache
-def usual_seconds(workload: Workload) -> float:
-    """How long an undisturbed run takes."""
+def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+    """What makes a call fail; compiled once, the folder goes when this process ends."""
+    folder, source = tempfile.TemporaryDirectory(prefix=PREFIX), Path(__file__).parent
+    built = Path(folder.name, "failing_calls.so")
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", built, source / "failing_calls.c", "-ldl"]
+    subprocess.run(command, check=True)
+    return built, folder
+
+
+def run(
+    workload: Workload, work: Path, *within: str, **fault: str | int
+) -> tuple[int, str, list[str]]:
+    """Exit status, what was said, and the calls that the library lists beside the folder, which it
+    makes. `within`: what starts the command."""
+    work.mkdir()
+    calls = work.with_name("calls")
+    preloaded = {"LD_PRELOAD": library()[0], "FAIL_BELOW": work, "FAIL_LIST": calls}
+    faults = {name: str(value) for name, value in (preloaded | fault).items()}
+    status, said = finish([*within, *workload.command(work)], work, **faults)
+    listed = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
+    return status, said, [line.strip() for line in listed]
+
+
+@functools.cache
+def undisturbed(workload: Workload) -> tuple[float, list[str]]:
+    """How long a run takes, and the calls that it makes."""
     with scratch() as folder:
         begun = time.monotonic()
-        status, said = finish(workload.command(folder), folder, workload.environment)
-        problems = workload.problems(folder, status == 0)
+        status, said, calls = run(workload, folder / "work", FAIL_CALL=0)
+        seconds = time.monotonic() - begun
+        problems = workload.problems(folder / "work", status == 0)
         if status or problems:
-            end = said[-2000:]
-            raise RuntimeError(f"undisturbed, {workload.name}: {status}, {problems}, {end}")
-        return time.monotonic() - begun
+            raise RuntimeError(
+                f"undisturbed, {workload.name}: {status}, {problems}, {said[-2000:]}"
+            )
+        return seconds, calls

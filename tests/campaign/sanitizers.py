@@ -6,20 +6,19 @@ sources of the readers are compiled, by clang with the definitions and folders o
 they call beyond comes from the libraries of the build, and libtorch is as it is.
 """
 
-import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from campaign.runs import OfLibrary, Scope, Tally, scratch
+from campaign.runs import JOBS, OfLibrary, Scope, Tried, scratch
 from campaign.workloads import PROJECT
 from tinyllama_tools.proofs.run_tests import Program, gtest_programs, run_program
 
@@ -83,36 +82,29 @@ def run_watched(program: Program, preset: str) -> list[str]:
     return found + [f"failed: {name}" for name in outcome.counts.failures if not is_explained]
 
 
-def build(preset: str, names: tuple[str, ...], jobs: int) -> Path:
-    """The folder of the preset, configured and built; with names only these programs."""
-    folder = PROJECT / f"build-{preset}"
-    targets = [f"--target={name}" for name in names]
-    for command in (
-        ["cmake", "--preset", preset],
-        ["cmake", "--build", str(folder), f"-j{jobs}", *targets],
-    ):
-        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {(done.stdout + done.stderr)[-2000:]}")
-    return folder
+def run_command(command: list[str], folder: Path) -> str:
+    """What it printed. RuntimeError with its last words where it fails."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)[:1000]}: {(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
 
 
-def sanitizers(scope: Scope) -> Iterator[Tally]:
+def sanitizers(_: Scope) -> Iterator[Tried]:
     """every C++ test under the address and undefined-behaviour sanitizers, and under the thread
     sanitizer: no report of ours."""
     for preset in OPTIONS:
-        folder = build(preset, scope.names, scope.jobs)
+        folder = PROJECT / f"build-{preset}"
+        run_command(["cmake", "--preset", preset], PROJECT)
+        run_command(["cmake", "--build", str(folder), f"-j{JOBS}"], PROJECT)
         for program in gtest_programs(folder):
             name = program.name.rpartition("/")[2]
-            if not scope.has(name):  # names in the scope are those of programs
-                continue
-            problems = run_watched(program, preset)
-            print(f"{preset}, {name}: {problems or 'nothing'}", flush=True)
             # what a library does is the same whoever calls it
-            named = [p if isinstance(p, OfLibrary) else f"{name}: {p}" for p in problems]
-            tally = Tally()
-            tally.add(f"test program under {preset}", named)
-            yield tally
+            found = [
+                problem if isinstance(problem, OfLibrary) else f"{name}: {problem}"
+                for problem in run_watched(program, preset)
+            ]
+            yield Tried(f"test program under {preset}", found)
 
 
 # ---- the fuzzer
@@ -120,11 +112,9 @@ def sanitizers(scope: Scope) -> Iterator[Tally]:
 BUILD = PROJECT / "build"
 # the fuzzer, and what it found
 BUILT = PROJECT / "build-fuzz"
+FOUND = BUILT / "found"
 CORPUS = PROJECT / "tests/fuzzing/corpus"
-READERS = (
-    *("bench_options", "train_options", "scaling_options", "grammar", "request", "sizes"),
-    *("peaks", "config", "safetensors", "weights", "tokens", "journal"),
-)
+READERS = sorted(path.name for path in CORPUS.iterdir())
 # their sources, by folder
 WATCHED = {
     "model": "config file_io safetensors strict_json weights",
@@ -135,8 +125,8 @@ WATCHED = {
     "benchmarks/training": "token_data train_options",
 }
 FUZZER = "tests/fuzzing/readers_fuzz.cpp"
-# whose definitions and folders the fuzzer's own source has: it knows all that the readers know
-FUZZER_LIKE = "benchmarks/distributed/scaling_options.cpp"
+# in the build: a program of the same source, without the fuzzer's main
+TEST = "tests/fuzzing/readers_test"
 WATCHING = "-fsanitize=fuzzer-no-link,address,undefined"
 WATCH = (WATCHING, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g1")
 # standard library's <ranges> needs 16 with GCC 12's
@@ -147,167 +137,90 @@ LONGEST_INPUT = 4096
 HANG_S = 10
 
 
-class NoFuzzerError(Exception):
-    """Why the readers cannot be fuzzed here."""
-
-
 def find_clang() -> str:
-    """The newest clang++ that can link with libFuzzer. NoFuzzerError with what to install."""
+    """The newest clang++ that can link with libFuzzer. RuntimeError with what to install."""
     names = [f"clang++-{n}" for n in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
-    for name in [*names, "clang++"]:
-        path = shutil.which(name)
-        if path is None:
-            continue
+    for path in filter(None, map(shutil.which, [*names, "clang++"])):
         command = [path, "-fsanitize=fuzzer", "-x", "c++", "-", "-o", os.devnull]
         source = 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }'
         if subprocess.run(command, input=source, text=True, capture_output=True).returncode == 0:
             return path
-    raise NoFuzzerError("no clang++ with libFuzzer; apt-get install clang-19 libclang-rt-19-dev")
+    raise RuntimeError("no clang++ with libFuzzer; apt-get install clang-19 libclang-rt-19-dev")
 
 
-def _database() -> tuple[Path, dict[str, list[str]]]:
-    """The checkout that the build was configured for, and its commands by source."""
-    listing = BUILD / "compile_commands.json"
-    if not listing.exists():
-        raise NoFuzzerError(f"{listing} is missing; build the project first")
-    cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
-    (root,) = re.findall(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache, re.MULTILINE)
-    commands = {}
-    for entry in json.loads(listing.read_text(encoding="utf-8")):
-        source = Path(entry["file"])
-        if source.is_relative_to(root):
-            commands[str(source.relative_to(root))] = shlex.split(entry["command"])
-    return Path(root), commands
-
-
-def _settings(command: list[str], root: Path) -> list[str]:
-    """Definitions and folders of a compiler's command, with this checkout in place of `root`."""
-    kept = []
-    for word, following in zip(command, [*command[1:], ""], strict=True):
-        if word == "-isystem":
-            kept += [word, following]
-        elif word == f"-I{root}":
-            kept.append(f"-I{PROJECT}")
-        elif word.startswith(("-I", "-D", "-std=")):
-            kept.append(word.replace(f'"{root}"', f'"{PROJECT}"'))
-    return kept
-
-
-def _linked(commands: list[str]) -> list[str]:
-    """Libraries of ours and others that the programs link: torch's by path, and its run path."""
-    lines = [line for line in commands if " -o benchmarks/tiny_llama_" in line]
-    words = dict.fromkeys(word for line in lines for word in shlex.split(line))
-    return [
-        word
-        for word in words
-        if word.startswith(("-Wl,-rpath", "-l", "-Wl,--"))
-        or re.search(r"\.(a|so)(\.[0-9]+)*$", word)
-    ]
-
-
-def build_fuzzer(folder: Path, jobs: int = 1) -> Path:
-    """Compiles and links the fuzzer of all readers in this folder; what is newer than its source
-    and every header stays. RuntimeError with the compiler's words where it fails."""
+def build_fuzzer(folder: Path) -> Path:
+    """Compiles the fuzzer and all readers in this folder, as the build does its test of them, and
+    links the rest from there. RuntimeError with the compiler's words where it fails."""
     clang = find_clang()
     folder.mkdir(parents=True, exist_ok=True)
-    root, commands = _database()
-    headers = [
-        p for name in ("model", "benchmarks", "tests") for p in (PROJECT / name).rglob("*.hpp")
+    listed = run_command(["ninja", "-C", str(BUILD), "-t", "commands", TEST], PROJECT).splitlines()
+    (compiling,) = (shlex.split(line) for line in listed if line.endswith(FUZZER))
+    settings = [
+        word
+        for before, word in pairwise(compiling)
+        if word.startswith(("-I", "-D", "-std=", "-isystem")) or before == "-isystem"
     ]
-    newest_header = max(path.stat().st_mtime for path in headers)
-    source_dir = f'-DTINY_LLAMA_SOURCE_DIR="{PROJECT}"'
 
-    def run(command: list[str], where: Path) -> None:
-        done = subprocess.run(command, cwd=where, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{shlex.join(command)}\n{done.stderr[-3000:]}")
-
-    def compile_one(source: str) -> tuple[Path, bool]:
-        made = folder / f"{source.replace('/', '_')}.o"
-        path = PROJECT / source
-        newest = max(newest_header, path.stat().st_mtime)
-        if made.exists() and made.stat().st_mtime > newest:
-            return made, False
-        settings = _settings(commands.get(source, commands[FUZZER_LIKE]), root)
-        more = [source_dir] if source == FUZZER else []
-        run([clang, *settings, *more, *WATCH, "-c", str(path), "-o", str(made)], BUILD)
-        return made, True
+    def compiled(source: str) -> str:
+        made = str(folder / f"{source.replace('/', '_')}.o")
+        run_command([clang, *settings, *WATCH, "-c", str(PROJECT / source), "-o", made], BUILD)
+        return made
 
     watched = [f"{at}/{name}.cpp" for at, names in WATCHED.items() for name in names.split()]
-    with ThreadPoolExecutor(jobs) as pool:
-        objects = list(pool.map(compile_one, (FUZZER, *watched)))
+    with ThreadPoolExecutor(JOBS) as pool:
+        objects = list(pool.map(compiled, [FUZZER, *watched]))
+    *_, libraries = listed[-1].partition(f" -o {TEST} ")
+    linked = shlex.split(libraries.removesuffix("&& :"))
     program = folder / "readers_fuzz"
-    if program.exists() and not any(is_new for _, is_new in objects):
-        return program
-    listing = ["ninja", "-C", str(BUILD), "-t", "commands"]
-    names = ("tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling")
-    targets = [f"benchmarks/{name}" for name in names]
-    lines = subprocess.run([*listing, *targets], capture_output=True, text=True, check=True).stdout
-    libraries = _linked(lines.splitlines())
-    link = [clang, WATCHING.replace("-no-link", ""), *(str(path) for path, _ in objects)]
     # the readers' own objects come first, so that the libraries' unwatched twins are not taken
-    run([*link, "-Wl,--start-group", *libraries, "-Wl,--end-group", "-o", str(program)], BUILD)
+    link = [clang, WATCHING.replace("-no-link", ""), *objects]
+    run_command([*link, "-Wl,--start-group", *linked, "-Wl,--end-group", "-o", str(program)], BUILD)
     return program
 
 
-def fuzz(
-    program: Path, reader: str, executions: int, seed: int, folder: Path, minutes: float
-) -> tuple[int, str]:
-    """Lets libFuzzer make so many inputs from the kept corpus, or fewer in so many minutes; how
-    many it made, and the fault that ended it.
+def fuzz(program: Path, scope: Scope, reader: str) -> Tried:
+    """Lets libFuzzer make inputs of a reader from the kept corpus, until their number or the time
+    is reached; how many it made, and the fault that ended it.
 
-    What it found new is kept in `folder`/`reader`, with the input of a fault beside it.
+    What it found new is kept in FOUND/`reader`, with the input of a fault beside it.
     """
-    found = folder / reader
+    found, kept = FOUND / reader, CORPUS / reader
     found.mkdir(parents=True, exist_ok=True)
-    kept = CORPUS / reader
     options = {
-        "runs": executions,
-        "max_total_time": max(1, round(60 * minutes)),
-        "seed": seed,
+        "runs": scope.count(EXECUTIONS),
+        "max_total_time": max(1, round(60 * scope.minutes)),
+        "seed": scope.seed,
         "max_len": LONGEST_INPUT,
         "timeout": HANG_S,
         "rss_limit_mb": 3000,
         "malloc_limit_mb": 1000,
         "print_final_stats": 1,
-        "artifact_prefix": f"{folder}/{reader}_",
+        "artifact_prefix": f"{FOUND}/{reader}_",
     }
-    command = [str(program), *(f"-{name}={value}" for name, value in options.items()), str(found)]
-    if kept.is_dir():
-        command.append(str(kept))
+    given = [f"-{name}={value}" for name, value in options.items()]
     memory = Path("/dev/shm")
     environment = os.environ | {
         "TINY_LLAMA_READER": reader,
-        "TMPDIR": str(memory if memory.is_dir() else folder),
+        "TMPDIR": str(memory if memory.is_dir() else FOUND),
         "OMP_NUM_THREADS": "1",
         # libtorch's memory at exit is no leak of ours
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
     }
-    with (folder / f"{reader}.log").open("w+", errors="replace") as log:
-        done = subprocess.run(command, env=environment, stdout=log, stderr=log, cwd=folder)
+    with (FOUND / f"{reader}.log").open("w+", errors="replace") as log:
+        command = [program, *given, found, kept]
+        done = subprocess.run(command, env=environment, stdout=log, stderr=log, cwd=FOUND)
         log.seek(0)
         said = log.read()
     counts = re.findall(r"stat::number_of_executed_units: +([0-9]+)", said)
-    tried = int(counts[-1]) if counts else 0
-    if done.returncode == 0:
-        return tried, ""
     telling = re.search(r"^(?:SUMMARY: .*|.*: runtime error: .*|\w+: .*exception.*)$", said, re.M)
-    return tried, telling.group() if telling else f"status {done.returncode}"
+    fault = telling.group() if telling else f"status {done.returncode}"
+    problems = [fault] if done.returncode else []
+    return Tried(f"input of {reader}", problems, int(counts[-1]) if counts else 0)
 
 
-def fuzzing(scope: Scope) -> Iterator[Tally]:
+def fuzzing(scope: Scope) -> Iterator[Tried]:
     """inputs made by coverage for every reader of the programs, with sanitizers: no crash, no hang,
     no exception without a message."""
-    try:
-        program = build_fuzzer(BUILT, scope.jobs)
-    except NoFuzzerError as error:
-        yield Tally(violations=[f"readers of the programs were not tried: {error}"])
-        return
-    how = (scope.count(EXECUTIONS), scope.seed, BUILT / "found", scope.minutes)
-    with ThreadPoolExecutor(scope.jobs) as pool:
-        running = {r: pool.submit(fuzz, program, r, *how) for r in READERS if scope.has(r)}
-        for name, future in running.items():
-            tried, fault = future.result()
-            kind = f"input of {name}"
-            print(f"{kind}: {tried} {fault}", flush=True)
-            yield Tally(Counter({kind: tried}), [f"{kind}: {fault}"] * bool(fault))
+    program = build_fuzzer(BUILT)
+    with ThreadPoolExecutor(JOBS) as pool:
+        yield from pool.map(partial(fuzz, program, scope), READERS)

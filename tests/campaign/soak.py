@@ -13,22 +13,14 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from built_programs import ON_CPU, SMALL_OPTIONS
-from campaign.runs import TIME_LIMIT_S, Scope, Tally, left_of, scratch, start
-from campaign.workloads import (
-    AXES,
-    BUILD,
-    INTERRUPTED,
-    PROJECT,
-    environment,
-    json_problems,
-    tool,
-)
-from tinyllama_tools.commands.ranks import free_port
+from built_programs import ON_CPU, SMALL_OPTIONS, tool
+from campaign.runs import TIME_LIMIT_S, Note, Scope, Tried, left_of, scratch, start
+from campaign.workloads import AXES, BUILD, INTERRUPTED, PROJECT, json_problems
+from tinyllama_tools.commands.ranks import free_port, rank_environment
 from tinyllama_tools.stats.verdicts import SPENT
 
 STEPS, FEWEST_STEPS, MARKS, FEWEST_MARKS = 20000, 400, 400, 40
@@ -87,40 +79,37 @@ def drift(seconds: Sequence[float]) -> tuple[float, float]:
     return statistics.median(last) / statistics.median(first) - 1, noise
 
 
-def judged(name: str, watch: Watch, minutes: float) -> Tally:
+def judged(name: str, watch: Watch, minutes: float) -> list[str]:
     """What did not hold, and what was seen, as a note."""
-    tally, problems, times = Tally(), list(watch.problems), len(watch.seconds)
-    if minutes >= FEWEST_MINUTES and min(len(watch.resident), times) < FEWEST_MARKS:
-        problems.append(f"{times} steps are too few to judge")
-    elif minutes >= FEWEST_MINUTES:
-        each = list(zip(*watch.resident, strict=True))
-        whole = max(map(growth, each))
-        grown = max(growth([a - b for a, b in zip(of, watch.kept, strict=True)]) for of in each)
-        slower, noise = drift(watch.seconds)
-        problems += [f"resident memory grew by {100 * grown:.2f} %"] * (grown > MOST_GROWTH)
-        problems += [f"steps became {100 * slower:.1f} % slower"] * (slower > noise)
-        largest = max(map(max, watch.resident)) / 2**20
-        tally.notes.append(
-            f"{name}: resident memory {100 * grown:+.2f} % (with what it has to keep "
-            f"{100 * whole:+.2f} %; largest {largest:.0f} MiB), step time {100 * slower:+.1f} % "
-            f"with a noise of {100 * noise:.1f} %, {times} times"
-        )
-    tally.add(name, problems)
-    return tally
+    times = len(watch.seconds)
+    if minutes < FEWEST_MINUTES:
+        return watch.problems
+    if min(len(watch.resident), times) < FEWEST_MARKS:
+        return [*watch.problems, f"{times} steps are too few to judge"]
+    each = list(zip(*watch.resident, strict=True))
+    whole = max(map(growth, each))
+    grown = max(growth([a - b for a, b in zip(of, watch.kept, strict=True)]) for of in each)
+    slower, noise = drift(watch.seconds)
+    largest = max(map(max, watch.resident)) / 2**20
+    note = Note(
+        f"{name}: resident memory {100 * grown:+.2f} % (with what it has to keep "
+        f"{100 * whole:+.2f} %; largest {largest:.0f} MiB), step time "
+        f"{100 * slower:+.1f} % with a noise of {100 * noise:.1f} %, {times} times"
+    )
+    leak = [f"resident memory grew by {100 * grown:.2f} %"] * (grown > MOST_GROWTH)
+    slow = [f"steps became {100 * slower:.1f} % slower"] * (slower > noise)
+    return [*watch.problems, *leak, *slow, note]
 
 
 @contextlib.contextmanager
 def running(commands: Sequence[list[str]], folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Ranks of one world where there are several; the first one's output can be read. None is left
-    after it."""
-    port, started = str(free_port()), []
+    """Ranks of one world; the first one's output can be read. None is left after it."""
+    port, started = free_port(), []
     try:
         for rank, command in enumerate(commands):
-            world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(commands))}
-            world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            more = environment(**(world if len(commands) > 1 else {}))
+            world = rank_environment(rank, len(commands), port) if len(commands) > 1 else {}
             told = {} if rank else {"stdout": subprocess.PIPE}
-            started.append(start(command, folder, more, stdin=subprocess.PIPE, text=True, **told))
+            started.append(start(command, folder, world, stdin=subprocess.PIPE, **told))
         yield started
     finally:
         for process in started:
@@ -234,13 +223,12 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     return watch
 
 
-def soak(scope: Scope) -> Iterator[Tally]:
+def soak(scope: Scope) -> Iterator[Tried]:
     """training, served comparisons and ranks for long: resident memory and step time flat."""
+
+    def watched(one: Callable[[Scope, Path], Watch]) -> list[str]:
+        with scratch() as folder:
+            return judged(one.__name__, one(scope, folder), scope.minutes)
+
     for one in (training, served, comparison, ranks):
-        if scope.has(one.__name__):
-            with scratch() as folder:
-                try:
-                    watch = one(scope, folder)
-                except Exception as error:
-                    watch = Watch(problems=[f"{type(error).__name__}: {error}"])
-                yield judged(one.__name__, watch, scope.minutes)
+        yield from scope.tried(one.__name__, [one], watched)

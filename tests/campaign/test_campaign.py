@@ -16,13 +16,13 @@ import pytest
 
 from campaign import __main__ as program
 from campaign import processes, readers, resources, runs, sanitizers, soak, workloads
-from campaign.runs import OfLibrary, Scope, Tally, Trial, tried
+from campaign.runs import OfLibrary, Scope, Tried
 from tinyllama_tools.proofs.run_tests import Program
 
 # of each part, without what other tests try: signals to tiny_llama_bench in tests/cli, sides that
 # fail in every way in tests/compare, ranks that are stopped in tests/distributed
 NAMES = {
-    "kills": ("benchmark", "training", "scaling"),
+    "kills": ("benchmark", "training", "rank"),
     "writes": ("history add", "benchmark"),
     "signals": ("history add",),
     "sides": ("crash",),
@@ -40,16 +40,15 @@ SHARES = {"readers": 0.0003}
 @pytest.mark.parametrize("part", [p for p in program.PARTS if p not in {"sanitizers", "fuzzing"}])
 def test_a_little_of_each_part_holds(part: str) -> None:
     scope = Scope(SHARES.get(part, 0.005), minutes=0.05, names=NAMES.get(part, ()))
-    tally = sum(program.PARTS[part](scope), Tally())
-    assert tally.tried
-    assert tally.violations == []
+    found = list(program.tries_of(part, scope))
+    assert found and program.violations(found) == []
 
 
 @pytest.mark.usefixtures("train_program")
 def test_a_folder_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
     folder = tmp_path / "work/train/flops_analysis"
     fault = {"FAIL_CALL": 1, "FAIL_WITH": errno.EIO, "FAIL_BELOW": folder}
-    status, said, calls = resources.run(workloads.TRAINING, tmp_path / "work", **fault)
+    status, said, calls = runs.run(workloads.TRAINING, tmp_path / "work", **fault)
     assert (status, calls[0].split()) == (2, ["mkdir", "flops_analysis"])
     last = said.splitlines()[-1]
     assert str(folder) in last and "Input/output error" in last
@@ -58,7 +57,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) ->
 def test_a_crash_is_told_with_the_library_that_it_happened_in(tmp_path: Path) -> None:
     code = "import ctypes; ctypes.memmove(8, 16, 1)"
     crashing = workloads.Workload("crash", "", lambda _: [sys.executable, "-c", code])
-    status, _, calls = resources.run(crashing, tmp_path / "work", FAIL_CALL=0)
+    status, _, calls = runs.run(crashing, tmp_path / "work", FAIL_CALL=0)
     assert (status, calls[-1].split()) == (-signal.SIGSEGV, ["crash", "libc.so.6"])
 
 
@@ -114,7 +113,7 @@ def test_a_careless_program_is_found_by_kills_signals_and_failing_writes() -> No
     one, draws = careless(), [random.Random(i) for i in range(4)]
     assert any("not whole" in text for d in draws for text in processes.killed(one, d))
     assert any("not whole" in text for d in draws for text in processes.signalled(one, d))
-    calls = resources.usual_calls(one)
+    _, calls = runs.undisturbed(one)
     assert len(calls) == 33
     assert calls[1].split() == ["write", "out.json"]
     # a short write of one byte is a whole one, two are cut; the last is the closing bracket
@@ -180,18 +179,23 @@ def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.Mon
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
     draw = random.Random(1)
     steady = [draw.uniform(1.0, 1.2) for _ in range(600)]
-    none = [0] * len(steady)
-    flat = soak.Watch([[10**8 + draw.randrange(10**5)] for _ in steady], none, steady)
-    assert soak.judged("flat", flat, 60).violations == []
-    leaking = soak.Watch([[10**8 + 10**4 * i] for i in range(600)], none, steady)
-    assert "memory grew" in soak.judged("leak", leaking, 60).violations[0]
-    # what it has to keep is no leak, but no more than that
-    leaking.kept = [9 * 10**3 * i for i in range(600)]
-    assert soak.judged("kept", leaking, 60).violations == []
-    leaking.kept = [7 * 10**3 * i for i in range(600)]
-    assert "memory grew" in soak.judged("leak", leaking, 60).violations[0]
-    slower = soak.Watch(flat.resident, none, [t + i / 1000 for i, t in enumerate(steady)])
-    assert "slower" in soak.judged("slow", slower, 60).violations[0]
+    slower = [t + i / 1000 for i, t in enumerate(steady)]
+    flat = [10**8 + draw.randrange(10**5) for _ in steady]
+    leak = [10**8 + 10**4 * i for i in range(600)]
+    for resident, kept_a_step, seconds, expected in (
+        (flat, 0, steady, []),
+        (leak, 0, steady, ["memory grew"]),
+        # what it has to keep is no leak, but no more than that
+        (leak, 9 * 10**3, steady, []),
+        (leak, 7 * 10**3, steady, ["memory grew"]),
+        (flat, 0, slower, ["slower"]),
+    ):
+        kept = [kept_a_step * i for i in range(600)]
+        watch = soak.Watch([[size] for size in resident], kept, seconds)
+        *problems, note = soak.judged("made up", watch, 60)
+        assert len(problems) == len(expected)
+        assert all(word in problem for word, problem in zip(expected, problems, strict=True))
+        assert "600 times" in note
 
 
 def test_downloads_without_a_digest_are_found() -> None:
@@ -200,27 +204,26 @@ def test_downloads_without_a_digest_are_found() -> None:
     assert resources.undigested(sources) == ["https://two.org/b.zip"]
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
 def test_an_exception_of_a_part_is_a_violation_and_the_page_lists_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: object) -> list[str]:
         raise RuntimeError("out of ideas")
 
-    def run_part(scope: Scope) -> Iterator[Tally]:
-        yield from tried(scope, [Trial("idea", "", 200, fails)])
-        if is_interrupted:
-            raise KeyboardInterrupt
-        yield Tally(notes=["one more"])
+    def run_part(scope: Scope) -> Iterator[Tried]:
+        yield from scope.tried("idea", 200, fails)
+        raise ends
 
     monkeypatch.setattr(program, "FIGURES", tmp_path / "reliability.json")
     monkeypatch.setattr(program, "PAGE", tmp_path / "RELIABILITY.md")
     monkeypatch.setitem(program.PARTS, "supply", run_part)
-    if is_interrupted:
-        with pytest.raises(KeyboardInterrupt):
-            program.main(["supply", "--share", "0.01"])
-    else:
-        assert program.main(["supply", "--share", "0.01"]) == 1
+    ends: BaseException = RuntimeError("no compiler")
+    assert program.main(["supply", "--share", "0.01"]) == 1
+    page = (tmp_path / "RELIABILITY.md").read_text()
+    assert "does not hold: supply: no compiler" in page
+    ends = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        program.main(["supply", "--share", "0.01"])
     (figures,) = json.loads((tmp_path / "reliability.json").read_text()).values()
     assert figures["tried"] == {"idea": 2}
     page = (tmp_path / "RELIABILITY.md").read_text()

@@ -1,18 +1,16 @@
 """Short runs of the programs, and what must hold of their files however such a run ended."""
 
-import functools
 import json
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import built_programs
-from built_programs import ON_CPU, SMALL_OPTIONS, read_json
+from built_programs import ON_CPU, SMALL_OPTIONS, read_json, tool
 from built_programs import PROJECT_ROOT as PROJECT
 from tinyllama_tools.compare.history import read_series
 from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.machine import SHARES
 
 BUILD = PROJECT / "build/benchmarks"
 REFERENCE = PROJECT / "results/reference"
@@ -20,14 +18,8 @@ RESULT = REFERENCE / "tiny_f32_2core_xeon_avx512.json"
 INTERRUPTED = 130
 
 # what follows from the peaks, or from other rows, in the end
-LATE = frozenset(
-    {"peak_percent", "roof_percent", "MFU_percent", "MFU_causal_percent", "above_peak", "speedup"}
-)
+LATE = frozenset({*SHARES, "above_peak", "speedup"})
 Rows = dict[str, list[dict[str, Any]]]
-
-
-# of our tools too
-environment = functools.partial(built_programs.environment, PYTHONPATH=str(PROJECT / "scripts"))
 
 
 def json_problems(folder: Path) -> list[str]:
@@ -67,7 +59,6 @@ class Workload:
     wanted: str
     command: Callable[[Path], list[str]]
     check: Callable[[Path, bool, Rows], list[str]] = lambda *_: []
-    environment: dict[str, str] = field(default_factory=environment)
 
     def problems(self, folder: Path, is_finished: bool, before: Rows | None = None) -> list[str]:
         """What does not hold of the folder's files after a run that ended well, or may not have;
@@ -135,11 +126,7 @@ def train_problems(folder: Path, _: bool, __: Rows) -> list[str]:
     ]
 
 
-# The tools, as their scripts start them once everything is set up.
-
-
-def tool(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "tinyllama_tools", *map(str, arguments)]
+# The tools.
 
 
 def study_command(folder: Path) -> list[str]:
