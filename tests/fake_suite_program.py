@@ -7,11 +7,10 @@ from pathlib import Path
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
-from tinyllama_tools.data.results import checked_result
 
 CASE = full_step("tiny", "f32", 8, 128)
 REFERENCE: Path = RESULTS / "reference/tiny_f32_2core_xeon_avx512.json"
-DOCUMENT = checked_result(json.loads(REFERENCE.read_text(encoding="utf-8")), REFERENCE)
+DOCUMENT = json.loads(REFERENCE.read_text(encoding="utf-8"))
 STEP = next(row for row in DOCUMENT["benchmarks"] if row["name"].startswith("full_step/"))
 DEVICE = DOCUMENT["context"]["device"] | {"name": "AMD EPYC"}
 CONTEXT = DOCUMENT["context"] | {"git_commit": "0123456789" * 4, "device": DEVICE}

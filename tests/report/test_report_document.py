@@ -468,11 +468,16 @@ def test_headings_sort_words_filter_and_buttons_save(opened: OpenPage, built: Do
 
 
 @pytest.mark.usefixtures("browser")
-def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path) -> None:
+def test_every_figure_is_a_picture_of_1600_by_900(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = [str(write_result(tmp_path / "a.json")), "--format=png", f"-o={tmp_path / 'png'}"]
     # in a thread of its own: the driver of the other tests' browser holds this one
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(tools.report, given).result() == 0
+        monkeypatch.setattr(output, "BROWSERS", ("false",))
+        with pytest.raises(BadInputError, match="false does not start"):
+            pool.submit(write_pngs, hostile_document(), tmp_path).result()
     figures = [one for page in report_of(tmp_path / "a.json").sections for one in page.figures]
     written = sorted((tmp_path / "png").iterdir())
     assert [path.name for path in written] == sorted(f"{one.id}.png" for one in figures)
@@ -483,8 +488,6 @@ def test_what_pictures_lack_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     driver = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"{output.DRIVER}",' in driver
     monkeypatch.setattr(output, "BROWSERS", ("false",))
-    with ThreadPoolExecutor(1) as pool, pytest.raises(BadInputError, match="false does not start"):
-        pool.submit(write_pngs, hostile_document(), tmp_path).result()
     monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
     with pytest.raises(BadInputError, match="package playwright is not installed"):
         write_pngs(hostile_document(), tmp_path)

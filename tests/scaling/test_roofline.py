@@ -14,7 +14,7 @@ from built_programs import write_json
 from published import MEASURED
 from tinyllama_tools.core.app import Json, problem_sizes
 from tinyllama_tools.data.machine import Machine, ProductRate
-from tinyllama_tools.data.names import CaseName, LeftOut, full_step, parse_case_name, wholes_among
+from tinyllama_tools.data.names import CaseName, full_step, parse_case_name, wholes_among
 from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
 from tinyllama_tools.models.roofline import (
     LaunchCost,
@@ -294,14 +294,14 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     skipped = changed("b.json", skipped=True, skip_message="too long")
     # a failure in one round is the case's
     found = read_result_set([MEASURED, skipped, failed])
-    assert found.left_out == (LeftOut(NAME, "wrong result", is_failure=True),)
+    assert {n: c.failed for n, c in found.left_out.items()} == {NAME: "wrong result"}
     assert NAME not in found.cases
     # a skip leaves the other rounds
     found = read_result_set([MEASURED, skipped, MEASURED])
     assert (found.cases[NAME].rounds, len(found.cases[NAME].seconds)) == ((1, 3), 2)
     assert found.warnings == (f"not measured in every round: {NAME}",)
     found = read_result_set([skipped])
-    assert found.left_out == (LeftOut(NAME, "too long", is_failure=False),)
+    assert {n: c.skipped for n, c in found.left_out.items()} == {NAME: "too long"}
 
 
 def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
@@ -321,7 +321,7 @@ def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(
         found = read_result_set(files)
         best = ProductRate("f32", 64, 128, 128, 32, pytest.approx(rate * 1e12), label)
         assert found.products == (best,)
-        assert found.left_out == (LeftOut("peak/gemm/f32/2x8x8", "wrong", is_failure=True),)
+        assert {n: c.failed for n, c in found.left_out.items()} == {"peak/gemm/f32/2x8x8": "wrong"}
 
 
 def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
 def outcomes(result: Path) -> tuple[int, int, int]:
     """How many cases of a file were measured, left out with a reason, and failed."""
     found = read_result_set([result])
-    failed = sum(case.is_failure for case in found.left_out)
+    failed = sum(bool(case.failed) for case in found.left_out.values())
     return len(found.cases), len(found.left_out) - failed, failed
 
 

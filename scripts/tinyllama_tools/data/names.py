@@ -131,6 +131,11 @@ class StoredCase:
     above_peak: str = ""
     extremes: tuple[float, float] | None = None
 
+    @property
+    def reason(self) -> str:
+        """Why it has no figure."""
+        return self.failed or self.skipped
+
 
 # Google Benchmark's own keys of a repetition; every other number is a counter.
 OWN_KEYS = {
@@ -153,15 +158,6 @@ class StoredRun:
     digest: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A case without a figure."""
-
-    name: str
-    reason: str
-    is_failure: bool
 
 
 BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"

@@ -5,11 +5,10 @@ of cases are read within a second, which a check of the whole schema is too slow
 docs/training_files.md says what the keys of a training summary mean."""
 
 import hashlib
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ from tinyllama_tools.data.names import (
     TIMED_BY,
     UNITS,
     CaseName,
-    LeftOut,
     StoredCase,
     StoredRun,
     parse_case_name,
@@ -54,42 +52,25 @@ PEAKS = "peak/"
 NO_REASON = "no reason given"
 
 
-def _is_row(entry: object) -> bool:
-    """Whether it keeps the schema of a row, a hundred times faster; its time may be any number."""
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("run_name"), str)
-        and isinstance(entry.get("run_type"), str)
-        and type(entry.get("real_time")) in (int, float)
-        and entry.get("time_unit") in list(UNITS)
-    )
-
-
-def checked_result(document: Json, path: Path) -> Json:
-    """A result, checked so far that its rows can be told apart; BadInputError as of read_rows."""
-    version, rows = document["context"].get("schema_version"), document["benchmarks"]
+def _check(document: Json, path: Path) -> None:
+    """So far that its rows can be told apart; BadInputError as of read_rows."""
+    version = document["context"].get("schema_version")
     if version is None:
         what = "its context has no schema_version, so it is of another benchmark"
         raise bad_file(path, what, "name a result file of tiny_llama_bench")
     if version != SCHEMA_VERSION:
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION}"
         raise bad_file(path, what, "measure again with this version of the suite")
-    if problem := schema_problem(document["context"], SCHEMAS["suite_context"]):
-        raise bad_file(path, f"context.{problem}", MEASURE_AGAIN)
-    if not isinstance(rows, list):
-        raise bad_file(path, "benchmarks is no list", MEASURE_AGAIN)
-    for number, row in enumerate(rows):
-        if not _is_row(row):
-            problem = schema_problem(row, SCHEMAS["suite_row"])
-            raise bad_file(path, f"benchmarks[{number}]: {problem}", MEASURE_AGAIN)
-    return document
+    if problem := schema_problem(document, SCHEMAS["suite"]):
+        raise bad_file(path, problem, MEASURE_AGAIN)
 
 
 def _seconds(entry: Json, path: Path) -> float:
-    seconds = entry["real_time"] * UNITS[entry["time_unit"]]
-    if not 0 < seconds < math.inf:
-        what = f"real_time {entry['real_time']} {entry['time_unit']}, must be a positive, finite"
-        raise bad_file(path, f"{entry['run_name']}: {what} number", MEASURE_AGAIN)
+    time, unit = entry["real_time"], entry["time_unit"]
+    seconds = time * UNITS[unit] if is_number(time) else 0.0
+    if seconds <= 0:
+        what = f"real_time {time} {unit}, must be a positive, finite number"
+        raise bad_file(path, f"{entry['run_name']}: {what}", MEASURE_AGAIN)
     return seconds
 
 
@@ -171,8 +152,9 @@ def read_rows(document: Json, path: Path) -> StoredRun:
     file, an unknown unit, a time or counter that is not finite or a time of zero or less, and a
     case that is there twice.
     """
+    _check(document, path)
     by_name: dict[str, list[Json]] = {}
-    for entry in checked_result(document, path)["benchmarks"]:
+    for entry in document["benchmarks"]:
         by_name.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
     cases: dict[str, StoredCase] = {}
     peaks: dict[str, StoredCase] = {}
@@ -207,15 +189,15 @@ class MeasuredCase:
 
 @dataclass(frozen=True)
 class ResultSet:
-    """`cases` by their full name. `paths`: of the rounds. `context`: of the first file, with the
-    best peaks of all files; the others' is alike where it matters (SAME_RUN). `warnings`: what is
-    odd, and cases that some of the rounds lack."""
+    """`cases` by their full name; `left_out`: those without a figure. `paths`: of the rounds.
+    `context`: of the first file, with the best peaks of all files; the others' is alike where it
+    matters (SAME_RUN). `warnings`: what is odd, and cases that some of the rounds lack."""
 
     title: str
     paths: tuple[Path, ...]
     context: Mapping[str, Any]
     cases: Mapping[str, MeasuredCase]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: Mapping[str, StoredCase] = field(default_factory=dict)
     products: tuple[ProductRate, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -247,13 +229,13 @@ def _median_counters(rows: Sequence[StoredCase]) -> Mapping[str, float]:
     return {n: statistics.median(r.counters[n] for r in rows if n in r.counters) for n in names}
 
 
-def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | LeftOut:
+def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | StoredCase:
     """A failure in any round is the case's failure; a skip in some rounds leaves the others."""
-    failed = next((row.failed for row in rows.values() if row.failed), "")
     measured = {number: row for number, row in rows.items() if row.seconds is not None}
-    if failed or not measured:
-        reason = failed or next(iter(rows.values())).skipped
-        return LeftOut(str(name), reason, is_failure=bool(failed))
+    if failed := [row for row in rows.values() if row.failed]:
+        return failed[0]
+    if not measured:
+        return next(iter(rows.values()))
     found = list(measured.values())
     ends = [end for row in found for end in row.extremes or (row.seconds,)]
     return MeasuredCase(
@@ -267,17 +249,15 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
     )
 
 
-def _products(runs: Sequence[StoredRun]) -> tuple[tuple[ProductRate, ...], list[LeftOut]]:
+def _products(
+    runs: Sequence[StoredRun],
+) -> tuple[tuple[ProductRate, ...], dict[str, StoredCase]]:
     """Of each shape the best; and rows about the machine that no file has a figure of."""
     rows = [(name, row) for run in runs for name, row in run.peaks.items()]
     products = [found for name, row in rows if (found := product_rate(name, row)) is not None]
     measured = {name for name, row in rows if row.seconds is not None}
-    left_out = {
-        name: LeftOut(name.partition(ITERATIONS)[0], row.failed or row.skipped, bool(row.failed))
-        for name, row in rows
-        if name not in measured
-    }
-    return best_products(products), list(left_out.values())
+    left_out = {name.partition(ITERATIONS)[0]: row for name, row in rows if name not in measured}
+    return best_products(products), left_out
 
 
 def combine(runs: Sequence[StoredRun]) -> ResultSet:
@@ -291,19 +271,19 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
         for name, row in run.cases.items():
             rows.setdefault(name, {})[number] = row
     cases: dict[str, MeasuredCase] = {}
-    left_out: list[LeftOut] = []
+    left_out: dict[str, StoredCase] = {}
     warnings = []
     for text, found in rows.items():
         name = parse_case_name(text)
         if name is None or name.is_data_parallel:
             # of several ranks, or a collective: data/ranks.py reads those
             warnings.append(f"not a case of one process of this suite: {text}")
-        elif isinstance(case := _measured_case(name, found), LeftOut):
-            left_out.append(case)
+        elif isinstance(case := _measured_case(name, found), StoredCase):
+            left_out[text] = case
         else:
             cases[text] = case
     products, without_figure = _products(runs)
-    left_out += without_figure
+    left_out |= without_figure
     warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
     if lacking := [text for text, case in cases.items() if len(case.seconds) < len(rounds)]:
         warnings.append(f"not measured in every round: {listed(lacking, 3)}")
@@ -313,7 +293,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
         cases[text] = replace(cases[text], counters=found)
     paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
     title = title_of(first.context)
-    return ResultSet(title, paths, context, cases, tuple(left_out), products, told)
+    return ResultSet(title, paths, context, cases, left_out, products, told)
 
 
 def _foreign(path: Path, document: Json, programs: str) -> BadInputError:

@@ -324,7 +324,8 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         for of in sets
         if of is not main
     ]
-    omissions += [Omission("case", of.name, of.reason, of.is_failure) for of in main.left_out]
+    for name, case in main.left_out.items():
+        omissions.append(Omission("case", name, case.reason, bool(case.failed)))
 
     study = next((of for of in found[Kind.STUDY] if of.results is main), None)
     return ReportInputs(tuple(sources), main, study, tuple(found[Kind.SCALING]), tuple(omissions))

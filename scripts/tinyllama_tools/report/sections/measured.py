@@ -86,7 +86,7 @@ def environment(page: Section, inputs: ReportInputs) -> None:
     context = results.context
     # what is 0 is not known
     device = {name: value or None for name, value in (context.get("device") or {}).items()}
-    failed = sum(case.is_failure for case in results.left_out)
+    failed = sum(bool(case.failed) for case in results.left_out.values())
     counts = {"rounds": len(results.paths), "cases": len(results.cases), "failed": failed}
     counts["skipped"] = len(results.left_out) - failed
     row = {**context, "device": device, "result": results.title, **counts}
