@@ -9,27 +9,38 @@ name <component>/<pass>/<figure>. ../README.md says what can be set.
 
 from __future__ import annotations
 
-import math
 import re
+import shlex
 from pathlib import Path
 
 import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import parameter, run_after, run_before, sanity_function, variable
+from reframe.core.exceptions import SanityError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 # FOM <component>/<pass>/<variant>/<size>/<dtype>/batch:<B>/seq:<S>/<figure> = <value> <unit>
 FIGURE = re.compile(
-    r"^FOM (?P<component>[^/ ]+)/(?P<pass_name>[^/ ]+)/(?P<rest>\S+)/(?P<figure>[^/ ]+)"
+    r"^FOM (?P<part>[^/ ]+/[^/ ]+)/(?P<rest>\S+)/(?P<figure>[^/ ]+)"
     r" = (?P<value>\S+) (?P<unit>\S+)$",
     re.MULTILINE,
 )
-SUCCESS = re.compile(r"^SUCCESS: ([1-9]\d*) cases? measured(?:, \d+ skipped)?$", re.MULTILINE)
-NOTHING = re.compile(r"^NOTHING MEASURED: .*$", re.MULTILINE)
-FAILED = re.compile(r"^FAILED: .*$", re.MULTILINE)
+NUMBER = re.compile(r"[-+.\deE]+")
+# how the run ended
+ENDED = re.compile(
+    r"^(?:SUCCESS: (?P<cases>[1-9]\d*) cases? measured(?:, \d+ skipped)?"
+    r"|FAILED: .*|(?P<nothing>NOTHING MEASURED: .*))$",
+    re.MULTILINE,
+)
 # the cases that were not measured, a line each: its name, then the reason
 SKIPPED = re.compile(r"^skipped\n  \S+: (?P<reason>.*)$", re.MULTILINE)
+
+
+def demand(holds: object, otherwise: str) -> None:
+    """The test fails with these words unless it holds."""
+    if not holds:
+        raise SanityError(otherwise)
 
 
 class TinyLlama(rfm.RunOnlyRegressionTest):
@@ -90,7 +101,7 @@ class TinyLlama(rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def give_the_command(self) -> None:
-        self.executable = self.program
+        self.executable = shlex.quote(self.program)
         self.executable_opts = [
             f"--device={self.device}",
             f"--components={self.components}",
@@ -105,46 +116,34 @@ class TinyLlama(rfm.RunOnlyRegressionTest):
         if self.options:
             self.executable_opts.append(self.options)
 
-    def output(self) -> str:
-        """What the program printed on standard output."""
-        return Path(self.stagedir, sn.evaluate(self.stdout)).read_text(encoding="utf-8")
-
     @sanity_function
     def every_case_was_measured(self) -> bool:
         """The success line, a status of 0, and every figure that each case must have."""
-        text = self.output()
-        if nothing := NOTHING.search(text):
+        text = Path(self.stagedir, sn.evaluate(self.stdout)).read_text(encoding="utf-8")
+        ended = ENDED.search(text)
+        demand(ended, "no line 'SUCCESS: <n> ...' in the output")
+        if ended["nothing"]:
             skipped = SKIPPED.search(text)
-            self.skip(skipped["reason"] if skipped else nothing.group())
-        failed = FAILED.search(text)
-        sn.assert_false(failed, failed.group() if failed else "").evaluate()
-        success = SUCCESS.search(text)
-        sn.assert_true(success, "no line 'SUCCESS: <n> ...' in the output").evaluate()
+            self.skip(skipped["reason"] if skipped else ended["nothing"])
+        demand(ended["cases"], ended.group())
         # some schedulers do not tell
-        sn.assert_in(self.job.exitcode, (0, None), "exit status {0}").evaluate()
+        demand(self.job.exitcode in (0, None), f"exit status {self.job.exitcode}")
         cases: dict[str, set[str]] = {}
         for found in FIGURE.finditer(text):
-            self.keep_figure(found)
-            case = f"{found['component']}/{found['pass_name']}/{found['rest']}"
-            cases.setdefault(case, set()).add(found["figure"])
-        sn.assert_eq(len(cases), int(success[1]), "figures of {0} cases, not of {1}").evaluate()
+            part, figure, value = found["part"], found["figure"], found["value"]
+            # without the axes that a test fixes: ReFrame's own separator is the colon
+            name = f"{part}/{figure}"
+            two = f"{name} of two cases: one batch, one seq a test"
+            demand(name not in self.read_figures, two)
+            demand(NUMBER.fullmatch(value), f"not a number: {found.group()}")
+            self.read_figures[name] = (float(value), found["unit"])
+            cases.setdefault(f"{part}/{found['rest']}", set()).add(figure)
+        of = f"figures of {len(cases)} cases, not of {ended['cases']}"
+        demand(len(cases) == int(ended["cases"]), of)
         for case, figures in cases.items():
             for figure in self.figures_of_every_case:
-                sn.assert_in(figure, figures, f"no line 'FOM {case}/{figure}'").evaluate()
+                demand(figure in figures, f"no line 'FOM {case}/{figure}'")
         return True
-
-    def keep_figure(self, found: re.Match[str]) -> None:
-        """Under a name without the axes that a test fixes: ReFrame's own separator is the colon."""
-        name = f"{found['component']}/{found['pass_name']}/{found['figure']}"
-        sn.assert_not_in(
-            name, self.read_figures, "{0} of two cases: one batch, one seq a test"
-        ).evaluate()
-        try:
-            value = float(found["value"])
-        except ValueError:
-            value = math.nan
-        sn.assert_true(math.isfinite(value), f"not a number: {found.group()}").evaluate()
-        self.read_figures[name] = (value, found["unit"])
 
     def referenced_figures(self) -> set[str]:
         """Those of references.yaml for this test on this partition."""
@@ -157,7 +156,7 @@ class TinyLlama(rfm.RunOnlyRegressionTest):
     def report_figures(self) -> None:
         # ReFrame itself only warns of a figure that it cannot find
         for name in self.referenced_figures() - set(self.read_figures):
-            sn.assert_true(False, f"{name} has a reference and was not measured").evaluate()
+            raise SanityError(f"{name} has a reference and was not measured")
         for name, (value, unit) in self.read_figures.items():
             self.perf_variables[name] = sn.make_performance_function(sn.defer(value), unit)
 

@@ -20,11 +20,101 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_cluster import QUICK_STEP, FakeSlurm, fake_bench
 
-from built_programs import PROJECT_ROOT, Json, give_up, write_program
+from built_programs import PROJECT_ROOT, Completed, Json, finish, give_up, start, write_program
 
 FOLDER = PROJECT_ROOT / "integrations"
+# options of the program itself: a step of a few milliseconds, measured once
+QUICK_STEP = ["--batch=2", "--seq=16", "--threads=1", "--benchmark_min_time=1x"]
+QUICK_STEP += ["--benchmark_repetitions=1"]
+
+
+def fake_bench(folder: Path) -> Path:
+    """A program called tiny_llama_bench, which is fake_bench.py."""
+    program = Path(__file__).with_name("fake_bench.py")
+    return write_program(
+        folder / "tiny_llama_bench", f'#!/bin/bash\nexec "{sys.executable}" "{program}" "$@"\n'
+    )
+
+
+# ---- Slurm, which ReFrame asks too
+
+RANK_PROGRAMS = ("tiny_llama_scaling", "tiny_llama_train")
+DATA_PARALLEL = "data_parallel.sbatch"
+# of the data-parallel example, which starts two of them
+PROGRAM = """#!/bin/bash
+for option in "$@"; do
+  if [[ "$option" == --benchmark_out=* ]]; then touch "${option#*=}"; fi
+done
+exit "${FAKE_STATUS:-0}"
+"""
+# srun runs the command, sbatch runs the script at once, sacct remembers. Only what the project's
+# scripts and ReFrame's Slurm scheduler ask for is answered; anything else ends with status 64.
+COMMANDS = {
+    # the options that take effect here are none: they are kept for the test to look at
+    "srun": r"""
+if [[ "${1:-}" == --version ]]; then echo "slurm 23.11.4"; exit; fi
+while [[ "${1:-}" == --* ]]; do
+  [[ "$1" == *=* ]] || { echo "srun: $1: only --option=value here" >&2; exit 64; }
+  shift
+done
+exec "$@"
+""",
+    "sbatch": r"""
+script="${*: -1}"
+option() { sed -nE "s/^#SBATCH --$1=//p" "$script" | head -1; }
+status=0
+bash "$script" >"$(option output)" 2>"$(option error)" || status=$?
+number=$(($(wc -l <"$FAKE_SLURM/jobs.txt") + 1))
+echo "$number|COMPLETED|$status:0|$(date +%s)|node1" >>"$FAKE_SLURM/jobs.txt"
+echo "Submitted batch job $number"
+""",
+    "sacct": r"""cat "$FAKE_SLURM/jobs.txt" """,
+    "scontrol": r"""[[ "$1 $2" == "show hostname" ]] || exit 64; echo node1 """,
+}
+
+
+class Cluster:
+    """A checkout with the examples and the programs, and a fake Slurm, whose commands `environment`
+    finds before any others. Each call's arguments are kept in calls.txt, a line each."""
+
+    def __init__(self, root: Path) -> None:
+        self.checkout = root / "a path" / "with spaces"
+        shutil.copytree(FOLDER / "slurm", self.checkout / "integrations" / "slurm")
+        self.programs = self.checkout / "build" / "benchmarks"
+        self.bench = fake_bench(self.programs)
+        for name in RANK_PROGRAMS:
+            write_program(self.programs / name, PROGRAM)
+        self.folder = root / "slurm"
+        for name, body in COMMANDS.items():
+            keep = f'echo "{name} $*" >>"$FAKE_SLURM/calls.txt"'
+            write_program(self.folder / "bin" / name, f"#!/bin/bash\n{keep}\n{body}\n")
+        for name in ("jobs.txt", "calls.txt"):
+            (self.folder / name).touch()
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        self.environment = {"PATH": path, "FAKE_SLURM": str(self.folder)}
+
+    def run(self, example: str, *arguments: str, **environment: str) -> Completed:
+        """As Slurm runs it: a copy of the file elsewhere, the variables of the job set."""
+        script = self.checkout / "integrations" / "slurm" / example
+        copy = shutil.copy(script, self.folder / "slurm_script")
+        job = {"SLURM_JOB_ID": "42", "SLURM_SUBMIT_DIR": str(self.checkout)}
+        job |= {"SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
+        env = os.environ | self.environment | job | environment
+        return finish(start(["bash", copy, *arguments], cwd=self.folder, env=env))
+
+    def srun_calls(self) -> list[str]:
+        lines = (self.folder / "calls.txt").read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if line.startswith("srun ")]
+
+    def results(self) -> list[Path]:
+        return sorted((self.checkout / "results").glob("*"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
 
 # ---- Ramble
 
@@ -231,9 +321,7 @@ def run_reframe(
     command += [f"--report-file={report}", "--run", f"--setvar=program={program}", *arguments]
     # its topology files go to the home folder, its log to the temporary one
     env = os.environ | {"HOME": str(folder), "TMPDIR": str(folder)} | environment
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = finish(start(command, cwd=folder, env=env), 300)
     assert report.is_file(), done.stdout + done.stderr
     runs = json.loads(report.read_text(encoding="utf-8"))["runs"]
     outcomes = {}
@@ -244,9 +332,7 @@ def run_reframe(
     return done.stdout, outcomes
 
 
-def test_every_size_and_variant_of_the_step_and_its_components(
-    tmp_path: Path,
-) -> None:
+def test_every_size_and_variant_of_the_step_and_its_components(tmp_path: Path) -> None:
     """One run of ReFrame for all; the fake refuses to be run twice at once."""
     (tmp_path / "references.yaml").write_text(REFERENCES, encoding="utf-8")
     console, outcomes = run_reframe(
@@ -291,16 +377,14 @@ SBATCH = {
 }
 
 
-def test_a_partition_measures_on_what_its_job_asks_for(
-    tmp_path: Path,
-) -> None:
+def test_a_partition_measures_on_what_its_job_asks_for(tmp_path: Path, cluster: Cluster) -> None:
     _, outcomes = run_reframe(
         tmp_path,
         "settings_slurm_amd.py",
-        fake_bench(tmp_path),
+        cluster.bench,
         "--system=cluster",
         "--name=TinyLlamaStep%size=small%variant=optimized%dtype=bf16",
-        **FakeSlurm(tmp_path / "slurm").environment,
+        **cluster.environment,
     )
     scripts = {partition: script_of(case) for partition, case in outcomes.items()}
     for partition, lines in SBATCH.items():
@@ -332,46 +416,7 @@ def test_the_program_measures_what_fits_and_says_what_does_not(
     assert "exceeds 300.00 MiB (--memory-limit)" in console
 
 
-# ---- Slurm
-
-RANK_PROGRAMS = ("tiny_llama_scaling", "tiny_llama_train")
-DATA_PARALLEL = "data_parallel.sbatch"
-# of the data-parallel example, which starts two of them
-PROGRAM = """#!/bin/bash
-for option in "$@"; do
-  if [[ "$option" == --benchmark_out=* ]]; then touch "${option#*=}"; fi
-done
-exit "${FAKE_STATUS:-0}"
-"""
-
-
-class Cluster:
-    """A checkout with the examples and the programs; and srun."""
-
-    def __init__(self, root: Path) -> None:
-        self.checkout = root / "a path" / "with spaces"
-        shutil.copytree(FOLDER / "slurm", self.checkout / "integrations" / "slurm")
-        self.programs = self.checkout / "build" / "benchmarks"
-        self.programs.mkdir(parents=True)
-        fake_bench(self.programs)
-        for name in RANK_PROGRAMS:
-            write_program(self.programs / name, PROGRAM)
-        self.slurm = FakeSlurm(root / "slurm")
-
-    def run(
-        self, example: str, *arguments: str, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        script = self.checkout / "integrations" / "slurm" / example
-        nodes = {"SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
-        return self.slurm.run_script(script, self.checkout, *arguments, **nodes | environment)
-
-    def results(self) -> list[Path]:
-        return sorted((self.checkout / "results").glob("*"))
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path)
+# ---- the examples for Slurm
 
 
 @pytest.mark.parametrize(
@@ -387,7 +432,7 @@ def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
     done = cluster.run(example, *arguments, SLURM_CPUS_PER_TASK=threads)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "SUCCESS: 2 cases measured"
-    (call,) = cluster.slurm.srun_calls()
+    (call,) = cluster.srun_calls()
     program = cluster.programs / "tiny_llama_bench"
     start = f"srun --ntasks=1 --cpus-per-task={threads} {program} --threads {threads} "
     assert call.startswith(start)
@@ -408,7 +453,7 @@ def test_a_job_that_ran_out_of_time_is_gone_on_with(cluster: Cluster) -> None:
     done = cluster.run("one_gpu.sbatch", TINY_LLAMA_RESUME=str(folder))
     assert done.returncode == 0, done.stderr
     assert cluster.results() == [folder]
-    assert "--resume" in cluster.slurm.srun_calls()[-1]
+    assert "--resume" in cluster.srun_calls()[-1]
     assert cluster.run("one_gpu.sbatch", FAKE="fails").returncode == 1
 
 
@@ -424,13 +469,13 @@ def test_what_is_not_set_up_says_how(cluster: Cluster, example: str, program: st
     done = cluster.run(example)
     assert done.returncode == 2
     assert "scripts/bench --setup-only" in done.stderr
-    assert cluster.slurm.srun_calls() == [] == cluster.results()
+    assert cluster.srun_calls() == [] == cluster.results()
 
 
 def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Cluster) -> None:
     done = cluster.run(DATA_PARALLEL, "--size", "medium", SLURM_CPUS_PER_TASK="7")
     assert (done.returncode, done.stderr) == (0, "")
-    one, all_, training = cluster.slurm.srun_calls()
+    one, all_, training = cluster.srun_calls()
     assert one.startswith("srun --nodes=1 --ntasks=8 --ntasks-per-node=8 --cpus-per-task=7 ")
     assert all_.startswith("srun --nodes=4 --ntasks=32 --ntasks-per-node=8 ")
     # a lost rank must not take the results of the others with it
@@ -444,6 +489,6 @@ def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Clus
     assert done.stdout == f"Results: {folder}\n"
     # one node is measured once; a lost rank ends the job
     assert cluster.run(DATA_PARALLEL, SLURM_JOB_NUM_NODES="1").returncode == 0
-    assert len(cluster.slurm.srun_calls()) == 3 + 2
+    assert len(cluster.srun_calls()) == 3 + 2
     assert cluster.run(DATA_PARALLEL, FAKE_STATUS="1").returncode == 1
-    assert len(cluster.slurm.srun_calls()) == 3 + 2 + 1
+    assert len(cluster.srun_calls()) == 3 + 2 + 1
