@@ -54,4 +54,4 @@ def write_run(folder: Path, ranks: Sequence[int] = (1, 2, 4), rounds: int = 8) -
 
 def analysis_of(path: Path) -> Analysis:
     """Of a folder with ranks_<N>.json, or of one such file."""
-    return analyse(read_results(path).results)
+    return analyse(read_results(path)[0])

@@ -91,14 +91,16 @@ def test_shares_of_a_step_are_medians_over_what_each_round_says(kind: str) -> No
     assert point(found, 2, "no_overlap").overlap is None
     assert point(found, 2).batch == (4 if kind == "ranks_strong" else 8)
     # where the rest of an ideal step went
-    parts = {part.name: part for part in found.losses}
-    assert {part.ranks for part in found.losses} == {2}
-    assert sum(part.percent for part in parts.values()) == pytest.approx(100)
+    parts = {part["name"]: part for part in found.losses}
+    assert {part["ranks"] for part in found.losses} == {2}
+    assert sum(part["percent"] for part in parts.values()) == pytest.approx(100)
     assert ("small batch" in parts) == (kind == "ranks_strong")
     values = [*found.results[-1].step.figures("loss_slower_local_percent").values()]
     ends = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     part = parts["slower local work"]
-    assert (part.percent, part.low, part.high) == pytest.approx((np.mean(values), *ends))
+    assert tuple(part[key] for key in ("percent", "low", "high")) == pytest.approx(
+        (np.mean(values), *ends)
+    )
 
 
 def test_the_model_is_checked_by_what_was_run(tmp_path: Path) -> None:
@@ -388,18 +390,20 @@ def test_an_all_reduce_is_the_faster_of_ring_and_tree(ranks: int, size: float) -
 def test_projections_are_bounds_of_what_links_and_buckets_allow() -> None:
     """Nothing hidden, and all that can be; over nodes of one device and of several."""
     analysis = analysis_of(reference("ranks"))
-    links = [one for one in read_interconnects() if one.name in {"nvlink4_ndr", "ethernet_10g"}]
-    assert sorted(link.devices_per_node for link in links) == [1, 8]
-    over = {one.name: one for one in (analysis.interconnect, *links)}
+    wanted = {"nvlink4_ndr", "ethernet_10g"}
+    links = [one for one in read_interconnects() if one["name"] in wanted]
+    assert sorted(link["devices_per_node"] for link in links) == [1, 8]
+    over = {one["name"]: one for one in (analysis.interconnect, *links)}
     rows = projection_of(analysis, None, links)["steps"]
     assert len(rows) == 3 * 10 and {row["size"] for row in rows} == {"small"}
     local = analysis.results[0].steps["alone"].median_seconds
     for row in rows:
         one, ranks = over[row["interconnect"]], row["ranks"]
-        each, per_node = [], one.devices_per_node
+        each, per_node = [], one["devices_per_node"]
+        network, device = (one[key] and Link(**one[key]["link"]) for key in ("network", "device"))
         for size in analysis.results[-1].distributed["bucket_bytes"]:
-            within = ring(per_node, size, one.device.link) if one.device else 0
-            of = (ranks // per_node, size / per_node, one.network.link)
+            within = ring(per_node, size, device) if device else 0
+            of = (ranks // per_node, size / per_node, network)
             between = min(ring(*of), tree(*of)) if ranks > per_node else 0
             each.append(within + between)
         # of the last bucket all is seen
@@ -426,11 +430,12 @@ def test_buckets() -> None:
 
 def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None:
     for one in read_interconnects():
-        for of in filter(None, (one.device, one.network)):
-            assert of.is_assumed == of.latency_source.startswith("Assumption: "), one.name
-            assert "http" in of.bandwidth_source or "IEEE" in of.bandwidth_source
-    (ndr,) = (one for one in read_interconnects() if one.name == "nvlink4_ndr")
-    assert ndr.network.link == Link(pytest.approx(9.6e-6), pytest.approx(50e9))
+        for of in filter(None, (one["device"], one["network"])):
+            is_assumed = of["latency_source"].startswith("Assumption: ")
+            assert of["is_assumed"] == is_assumed, one["name"]
+            assert "http" in of["bandwidth_source"] or "IEEE" in of["bandwidth_source"]
+    (ndr,) = (one for one in read_interconnects() if one["name"] == "nvlink4_ndr")
+    assert Link(**ndr["network"]["link"]) == pytest.approx((9.6e-6, 50e9))
     changed, path = FIXTURE.read_text(encoding="utf-8"), tmp_path / "links.json"
     write_whole(path, changed.replace('"devices_per_node": 8', '"devices_per_node": 6', 1))
     with pytest.raises(BadInputError, match=r"interconnects\[0\].devices_per_node: 6 is not one"):

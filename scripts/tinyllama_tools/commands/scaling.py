@@ -25,14 +25,14 @@ from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import markdown_table, section
-from tinyllama_tools.data.ranks import Failure, ReadRun, read_results
+from tinyllama_tools.data.ranks import Failure, ScalingResult, read_results
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
     SCALING_KIND,
     SCALING_PAGE,
     SCALING_SCHEMA_VERSION,
 )
-from tinyllama_tools.models.collectives import Interconnect, read_interconnects
+from tinyllama_tools.models.collectives import read_interconnects
 from tinyllama_tools.models.data_parallel import (
     Analysis,
     StepSource,
@@ -84,7 +84,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     links_help = (
         "of fixtures/interconnects.json, with commas (default: all, and the one measured here)"
     )
-    names = list_of([one.name for one in read_interconnects()], "interconnect")
+    names = list_of([one["name"] for one in read_interconnects()], "interconnect")
     add("--interconnects", type=names, metavar="NAMES", help=links_help)
     results_help = "folder of the folders (default: results)"
     add("--results", type=Path, default=RESULTS, metavar="FOLDER", help=results_help)
@@ -122,7 +122,7 @@ def scaling_document(
         "failures": [asdict(failure) for failure in failures],
         "not_measured": analysis.failed,
         "points": [asdict(point) for point in analysis.points],
-        "losses": [asdict(part) for part in analysis.losses],
+        "losses": analysis.losses,
         "fits": [asdict(fit) for fit in analysis.fits],
         "fits_refused": analysis.refused,
         "projection_checks": analysis.checks,
@@ -144,24 +144,25 @@ ON_TERMINAL = (
 
 
 def write_results(
-    read: ReadRun,
+    results: Sequence[ScalingResult],
+    failures: Sequence[Failure],
     folder: Path | None,
-    links: Sequence[Interconnect],
+    links: Sequence[Json],
     source: StepSource | None,
     command: str,
 ) -> None:
     """The tables on standard output; scaling.json and scaling.md where there is a folder for it."""
-    analysis = analyse(read.results)
+    analysis = analyse(results)
     projection = projection_of(analysis, source, links)
     facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
-    omissions = data_parallel.omissions_of(analysis, read.failures, "run")
+    omissions = data_parallel.omissions_of(analysis, failures, "run")
     left_out = [f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}" for of in omissions]
     left_out = section("Left out", left_out) if left_out else []
     tables = {of.id: _markdown(of) for of in data_parallel.tables_of(analysis, projection)}
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
     said = [*facts, "", *few, *left_out]
     if folder is not None:
-        document = scaling_document(analysis, projection, command, read.failures)
+        document = scaling_document(analysis, projection, command, failures)
         text = without_folders(json.dumps(document, indent=1, allow_nan=False))
         write_whole(folder / SCALING_FILE, text + "\n")
         page = ["# Data-parallel scaling", "", *facts, "", *itertools.chain(*tables.values())]
@@ -181,20 +182,20 @@ def main(arguments: Sequence[str]) -> int:
         return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
     # before hours of measuring
     wanted = options.interconnects
-    links = [one for one in read_interconnects() if wanted is None or one.name in wanted]
+    links = [one for one in read_interconnects() if wanted is None or one["name"] in wanted]
     steps = read_step_source(options.local_step) if options.local_step else None
     if options.source is not None:
-        read, status = read_results(options.source), 0
+        (results, failures), status = read_results(options.source), 0
         # one file alone leaves the folder's own scaling.json as it is
         folder = options.source if options.source.is_dir() else None
     else:
         folder = run_folder("scaling", options.results)
         status, failures = measure(options, folder, Progress())
         try:
-            read = read_results(folder, failures)
+            results, failures = read_results(folder, failures)
         except BadInputError as error:
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
             Progress().line(what)
             return status or 1
-    write_results(read, folder, links, steps, command)
-    return status or int(bool(read.failures) or any(one.failed for one in read.results))
+    write_results(results, failures, folder, links, steps, command)
+    return status or int(bool(failures) or any(one.failed for one in results))

@@ -311,8 +311,9 @@ def changed_files(project: Path) -> str:
     return git(project, *changed) or ""
 
 
+@functools.cache
 def problem_sizes() -> dict[str, dict[str, int]]:
-    """fixtures/problem_sizes.json."""
+    """fixtures/problem_sizes.json, which a command reads once."""
     return json.loads(PROBLEM_SIZES.read_text(encoding="utf-8"))
 
 

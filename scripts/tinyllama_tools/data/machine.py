@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number
 from tinyllama_tools.core.text import value_at
@@ -29,12 +29,8 @@ SAME_RUN = (
 )
 
 
-class Difference(NamedTuple):
-    """`name`: the key with dots, as in the file."""
-
-    name: str
-    here: object
-    there: object
+# a key with dots, as in the file, and what each of two contexts says of it
+Difference = tuple[str, object, object]
 
 
 def _differences(name: str, here: object, there: object) -> Iterator[Difference]:
@@ -42,7 +38,7 @@ def _differences(name: str, here: object, there: object) -> Iterator[Difference]
         for key in dict.fromkeys((*here, *there)):
             yield from _differences(f"{name}.{key}", here.get(key), there.get(key))
     elif here != there:
-        yield Difference(name, here, there)
+        yield name, here, there
 
 
 def first_difference(here: Context, there: Context, names: Sequence[str]) -> Difference | None:
@@ -51,7 +47,12 @@ def first_difference(here: Context, there: Context, names: Sequence[str]) -> Dif
     return next((found for differences in every for found in differences), None)
 
 
-MEMORY_BANDWIDTH, CACHE_BANDWIDTH = BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
+MEMORY_BANDWIDTH, CACHE_BANDWIDTH = "memory_bandwidth", "cache_bandwidth"
+# peaks that are no rate of FLOPs, in words
+BANDWIDTHS = {
+    MEMORY_BANDWIDTH: "memory bandwidth",
+    CACHE_BANDWIDTH: "last-level cache bandwidth",
+}
 AUTOCAST = "amp_"
 # Of a peak, as benchmarks/harness/rows.hpp: up to it the peak was measured a little too low; above,
 # the time, the count or the peak is wrong.

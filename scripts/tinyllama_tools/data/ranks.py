@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -81,32 +81,27 @@ def _schema() -> Json:
 Rounds = Mapping[int, float]
 
 
+# Of a step or call, the mean of each round: the slowest rank's, and the processors' of rank 0, of
+# all its threads together.
+SECONDS, CPU_SECONDS = "seconds", "cpu_seconds"
+CLOCKS = {"real_time": SECONDS, "cpu_time": CPU_SECONDS}
+
+
 @dataclass(frozen=True)
 class Row:
-    """`rounds`: what the file says of each, by its number."""
+    """`rounds`: what the file says of each, by its number, with its clocks in seconds."""
 
     name: CaseName | CollectiveName
     rounds: Mapping[int, Json]
 
-    def figures(self, key: str, scale: str = "") -> Rounds:
-        """Of a counter, or of a clock in seconds: `scale` is then the key of its unit."""
-        found = {n: of[key] for n, of in self.rounds.items() if is_number(of.get(key))}
-        return {n: of * UNITS[self.rounds[n][scale]] if scale else of for n, of in found.items()}
-
-    @property
-    def seconds(self) -> Rounds:
-        """Of the slowest rank's step or call, the mean of each round."""
-        return self.figures("real_time", "time_unit")
-
-    @property
-    def cpu_seconds(self) -> Rounds:
-        """Likewise, of rank 0's processors, all its threads together."""
-        return self.figures("cpu_time", "time_unit")
+    def figures(self, key: str) -> Rounds:
+        """Of a counter or clock."""
+        return {n: of[key] for n, of in self.rounds.items() if is_number(of.get(key))}
 
     @property
     def median_seconds(self) -> float:
         """Over the rounds."""
-        return statistics.median(self.seconds.values())
+        return statistics.median(self.figures(SECONDS).values())
 
 
 @dataclass(frozen=True)
@@ -155,12 +150,14 @@ def read_scaling_result(path: Path) -> ScalingResult:
     if problem := schema_problem(document, _schema()):
         raise bad_file(path, problem, MEASURE_AGAIN)
     cases = read_rows(document, path).cases
-    failed = {name: c.failed or c.skipped for name, c in cases.items() if c.seconds is None}
+    failed = {name: case.reason for name, case in cases.items() if case.seconds is None}
     rounds: dict[str, dict[int, Json]] = {}
     for entry in document["benchmarks"]:
         text = entry["run_name"].removesuffix(TIMED_BY)
         if entry["run_type"] == ITERATION and text not in failed:
-            rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry
+            unit = UNITS[entry["time_unit"]]
+            clocks = {name: unit * entry[key] for key, name in CLOCKS.items() if key in entry}
+            rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry | clocks
     rows = [Row(name, of) for text, of in rounds.items() if (name := parse_collective_name(text))]
     parsed = [(parse_case_name(text), of) for text, of in rounds.items()]
     named = [(name, of) for name, of in parsed if name and name.is_data_parallel]
@@ -175,13 +172,6 @@ def read_scaling_result(path: Path) -> ScalingResult:
     return ScalingResult(path, document["context"], steps, rows, failed)
 
 
-class ReadRun(NamedTuple):
-    """`failures`: numbers of ranks without a usable result, those known before first."""
-
-    results: Sequence[ScalingResult]
-    failures: tuple[Failure, ...]
-
-
 def _stated(path: Path) -> list[Failure]:
     """What a folder's own scaling.json says was not measured, which reading again does not undo. A
     damaged one, which is about to be made anew, says nothing."""
@@ -194,9 +184,12 @@ def _stated(path: Path) -> list[Failure]:
     return [Failure(of["ranks"], of["status"], of["words"]) for of in found]
 
 
-def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:
-    """Of a folder every ranks_<N>.json that can be used, of a file that file. `known`: failures of
-    the run; None where it was an earlier one.
+def read_results(
+    path: Path, known: Sequence[Failure] | None = None
+) -> tuple[list[ScalingResult], list[Failure]]:
+    """Of a folder every ranks_<N>.json that can be used, of a file that file; and the numbers of
+    ranks without a usable result. `known`: failures of the run, which come first; None where it was
+    an earlier one.
 
     A file that cannot be used becomes a failure of its number of ranks, unless that has one
     already. BadInputError where none can be used.
@@ -217,4 +210,4 @@ def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:
                 failures.append(Failure(ranks, 1, str(error)))
     if not found:
         raise errors[0]
-    return ReadRun(found, tuple(failures))
+    return found, failures

@@ -214,10 +214,10 @@ def refuse_other_run(
     first: Mapping[str, Any], first_path: Path, other: Mapping[str, Any], path: Path
 ) -> None:
     """BadInputError unless a file's context says what the first file's does."""
-    found = first_difference(first, other, SAME_RUN)
-    if found is not None:
+    if found := first_difference(first, other, SAME_RUN):
+        name, here, there = found
         raise BadInputError(
-            f"{path}: {found.name} is {found.there!r}, in {first_path.name} it is {found.here!r}; "
+            f"{path}: {name} is {there!r}, in {first_path.name} it is {here!r}; "
             "files of one set must be of one run: name them as results of their own"
         )
 

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -41,37 +41,12 @@ if TYPE_CHECKING:
     from tinyllama_tools.data.ranks import Row
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """`latency` in s a message, `bandwidth` in bytes/s that a device sends while it receives as
     many. There is no contention: every link is there for its pair alone."""
 
     latency: float
     bandwidth: float
-
-
-@dataclass(frozen=True)
-class SourcedLink:
-    """`bandwidth_source`, `latency_source`: who says so; `is_assumed`: the latency is nobody's
-    figure, and its source says what it rests on."""
-
-    name: str
-    link: Link
-    bandwidth_source: str
-    latency_source: str
-    is_assumed: bool
-
-
-@dataclass(frozen=True)
-class Interconnect:
-    """`device`: between those of a node; None where a node has one. `network`: a device's share of
-    the way out of its node."""
-
-    name: str
-    title: str
-    devices_per_node: int
-    network: SourcedLink
-    device: SourcedLink | None = None
 
 
 def ring_all_reduce(ranks: int, size: float, link: Link) -> float:
@@ -101,21 +76,22 @@ def flat_all_reduce(ranks: int, size: float, link: Link) -> tuple[float, str]:
     return min((ring_all_reduce(*of), "ring"), (tree_all_reduce(*of), "tree"))
 
 
-def all_reduce(ranks: int, size: float, over: Interconnect) -> tuple[float, str]:
+def all_reduce(ranks: int, size: float, over: Json) -> tuple[float, str]:
     """Within a node reduce-scatter, between nodes all-reduce of each device's share by its own
     network link, within the node all-gather. Seconds, and what is the best between nodes.
 
     ValueError where the ranks do not fill whole nodes.
     """
-    per_node, network = over.devices_per_node, over.network.link
-    if over.device is None or per_node == 1:
+    per_node, network = over["devices_per_node"], Link(**over["network"]["link"])
+    if over["device"] is None or per_node == 1:
         return flat_all_reduce(ranks, size, network)
+    device = Link(**over["device"]["link"])
     if ranks <= per_node:
-        return flat_all_reduce(ranks, size, over.device.link)
+        return flat_all_reduce(ranks, size, device)
     if ranks % per_node:
         raise ValueError(f"{ranks} ranks: must be a multiple of the {per_node} devices of a node")
     between, algorithm = flat_all_reduce(ranks // per_node, size / per_node, network)
-    return ring_all_reduce(per_node, size, over.device.link) + between, algorithm
+    return ring_all_reduce(per_node, size, device) + between, algorithm
 
 
 def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
@@ -128,25 +104,31 @@ FIXTURE = PROJECT / "fixtures/interconnects.json"
 MICRO, GIGA = 1e-6, 1e9
 
 
-def _link(found: Json | None) -> SourcedLink | None:
-    if found is None:
-        return None
-    source = found["source"]
+def _link(found: Json) -> Json:
     link = Link(MICRO * found["latency_us"], GIGA * found["GB_per_second"])
-    assumed = found["latency_is_assumption"]
-    return SourcedLink(found["name"], link, source["bandwidth"], source["latency"], assumed)
+    return {
+        "name": found["name"],
+        "link": link._asdict(),
+        "bandwidth_source": found["source"]["bandwidth"],
+        "latency_source": found["source"]["latency"],
+        "is_assumed": found["latency_is_assumption"],
+    }
 
 
-def read_interconnects(path: Path = FIXTURE) -> list[Interconnect]:
-    """BadInputError naming the value that is wrong."""
+def read_interconnects(path: Path = FIXTURE) -> list[Json]:
+    """As scaling.json has them. `device`: the link between those of a node; None where a node has
+    one. `network`: a device's share of the way out of its node. `is_assumed`: the latency is
+    nobody's figure, and its source says what it rests on. BadInputError naming the value that is
+    wrong."""
     document, _ = read_json(path)
     if problem := schema_problem(document, SCHEMAS["interconnects"]):
         raise bad_file(path, problem, "correct it, as the others are")
     return [
-        Interconnect(
-            *(one["name"], one["title"], one["devices_per_node"]),
-            *(_link(one["network_link"]), _link(one.get("device_link"))),
-        )
+        {
+            **{name: one[name] for name in ("name", "title", "devices_per_node")},
+            "network": _link(one["network_link"]),
+            "device": _link(one["device_link"]) if one.get("device_link") else None,
+        }
         for one in document["interconnects"]
     ]
 

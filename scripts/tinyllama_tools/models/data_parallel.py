@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from scipy.special import stdtrit
 
@@ -36,12 +36,11 @@ from tinyllama_tools.data.names import (
     CaseName,
 )
 from tinyllama_tools.data.programs import CaseCost, read_costs
+from tinyllama_tools.data.ranks import CPU_SECONDS, SECONDS, Rounds, Row, ScalingResult
 from tinyllama_tools.data.results import ResultSet, read_result_set
 from tinyllama_tools.data.studies import COSTS, rounds_of
 from tinyllama_tools.models.collectives import (
     AlphaBeta,
-    Interconnect,
-    SourcedLink,
     all_reduce,
     buckets_of,
     fit_collectives,
@@ -50,9 +49,6 @@ from tinyllama_tools.models.collectives import (
 )
 from tinyllama_tools.models.prediction import calibrate_rates, is_own_shape, predict_steps
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Estimate, median_interval
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.ranks import Rounds, Row, ScalingResult
 
 
 @dataclass(frozen=True)
@@ -90,13 +86,13 @@ def paired(figure: Callable[..., float | None], *rows: Rounds | None) -> Estimat
 
 def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
     """One for each way of a data-parallel step that was measured, the main one first."""
-    rows: dict[str, Rounds] = {mode: row.seconds for mode, row in result.steps.items()}
+    rows: dict[str, Rounds] = {m: row.figures(SECONDS) for m, row in result.steps.items()}
     local, plain, sums = (rows.get(mode) for mode in (LOCAL, NO_OVERLAP, COMMUNICATION))
     alone, parts, busy = rows.get(ALONE), 1, None
     if result.scaling == STRONG and result.ranks > 1:
         parts, alone = result.ranks, rows.get(ALONE_GLOBAL)
     if sums is not None and result.distributed["backend"] == GLOO:
-        cpu_seconds = result.steps[COMMUNICATION].cpu_seconds
+        cpu_seconds = result.steps[COMMUNICATION].figures(CPU_SECONDS)
         busy = paired(lambda cpu, real: 100 * cpu / real, cpu_seconds, sums)
     for mode in (mode for mode in STEPS if mode in rows):
         step, batch = rows[mode], result.steps[mode].name.batch
@@ -129,21 +125,10 @@ LOSSES = {
 }
 
 
-@dataclass(frozen=True)
-class LossPart:
-    """`percent` of the step, mean over rounds; `low`, `high`: None for one round. Those of one
-    number of ranks, the efficiency among them, add up to 100."""
-
-    ranks: int
-    name: str
-    percent: float
-    low: float | None
-    high: float | None
-
-
-def losses_of(result: ScalingResult) -> Iterator[LossPart]:
+def losses_of(result: ScalingResult) -> Iterator[Json]:
     """Of the data-parallel step of several ranks, the efficiency first; of the rounds that have
-    every counter."""
+    every counter: `percent` of the step, mean over rounds, which of one number of ranks add up to
+    100; `low`, `high`: None for one round."""
     if result.ranks == 1 or result.step is None:
         return
     names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
@@ -158,7 +143,8 @@ def losses_of(result: ScalingResult) -> Iterator[LossPart]:
             quantile = stdtrit(len(rounds) - 1, (1 + WANTED_CONFIDENCE) / 2)
             reach = float(quantile) * statistics.stdev(values) / math.sqrt(len(rounds))
             ends = (mean - reach, mean + reach)
-        yield LossPart(result.ranks, name, mean, *ends)
+        part = {"ranks": result.ranks, "name": name, "percent": mean}
+        yield part | dict(zip(("low", "high"), ends, strict=True))
 
 
 # kinds of local steps; the first is also the name of the link that was measured here
@@ -210,7 +196,7 @@ class Analysis:
 
     results: tuple[ScalingResult, ...]
     points: tuple[ScalingPoint, ...]
-    losses: tuple[LossPart, ...]
+    losses: tuple[Json, ...]
     fits: tuple[AlphaBeta, ...]
     checks: tuple[Json, ...]
     refused: tuple[str, ...]
@@ -233,8 +219,9 @@ class Analysis:
         return [row for result in self.results for row in result.collectives]
 
     @property
-    def interconnect(self) -> Interconnect | None:
-        """What explains the all-reduce of the largest world as a ring; None without a fit."""
+    def interconnect(self) -> Json | None:
+        """What explains the all-reduce of the largest world as a ring, as read_interconnects() has
+        others; None without a fit."""
         found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
         if not found:
             return None
@@ -245,8 +232,10 @@ class Analysis:
         )
         title = f"the link measured here between {fit.ranks} ranks ({backend})"
         link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
-        network = SourcedLink(backend, link, source, source, is_assumed=False)
-        return Interconnect(MEASURED, title, 1, network)
+        sources = dict.fromkeys(("bandwidth_source", "latency_source"), source)
+        network = {"name": backend, "link": link._asdict(), **sources, "is_assumed": False}
+        about = {"name": MEASURED, "title": title, "devices_per_node": 1}
+        return about | {"network": network, "device": None}
 
 
 # what must not differ between the worlds of one run
@@ -260,8 +249,8 @@ def _differences(ordered: Sequence[ScalingResult]) -> Iterator[str]:
     first = ordered[0]
     for other in ordered[1:]:
         if found := first_difference(first.context, other.context, SAME):
-            what = f"{found.name} is {found.there}, in {first.path.name} {found.here}"
-            yield f"{other.path.name}: {what}"
+            name, here, there = found
+            yield f"{other.path.name}: {name} is {there}, in {first.path.name} {here}"
 
 
 def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
@@ -404,14 +393,14 @@ def local_steps(
 RANKS = tuple(2**power for power in range(3, 13))
 
 
-def project(step: LocalStep, buckets: Sequence[float], over: Interconnect, ranks: int) -> Json:
+def project(step: LocalStep, buckets: Sequence[float], over: Json, ranks: int) -> Json:
     """A row of scaling.json: seconds from as much hidden as can be to nothing; efficiencies in
     percent, low with high seconds. `buckets`: bytes of each."""
     each, algorithms = zip(*(all_reduce(ranks, size, over) for size in buckets), strict=True)
     low, high = step_bounds(step.seconds, each)
     return {
         "size": step.name.size,
-        "interconnect": over.name,
+        "interconnect": over["name"],
         "scaling": WEAK,
         "ranks": ranks,
         "batch": step.name.batch,
@@ -431,7 +420,7 @@ NO_STEP = "no data-parallel step was measured, so dtype and variant of a project
 
 
 def projection_of(
-    analysis: Analysis, source: StepSource | None, interconnects: Sequence[Interconnect]
+    analysis: Analysis, source: StepSource | None, interconnects: Sequence[Json]
 ) -> Json:
     """`projection` of scaling.json: over the link measured here, where there is one, and over
     `interconnects`. `source`: as of local_steps()."""
@@ -454,7 +443,7 @@ def projection_of(
         rows += [project(step, buckets, link, ranks) for link in links for ranks in RANKS]
     return {
         "local_steps": known,
-        "interconnects": [asdict(one) for one in links],
+        "interconnects": links,
         "missing": missing,
         "steps": rows,
     }

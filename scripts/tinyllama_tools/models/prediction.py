@@ -42,7 +42,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -61,20 +61,16 @@ Array = np.ndarray
 OPTIMIZER = "optimizer"
 
 
-# fixtures/problem_sizes.json, which a command reads once
-sizes_by_name = cache(problem_sizes)
-
-
 def is_own_shape(name: CaseName) -> bool:
     """Whether a case has the batch and sequence of its problem size."""
-    of = sizes_by_name().get(name.size)
+    of = problem_sizes().get(name.size)
     return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
 
 
 def _weights(size: str) -> int:
     """How many weight tensors: four projections of attention, three of the feed-forward network and
     two norms a layer; the embedding, the final norm and the LM head (model/)."""
-    return 9 * sizes_by_name()[size]["n_layers"] + 3
+    return 9 * problem_sizes()[size]["n_layers"] + 3
 
 
 # what a part does in one iteration, and what each of it costs
@@ -138,7 +134,7 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
     names = {
         text: case.name
         for text, case in results.cases.items()
-        if case.name.dtype == dtype and case.name.size in sizes_by_name()
+        if case.name.dtype == dtype and case.name.size in problem_sizes()
     }
 
     def work(text: str) -> Work:
@@ -148,7 +144,7 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
     complete, lacking = [], []
     for size, batch, seq in sorted({(of.size, of.batch, of.seq) for of in names.values()}):
         name = full_step(size, dtype, batch, seq, variant)
-        found = parts_of(name, sizes_by_name()[size]["n_layers"], names)
+        found = parts_of(name, problem_sizes()[size]["n_layers"], names)
         if missing := [*found.missing, *{str(name)} - names.keys()]:
             lacking.append(missing)
         else:
@@ -402,9 +398,9 @@ def predict_steps(
 
     def predict(cost: CaseCost) -> StepPrediction:
         name = cost.name
-        if name.size not in sizes_by_name():
+        if name.size not in problem_sizes():
             raise BadInputError(f"{name}: its size is none of fixtures/problem_sizes.json")
-        found = parts_of(name, sizes_by_name()[name.size]["n_layers"], names)
+        found = parts_of(name, problem_sizes()[name.size]["n_layers"], names)
         if found.missing:
             raise BadInputError(
                 f"{name}: no cost or no rate of {', '.join(found.missing)}; ask --dry-run for "

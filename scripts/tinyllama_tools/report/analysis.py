@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
-from tinyllama_tools.models.prediction import Rates, StepPrediction, is_own_shape, sizes_by_name
+from tinyllama_tools.models.prediction import Rates, StepPrediction, is_own_shape
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.laws import (
     GridPoint,
@@ -43,7 +44,7 @@ def name_rank(name: CaseName) -> tuple[object, ...]:
     """The order of tables: by component, size, dtype, variant, pass and shape."""
     return (
         rank(name.component, *COMPONENTS),
-        rank(name.size, *sizes_by_name()),
+        rank(name.size, *problem_sizes()),
         rank(name.dtype, "f32"),
         rank(name.variant, BASELINE, OPTIMIZED),
         rank(name.pass_name, *WHOLE_PASSES),
@@ -70,7 +71,7 @@ def steps(results: ResultSet) -> list[MeasuredCase]:
 
 def lacks_parts(results: ResultSet, step: CaseName) -> bool:
     """Whether a component of the step was not measured at its size, type and shape."""
-    of = sizes_by_name().get(step.size)
+    of = problem_sizes().get(step.size)
     parts = parts_of(step, of["n_layers"] if of else None, results.cases)
     return bool(parts.missing) or not parts.measured
 

@@ -12,19 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
-from tinyllama_tools.core.text import value_at
+from tinyllama_tools.core.text import MIB, value_at
 from tinyllama_tools.stats.rank_tests import Estimate
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName
 
 TEMPLATES = Path(__file__).with_name("templates")
-KILO, GIGA, MIB, GIB = 1e3, 1e9, 2**20, 2**30
-# peaks that are no rate of FLOPs
-BANDWIDTHS = {
-    "memory_bandwidth": "memory bandwidth",
-    "cache_bandwidth": "last-level cache bandwidth",
-}
+KILO, GIGA, GIB = 1e3, 1e9, 2**30
 
 
 class Kind(Enum):

@@ -13,6 +13,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
+    problem_sizes,
     read_json,
     schema_problem,
     shown_path,
@@ -42,7 +43,6 @@ from tinyllama_tools.models.prediction import (
     calibrate_rates,
     is_own_shape,
     predict_steps,
-    sizes_by_name,
 )
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.analysis import (
@@ -137,7 +137,7 @@ class ScalingRun:
 
     path: Path
     analysis: Analysis
-    failures: tuple[Failure, ...] = ()
+    failures: Sequence[Failure] = ()
     projection: Json | None = None
 
     @property
@@ -178,7 +178,7 @@ class ReportInputs:
     def steps(self) -> list[StepTimes]:
         """One a size, dtype and variant of a known size, the one that is looked into first."""
         main = main_step(self.main)
-        known = (of for of in headline_steps(self.main) if of.name.size in sizes_by_name())
+        known = (of for of in headline_steps(self.main) if of.name.size in problem_sizes())
         ordered = sorted(known, key=lambda step: step is not main)
         return [step_times(self.main, step.name) for step in ordered]
 
@@ -264,13 +264,13 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
 
 def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     """BadInputError where no result can be used."""
-    read, file = read_results(path), path / SCALING_FILE
+    (results, failures), file = read_results(path), path / SCALING_FILE
     document = None
     if path.is_dir() and file.exists():
         again = "scripts/scaling --from FOLDER"
         document = _attempt(omissions, file, lambda of: _checked(of, "scaling", again))
     projection = document["projection"] if document else None
-    return ScalingRun(path, analyse(read.results), read.failures, projection)
+    return ScalingRun(path, analyse(results), failures, projection)
 
 
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:

@@ -28,11 +28,10 @@ from markupsafe import Markup, escape
 from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.core.text import count_of, listed, markdown_table, template
-from tinyllama_tools.data.machine import BYTES, FLOPS
+from tinyllama_tools.core.text import MIB, count_of, listed, markdown_table, template
+from tinyllama_tools.data.machine import BANDWIDTHS, BYTES, FLOPS
 from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
-    BANDWIDTHS,
     TEMPLATES,
     Document,
     Table,
@@ -214,7 +213,7 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
         of = step.prediction
         for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
             yield f"{step.name}/predicted_time{end}", seconds, "s"
-        yield f"{step.name}/predicted_memory", of.cost.predicted_memory_bytes / 2**20, "MiB"
+        yield f"{step.name}/predicted_memory", of.cost.predicted_memory_bytes / MIB, "MiB"
     known = set()
     for run in inputs.scalings:
         by_ranks = {result.ranks: result for result in run.analysis.results}

@@ -124,7 +124,7 @@ def _loss_figure(page: Section, identity: str, analysis: Analysis) -> None:
     """Efficiency and losses as parts of a step, which make up 100 %."""
     shares: dict[str, dict[str, float]] = {}
     for row in analysis.losses:
-        shares.setdefault(row.name, {})[f"{row.ranks} ranks"] = row.percent
+        shares.setdefault(row["name"], {})[f"{row['ranks']} ranks"] = row["percent"]
     x, y = axis("ranks", type="category"), axis("share of the step [%]")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
     title = "Where the rest of an ideal step went"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
 from tinyllama_tools.report.analysis import (
     WHOLE_PASSES,
@@ -23,7 +24,6 @@ from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
     KILO,
-    MIB,
     Cell,
     Kind,
     Missing,

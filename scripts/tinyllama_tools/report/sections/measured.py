@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyllama_tools.core.app import shown_path
+from tinyllama_tools.core.app import problem_sizes, shown_path
 from tinyllama_tools.core.text import count_of, listed, seconds_text
-from tinyllama_tools.data.machine import unit_of
-from tinyllama_tools.models.prediction import sizes_by_name
+from tinyllama_tools.data.machine import BANDWIDTHS, unit_of
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
 from tinyllama_tools.report.analysis import COMPONENTS, headline_steps, main_step, name_rank, rank
 from tinyllama_tools.report.document import (
-    BANDWIDTHS,
     COLOURS,
     GIGA,
     GREY,
@@ -200,7 +198,7 @@ def time(page: Section, inputs: ReportInputs) -> None:
     """The main step's parts beside their speed of light; every step's whole and phases."""
     title = inputs.main_result().title
     for step in headline_steps(inputs.main):
-        if step.name.size not in sizes_by_name():
+        if step.name.size not in problem_sizes():
             page.leave_out("step", step.name, f"size '{step.name.size}' is not in {FIXTURE}")
     if not inputs.steps:
         what = f"{title} has no training step (full_step/train) of a size in {FIXTURE}"
