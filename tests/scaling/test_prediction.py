@@ -32,8 +32,7 @@ from tinyllama_tools.models.prediction import (
     predict_steps,
     spread_of,
 )
-from tinyllama_tools.report.analysis import CHECKED
-from tinyllama_tools.report.inputs import read_inputs, source_of
+from tinyllama_tools.report.inputs import CHECKED, read_inputs, source_of
 from tinyllama_tools.stats.laws import GridPoint, LawRefusedError, check_held_out, fit_time_law
 
 SIZES = problem_sizes()

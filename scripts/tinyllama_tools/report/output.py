@@ -30,7 +30,6 @@ from plotly.utils import PlotlyJSONEncoder
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import MIB, count_of, listed, markdown_table, template
 from tinyllama_tools.data.machine import BANDWIDTHS, BYTES, FLOPS
-from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
     TEMPLATES,
     Document,
@@ -39,11 +38,11 @@ from tinyllama_tools.report.document import (
     grouped,
     scaled,
 )
+from tinyllama_tools.report.inputs import ReportInputs, headline_steps, held_out_by_size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from tinyllama_tools.report.inputs import ReportInputs
 
 # of a table: the page has to be mailed, Markdown is for a pull request
 MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 40

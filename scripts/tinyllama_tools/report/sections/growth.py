@@ -12,14 +12,6 @@ import numpy as np
 
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
-from tinyllama_tools.report.analysis import (
-    WHOLE_PASSES,
-    SeriesFit,
-    best_of_each,
-    held_out_by_size,
-    steps,
-    variant_rank,
-)
 from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
@@ -34,13 +26,21 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
+from tinyllama_tools.report.inputs import (
+    WHOLE_PASSES,
+    PredictedStep,
+    ReportInputs,
+    SeriesFit,
+    best_of_each,
+    held_out_by_size,
+    steps,
+    variant_rank,
+)
 from tinyllama_tools.stats.laws import RANGES
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.names import CaseName
-    from tinyllama_tools.report.analysis import PredictedStep
-    from tinyllama_tools.report.inputs import ReportInputs
     from tinyllama_tools.stats.laws import HeldOutCell, Law
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes

@@ -12,7 +12,6 @@ from tinyllama_tools.core.app import problem_sizes, shown_path
 from tinyllama_tools.core.text import count_of, listed, seconds_text
 from tinyllama_tools.data.machine import BANDWIDTHS, unit_of
 from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
-from tinyllama_tools.report.analysis import COMPONENTS, headline_steps, main_step, name_rank, rank
 from tinyllama_tools.report.document import (
     COLOURS,
     GIGA,
@@ -31,12 +30,19 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
+from tinyllama_tools.report.inputs import (
+    COMPONENTS,
+    ReportInputs,
+    headline_steps,
+    main_step,
+    name_rank,
+    rank,
+)
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.machine import Machine
     from tinyllama_tools.models.roofline import StepTimes, TimedPart
-    from tinyllama_tools.report.inputs import ReportInputs
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:
