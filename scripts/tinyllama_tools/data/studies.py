@@ -16,6 +16,10 @@ CHECK = "check.json"
 SCHEMAS: Mapping[str, Json] = json.loads(
     Path(__file__).with_name("schemas.json").read_text(encoding="utf-8")
 )
+# a projection's are as those of fixtures/interconnects.json
+SCHEMAS["scaling"]["properties"]["projection"]["properties"] |= {
+    "interconnects": SCHEMAS["interconnects"]
+}
 
 
 def round_file(folder: Path, number: int) -> Path:

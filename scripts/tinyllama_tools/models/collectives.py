@@ -101,36 +101,15 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
 
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
-MICRO, GIGA = 1e-6, 1e9
-
-
-def _link(found: Json) -> Json:
-    link = Link(MICRO * found["latency_us"], GIGA * found["GB_per_second"])
-    return {
-        "name": found["name"],
-        "link": link._asdict(),
-        "bandwidth_source": found["source"]["bandwidth"],
-        "latency_source": found["source"]["latency"],
-        "is_assumed": found["latency_is_assumption"],
-    }
 
 
 def read_interconnects(path: Path = FIXTURE) -> list[Json]:
-    """As scaling.json has them. `device`: the link between those of a node; None where a node has
-    one. `network`: a device's share of the way out of its node. `is_assumed`: the latency is
-    nobody's figure, and its source says what it rests on. BadInputError naming the value that is
-    wrong."""
+    """As scaling.json has them; BadInputError naming the value that is wrong."""
     document, _ = read_json(path)
-    if problem := schema_problem(document, SCHEMAS["interconnects"]):
+    schema = {"properties": {"interconnects": SCHEMAS["interconnects"]}}
+    if problem := schema_problem(document, schema | {"required": ["interconnects"]}):
         raise bad_file(path, problem, "correct it, as the others are")
-    return [
-        {
-            **{name: one[name] for name in ("name", "title", "devices_per_node")},
-            "network": _link(one["network_link"]),
-            "device": _link(one["device_link"]) if one.get("device_link") else None,
-        }
-        for one in document["interconnects"]
-    ]
+    return document["interconnects"]
 
 
 FIRST_BUCKET_BYTES = MIB
