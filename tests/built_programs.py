@@ -166,6 +166,16 @@ def read_json(file: Path) -> Json:
     return strict_json(file.read_text(encoding="utf-8"))
 
 
+def read_journal(file: Path) -> list[Json]:
+    """A journal's header, with the peaks that were written last, then one line a case."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    lines = [strict_json(line) for line in text.split("\n")[:-1]]
+    for line in lines:
+        if "peaks" in line:
+            lines[0]["header"]["peaks"] = line["peaks"]
+    return [line for line in lines if "peaks" not in line]
+
+
 def write_json(file: Path, content: object) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content), encoding="utf-8")

@@ -2,12 +2,19 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, built_program, undo_nohup, write_program
+from built_programs import (
+    PROJECT_ROOT,
+    Completed,
+    built_program,
+    finish,
+    start,
+    undo_nohup,
+    write_program,
+)
 from chromium import browser, open_page
 
 __all__ = ["browser", "open_page"]
@@ -70,22 +77,14 @@ class ScriptCheckout:
         path = self.root / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def run(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(self, code: str, **variables: str) -> Completed:
         """Runs shell code after sourcing the set-up's functions, as the scripts do."""
         script = f"set -euo pipefail\nsource scripts/lib/set_up.sh\n{code}\n"
         path = f"{self.stubs}:{os.environ['PATH']}"
         # what the tests' own surroundings set must not decide about the checkout's
         inherited = {k: v for k, v in os.environ.items() if k not in {"Torch_DIR", "CI"}}
-        return subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.root,
-            env=inherited | {"PATH": path} | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        env = inherited | {"PATH": path} | variables
+        return finish(start(["bash", "-c", script], cwd=self.root, env=env))
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,11 @@ GPUs that this machine has."""
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, write_program
+from built_programs import PROJECT_ROOT, finish, start, write_program
 
 CMAKE = PROJECT_ROOT / "cmake"
 FOUND = re.search(r"NEWEST_TRIED (\d+)\.(\d+)", (CMAKE / "find_libtorch.cmake").read_text())
@@ -52,7 +51,7 @@ def configure(folder: Path, **settings: object) -> tuple[int, str]:
     """CMake's exit status and what it says, its lines joined: it breaks long ones."""
     command = ["cmake", "--no-warn-unused-cli", "-G", "Ninja", "-S", folder, "-B", folder / "build"]
     options = [f"-D{name}={value}" for name, value in settings.items()]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    done = finish(start([*command, *options]))
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
@@ -132,5 +131,5 @@ def test_compilers_for_gpus_take_the_kernels(tmp_path: Path, compiler: str) -> N
     command = [program, *options, "-std=c++20", *source, "-o", str(tmp_path / "kernels.so")]
     # hipcc would take a CUDA toolkit that it meets for its platform
     environment = os.environ | {"HIP_PLATFORM": "amd"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    result = finish(start(command, env=environment), 300)
     assert result.returncode == 0, result.stdout + result.stderr

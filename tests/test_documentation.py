@@ -8,12 +8,20 @@ import functools
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from built_programs import ON_CPU, PROJECT_ROOT, SMALL_OPTIONS, Program, built_program
+from built_programs import (
+    ON_CPU,
+    PROJECT_ROOT,
+    SMALL_OPTIONS,
+    Completed,
+    Program,
+    built_program,
+    finish,
+    start,
+)
 from tinyllama_tools.__main__ import COMMANDS
 from tinyllama_tools.__main__ import main as run_tool
 
@@ -48,9 +56,8 @@ def commands_of(script: str) -> list[str]:
 
 
 @functools.cache
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+def run(*command: str | Path) -> Completed:
+    return finish(start(command), 300)
 
 
 def test_there_are_commands() -> None:

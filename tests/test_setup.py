@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from built_programs import PROJECT_ROOT, write_program
+from built_programs import PROJECT_ROOT, Completed, finish, start, write_program
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -310,7 +310,7 @@ def test_bad_options_of_scripts_test() -> None:
         "--long --campaign kills": "--campaign stands alone",
     }.items():
         command = ["bash", str(PROJECT_ROOT / "scripts/test"), *options.split()]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = finish(start(command))
         assert (result.returncode, said in result.stderr) == (2, True), result.stderr
 
 
@@ -346,7 +346,7 @@ done
 
 def run_bench(
     checkout: ScriptCheckout, arguments: str, ending: str = "", **variables: str
-) -> subprocess.CompletedProcess[str]:
+) -> Completed:
     (checkout.root / "out").touch()  # empty, unless the test wrote into it
     checkout.stub("bench_stub", PROGRAM + ending)
     code = f"source scripts/lib/results.sh; run_and_keep_results bench_stub {arguments}"

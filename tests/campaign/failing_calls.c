@@ -56,7 +56,7 @@ static int fails(const char* call, const char* at) {
            : at  ? at
                  : "-");
   line[LINE - 1] = '\n';
-  const int file = REAL(openat)(AT_FDCWD, list, O_WRONLY | O_CREAT | O_APPEND, 0644);
+  const int file = REAL(open)(list, O_WRONLY | O_CREAT | O_APPEND, 0644);
   if (file < 0) abort();
   REAL(write)(file, line, LINE);
   const off_t end = lseek(file, 0, SEEK_CUR);
@@ -92,82 +92,59 @@ void* aligned_alloc(size_t alignment, size_t size) {
   return REAL(aligned_alloc)(alignment, size);
 }
 
+// Whether the call fails as it is told to; a short write is none that fails.
+static int refused(int is_it) {
+  if (!is_it || error() == 0) return 0;
+  errno = error();
+  return 1;
+}
+
 // A short write leaves half of what it was given.
 static size_t less(size_t size) {
   return size > 1 ? size / 2 : size;
 }
 
 ssize_t write(int file, const void* data, size_t size) {
-  if (!fails_open("write", file)) return REAL(write)(file, data, size);
-  if (error() == 0) return REAL(write)(file, data, less(size));
-  errno = error();
-  return -1;
-}
-
-ssize_t pwrite64(int file, const void* data, size_t size, off64_t at) {
-  if (!fails_open("pwrite", file)) return REAL(pwrite64)(file, data, size, at);
-  if (error() == 0) return REAL(pwrite64)(file, data, less(size), at);
-  errno = error();
-  return -1;
+  const int is_it = fails_open("write", file);
+  return refused(is_it) ? -1 : REAL(write)(file, data, is_it ? less(size) : size);
 }
 
 ssize_t writev(int file, const struct iovec* parts, int count) {
-  if (!fails_open("writev", file)) return REAL(writev)(file, parts, count);
-  if (error() == 0) return REAL(write)(file, parts[0].iov_base, less(parts[0].iov_len));
-  errno = error();
-  return -1;
+  const int is_it = fails_open("writev", file);
+  if (refused(is_it)) return -1;
+  if (is_it) return REAL(write)(file, parts[0].iov_base, less(parts[0].iov_len));
+  return REAL(writev)(file, parts, count);
 }
 
-#define FAILING(type, name, declared, given, ours) \
-  type name declared {                             \
-    if ((ours) && error() != 0) {                  \
-      errno = error();                             \
-      return -1;                                   \
-    }                                              \
-    return REAL(name) given;                       \
+#define FAILING(name, declared, given, ours)      \
+  int name declared {                             \
+    return refused(ours) ? -1 : REAL(name) given; \
   }
 
-FAILING(int, fsync, (int file), (file), fails_open("fsync", file))
-FAILING(int, fdatasync, (int file), (file), fails_open("fdatasync", file))
-FAILING(int, ftruncate64, (int file, off64_t size), (file, size), fails_open("ftruncate64", file))
-FAILING(int, rename, (const char* from, const char* to), (from, to),
+FAILING(fsync, (int file), (file), fails_open("fsync", file))
+FAILING(ftruncate64, (int file, off64_t size), (file, size), fails_open("ftruncate64", file))
+FAILING(rename, (const char* from, const char* to), (from, to),
         is_ours(from) && fails("rename", from))
-FAILING(int, mkdir, (const char* path, mode_t mode), (path, mode),
-        is_ours(path) && fails("mkdir", path))
+FAILING(mkdir, (const char* path, mode_t mode), (path, mode), is_ours(path) && fails("mkdir", path))
 
-static int opened(const char* name, int folder, const char* path, int flags, mode_t mode) {
-  if ((flags & O_ACCMODE) != O_RDONLY && is_ours(path) && fails("open", path) && error() != 0) {
-    errno = error();
-    return -1;
+#define OPENING(name)                                                       \
+  int name(const char* path, int flags, ...) {                              \
+    va_list more;                                                           \
+    va_start(more, flags);                                                  \
+    const mode_t mode = (flags & O_CREAT) ? va_arg(more, mode_t) : 0;       \
+    va_end(more);                                                           \
+    const int writes = (flags & O_ACCMODE) != O_RDONLY;                     \
+    if (refused(writes && is_ours(path) && fails("open", path))) return -1; \
+    return REAL(name)(path, flags, mode);                                   \
   }
-  return ((int (*)(int, const char*, int, ...))dlsym(RTLD_NEXT, name))(folder, path, flags, mode);
+
+OPENING(open)
+OPENING(open64)
+
+FILE* fopen64(const char* path, const char* mode) {
+  if (refused(mode[0] != 'r' && is_ours(path) && fails("open", path))) return NULL;
+  return REAL(fopen64)(path, mode);
 }
-
-#define OPENING(name, at, declared, folder)                           \
-  int name declared {                                                 \
-    va_list more;                                                     \
-    va_start(more, flags);                                            \
-    const mode_t mode = (flags & O_CREAT) ? va_arg(more, mode_t) : 0; \
-    va_end(more);                                                     \
-    return opened(at, folder, path, flags, mode);                     \
-  }
-
-OPENING(open, "openat", (const char* path, int flags, ...), AT_FDCWD)
-OPENING(open64, "openat64", (const char* path, int flags, ...), AT_FDCWD)
-OPENING(openat, "openat", (int folder, const char* path, int flags, ...), folder)
-OPENING(openat64, "openat64", (int folder, const char* path, int flags, ...), folder)
-
-#define OPENING_STREAM(name)                                                      \
-  FILE* name(const char* path, const char* mode) {                                \
-    if (mode[0] != 'r' && is_ours(path) && fails("open", path) && error() != 0) { \
-      errno = error();                                                            \
-      return NULL;                                                                \
-    }                                                                             \
-    return REAL(name)(path, mode);                                                \
-  }
-
-OPENING_STREAM(fopen)
-OPENING_STREAM(fopen64)
 
 #ifdef __x86_64__
 static void crashed(int number, siginfo_t* info, void* context) {

@@ -161,9 +161,12 @@ def build_fuzzer(folder: Path) -> Path:
         if word.startswith(("-I", "-D", "-std=", "-isystem")) or before == "-isystem"
     ]
 
+    ccache = filter(None, [shutil.which("ccache")])
+    start = [*ccache, clang, *settings, *WATCH, "-c"]
+
     def compiled(source: str) -> str:
         made = str(folder / f"{source.replace('/', '_')}.o")
-        run_command([clang, *settings, *WATCH, "-c", str(PROJECT / source), "-o", made], BUILD)
+        run_command([*start, str(PROJECT / source), "-o", made], BUILD)
         return made
 
     watched = [f"{at}/{name}.cpp" for at, names in WATCHED.items() for name in names.split()]

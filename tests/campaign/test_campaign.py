@@ -124,7 +124,8 @@ def test_a_careless_program_is_found_by_kills_signals_and_failing_writes() -> No
 
 
 def journal(folder: Path, *names: str) -> None:
-    lines = [json.dumps({"case": name, "entries": [{"run_name": name}]}) for name in names]
+    rows = [{"case": name, "entries": [{"run_name": name}]} for name in names]
+    lines = [json.dumps(line) for line in ({"header": {}}, *rows)]
     (folder / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

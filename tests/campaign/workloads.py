@@ -1,12 +1,11 @@
 """Short runs of the programs, and what must hold of their files however such a run ended."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from built_programs import ON_CPU, SMALL_OPTIONS, read_json, tool
+from built_programs import ON_CPU, SMALL_OPTIONS, read_journal, read_json, tool
 from built_programs import PROJECT_ROOT as PROJECT
 from tinyllama_tools.compare.history import read_series
 from tinyllama_tools.core.app import BadInputError
@@ -37,13 +36,10 @@ def journal_rows(path: Path) -> Rows:
     """Entries by case; a last line that was cut short is none. ValueError for a row that is there
     twice."""
     rows: Rows = {}
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    for line in text.split("\n")[:-1]:
-        entry = json.loads(line)
-        if "case" in entry:
-            if entry["case"] in rows:
-                raise ValueError(f"{entry['case']} is in the journal twice")
-            rows[entry["case"]] = entry["entries"]
+    for line in read_journal(path)[1:]:
+        if line["case"] in rows:
+            raise ValueError(f"{line['case']} is in the journal twice")
+        rows[line["case"]] = line["entries"]
     return rows
 
 

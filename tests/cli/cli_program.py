@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import built_programs
-from built_programs import ON_CPU, SMALL_OPTIONS, Completed, Json, read_json, strict_json
+from built_programs import ON_CPU, SMALL_OPTIONS, Completed, Json, read_json
 
 BASELINE = "--variants=baseline"
 SMALL_MODEL = [*SMALL_OPTIONS, BASELINE, *ON_CPU]
@@ -38,16 +38,6 @@ class Program(built_programs.Program):
         listed = self.run(*arguments, "--list")
         assert listed.returncode == 0, listed.stderr
         return listed.stdout.split()
-
-
-def read_journal(file: Path) -> list[Json]:
-    """A journal's header, with the peaks that were written last, then one line a case."""
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    lines = [strict_json(line) for line in text.split("\n")[:-1]]
-    for line in lines:
-        if "peaks" in line:
-            lines[0]["header"]["peaks"] = line["peaks"]
-    return [line for line in lines if "peaks" not in line]
 
 
 def write_journal(file: Path, *lines: Json) -> Path:
