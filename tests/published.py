@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, Json
-from tinyllama_tools.data.ranks import read_results
+from tinyllama_tools.data.results import read_scaling_run
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 
 FOLDER = RESULTS / "reference"
@@ -54,4 +54,4 @@ def write_run(folder: Path, ranks: Sequence[int] = (1, 2, 4), rounds: int = 8) -
 
 def analysis_of(path: Path) -> Analysis:
     """Of a folder with ranks_<N>.json, or of one such file."""
-    return analyse(read_results(path)[0])
+    return analyse(read_scaling_run(path)[0])

@@ -15,7 +15,7 @@ from built_programs import Json, read_json
 from fake_training import set_key
 from published import analysis_of, document, reference, write_run, write_world
 from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
-from tinyllama_tools.data.ranks import read_scaling_result
+from tinyllama_tools.data.results import read_scaling_result
 from tinyllama_tools.models.collectives import (
     FIXTURE,
     MIB,

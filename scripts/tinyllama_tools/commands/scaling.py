@@ -25,7 +25,7 @@ from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import markdown_table, section
-from tinyllama_tools.data.ranks import Failure, ScalingResult, read_results
+from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
     SCALING_KIND,
@@ -185,14 +185,14 @@ def main(arguments: Sequence[str]) -> int:
     links = [one for one in read_interconnects() if wanted is None or one["name"] in wanted]
     steps = read_step_source(options.local_step) if options.local_step else None
     if options.source is not None:
-        (results, failures), status = read_results(options.source), 0
+        (results, failures), status = read_scaling_run(options.source), 0
         # one file alone leaves the folder's own scaling.json as it is
         folder = options.source if options.source.is_dir() else None
     else:
         folder = run_folder("scaling", options.results)
         status, failures = measure(options, folder, Progress())
         try:
-            results, failures = read_results(folder, failures)
+            results, failures = read_scaling_run(folder, failures)
         except BadInputError as error:
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
             Progress().line(what)

@@ -38,7 +38,7 @@ from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 if TYPE_CHECKING:
-    from tinyllama_tools.data.ranks import Row
+    from tinyllama_tools.data.results import Row
 
 
 class Link(NamedTuple):

@@ -36,8 +36,15 @@ from tinyllama_tools.data.names import (
     CaseName,
 )
 from tinyllama_tools.data.programs import CaseCost, read_costs
-from tinyllama_tools.data.ranks import CPU_SECONDS, SECONDS, Rounds, Row, ScalingResult
-from tinyllama_tools.data.results import ResultSet, read_result_set
+from tinyllama_tools.data.results import (
+    CPU_SECONDS,
+    SECONDS,
+    ResultSet,
+    Rounds,
+    Row,
+    ScalingResult,
+    read_result_set,
+)
 from tinyllama_tools.data.studies import COSTS, rounds_of
 from tinyllama_tools.models.collectives import (
     AlphaBeta,

@@ -21,8 +21,14 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.data.programs import CaseCost, read_costs
-from tinyllama_tools.data.ranks import Failure, read_results
-from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set, refuse_other_run
+from tinyllama_tools.data.results import (
+    Failure,
+    MeasuredCase,
+    ResultSet,
+    read_result_set,
+    read_scaling_run,
+    refuse_other_run,
+)
 from tinyllama_tools.data.studies import (
     CHECK,
     COSTS,
@@ -417,7 +423,7 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
 
 def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     """BadInputError where no result can be used."""
-    (results, failures), file = read_results(path), path / SCALING_FILE
+    (results, failures), file = read_scaling_run(path), path / SCALING_FILE
     document = None
     if path.is_dir() and file.exists():
         again = "scripts/scaling --from FOLDER"

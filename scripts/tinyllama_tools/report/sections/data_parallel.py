@@ -23,7 +23,7 @@ from tinyllama_tools.report.document import (
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.ranks import Failure
+    from tinyllama_tools.data.results import Failure
     from tinyllama_tools.models.data_parallel import Analysis
     from tinyllama_tools.report.inputs import ReportInputs
 
