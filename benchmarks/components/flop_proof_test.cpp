@@ -126,16 +126,5 @@ TEST(FlopProof, CausalFlopsAreTheOraclesWithoutWhatItsMaskHides) {
   }
 }
 
-TEST(FlopProof, TheRotaryTableIsAllThatIsTakenOffTheOraclesCount) {
-  for (const GridPoint& point : proof_grid()) {
-    const auto& flops = point.flops;
-    const auto table = flops.at("rotary_table").at("forward").get<int64_t>();
-    EXPECT_EQ(flops.at("model_as_counted").at("forward").get<int64_t>() - table,
-              point.counted("model", Pass::forward));
-    EXPECT_EQ(flops.at("full_step_as_counted").at("train").get<int64_t>() - table,
-              point.counted("full_step", Pass::train));
-  }
-}
-
 }  // namespace
 }  // namespace tinyllama::components
