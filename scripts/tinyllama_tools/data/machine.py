@@ -10,13 +10,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number
 from tinyllama_tools.core.text import value_at
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CaseName, StoredCase
+from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]
 # A time of one is a time of the other's device.

@@ -1,7 +1,5 @@
 """Runs the suite and the training program in their own processes, and reads their results."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -6,21 +6,17 @@ with the reason beside it. The categories overlap (softmax is a part of attentio
 part of everything), so neither shares nor speedups may be added up or multiplied.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.profiles import component_percent
 from tinyllama_tools.models.roofline import roofline_point
+from tinyllama_tools.models.step_ratios import Evidence
 from tinyllama_tools.stats.rank_tests import Ratio
-
-if TYPE_CHECKING:
-    from tinyllama_tools.models.step_ratios import Evidence
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(

@@ -6,8 +6,6 @@ Losses are percent of a step; with the efficiency they add up to 100 in every ro
 over rounds, since means add up and medians do not; their intervals are Student's.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

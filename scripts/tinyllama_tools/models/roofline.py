@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tinyllama_tools.core.app import BadInputError, problem_sizes
+from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import LARGEST_SHARE, Machine, ProductRate, product_type
 from tinyllama_tools.data.names import (
@@ -31,10 +31,7 @@ from tinyllama_tools.data.names import (
     parts_of,
     switches_named,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 
 class Light(NamedTuple):

@@ -1,22 +1,18 @@
 """What a report consists of: sections of text, figures and tables. The page, the pictures and the
 Markdown are made from this and from nothing else."""
 
-from __future__ import annotations
-
 import configparser
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
 from tinyllama_tools.core.text import MIB, value_at
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Estimate
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CaseName
 
 TEMPLATES = Path(__file__).with_name("templates")
 KILO, GIGA, GIB = 1e3, 1e9, 2**30

@@ -1,13 +1,14 @@
 """Data-parallel runs: what each added rank gives, where the rest went, and projections. The page of
 scripts/scaling shows the same tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
+from tinyllama_tools.data.results import Failure
+from tinyllama_tools.models.data_parallel import Analysis
 from tinyllama_tools.report.document import (
     GREY,
     Kind,
@@ -20,12 +21,7 @@ from tinyllama_tools.report.document import (
     table_of,
     trace,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.results import Failure
-    from tinyllama_tools.models.data_parallel import Analysis
-    from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.inputs import ReportInputs
 
 
 def _rates(analysis: Analysis) -> Iterator[Json]:

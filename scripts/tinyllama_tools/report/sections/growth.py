@@ -1,16 +1,16 @@
 """How a step's time and memory grow with batch and sequence: laws, held-out cells and the parts of
 the peak; what fits into memory; and what sizes that were not run would cost."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import MIB
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
 from tinyllama_tools.report.document import (
     COLOURS,
@@ -36,12 +36,7 @@ from tinyllama_tools.report.inputs import (
     steps,
     variant_rank,
 )
-from tinyllama_tools.stats.laws import RANGES
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.names import CaseName
-    from tinyllama_tools.stats.laws import HeldOutCell, Law
+from tinyllama_tools.stats.laws import RANGES, HeldOutCell, Law
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13

@@ -1,17 +1,15 @@
 """What was measured on which machine: every case, devices and peaks, the roofline, the parts of a
 step, what was left out; and the report in a few figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tinyllama_tools.core.app import problem_sizes, shown_path
+from tinyllama_tools.core.app import Json, problem_sizes, shown_path
 from tinyllama_tools.core.text import count_of, listed, seconds_text
-from tinyllama_tools.data.machine import BANDWIDTHS, unit_of
-from tinyllama_tools.models.roofline import RooflinePoint, roofline_of
+from tinyllama_tools.data.machine import BANDWIDTHS, Machine, unit_of
+from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
 from tinyllama_tools.report.document import (
     COLOURS,
     GIGA,
@@ -38,11 +36,6 @@ from tinyllama_tools.report.inputs import (
     name_rank,
     rank,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.machine import Machine
-    from tinyllama_tools.models.roofline import StepTimes, TimedPart
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:
