@@ -241,7 +241,7 @@ class CaseCost:
     reason: str = ""
 
 
-NUMBERS = tuple(field.name for field in fields(CaseCost) if field.type == "int")
+NUMBERS = tuple(field.name for field in fields(CaseCost) if field.type is int)
 DRY_RUN = ("--dry-run", "--benchmark_format=json")
 
 
