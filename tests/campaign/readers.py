@@ -9,15 +9,15 @@ import multiprocessing
 import random
 import re
 import signal
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from built_programs import write_json
 from campaign.runs import JOBS, Scope, Tried, end_of, scratch
 from campaign.workloads import REFERENCE
-from fake_training import made_up_files, made_up_summary
+from fake_training import made_up_summary, write_profile
 from tinyllama_tools.__main__ import main as run_tool
 
 Json = Any
@@ -109,11 +109,41 @@ def damaged(original: bytes, draw: random.Random) -> bytes:
 
 
 class Reader(NamedTuple):
-    """A command that reads files: `files`: what its folder holds, the first of which is damaged.
-    `arguments`: with {damaged} and {folder} in place of their paths."""
+    """A command that reads files of a folder, the `damaged` one among them. `arguments`: with
+    {folder} in place of its path."""
 
-    files: Mapping[str, bytes]
+    damaged: str
     arguments: str
+
+
+COMPARE = "compare {folder}/base.json {folder}/new.json"
+CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --folder {folder}/out --tries 1 "
+REPORT = "report --format md -o {folder}/page.md {folder}/"
+AGAIN = "scaling --results {folder}/out --from {folder}/ranks"
+ANALYSIS = "profile --analyze-existing {folder}/training"
+READERS = {
+    "compare": Reader("new.json", COMPARE),
+    "compare of training": Reader(
+        "training/performance_summary.json",
+        "compare {folder}/trained.json {folder}/training/performance_summary.json",
+    ),
+    "calibrate": Reader("blocks.jsonl", CALIBRATE + "--families 1 --cases 2 --jobs 1"),
+    "history add": Reader(
+        "new.json", "compare history add --skip-known --store {folder}/kept.jsonl {folder}/new.json"
+    ),
+    "history": Reader("history.jsonl", "compare history show --store {folder}/history.jsonl"),
+    "report of a result": Reader("new.json", REPORT + "new.json"),
+    "report of ranks": Reader("ranks/scaling.json", REPORT + "ranks"),
+    "report of a study": Reader("study/study.json", REPORT + "study"),
+    "report of costs": Reader("study/costs.json", REPORT + "study"),
+    "report of a frontier": Reader("study/frontier.json", REPORT + "study"),
+    "profile": Reader("training/performance_summary.json", ANALYSIS),
+    "memory timeline": Reader("training/memory_timeline.json", ANALYSIS),
+    "ranks": Reader("ranks/ranks_2.json", AGAIN),
+    "step source": Reader("study/costs.json", AGAIN + " --local-step {folder}/study"),
+    "ablation": Reader("ablation.json", "ablation --from {folder}/ablation.json --output {folder}"),
+    "peers": Reader("peers.json", "peers --from {folder}/peers.json --output {folder}"),
+}
 
 
 def shortened(document: Json) -> Json:
@@ -123,15 +153,11 @@ def shortened(document: Json) -> Json:
     return [shortened(value) for value in document[:3]] if isinstance(document, list) else document
 
 
-def reference(name: str) -> bytes:
-    """Of results/reference, shortened; of a recording a block of every case at least."""
-    data = (REFERENCE / name).read_bytes()
-    if name.endswith(".jsonl"):
-        return b"".join(data.splitlines(keepends=True)[:40])
-    return json.dumps(shortened(json.loads(data))).encode()
+def published(name: str) -> Json:
+    return shortened(json.loads((REFERENCE / name).read_bytes()))
 
 
-def suite_result() -> bytes:
+def suite_result() -> Json:
     """Some cases with all their repetitions, a skipped and a failed one, and peaks."""
     document = json.loads((REFERENCE / "tiny_f32_2core_xeon_avx512.json").read_bytes())
     rows = document["benchmarks"]
@@ -145,81 +171,35 @@ def suite_result() -> bytes:
         name = f"ffn/forward/baseline/tiny/f32/batch:2/seq:{seq}"
         row = {"run_name": name, "name": name, "run_type": "iteration", "time_unit": "ms"}
         document["benchmarks"].append(row | {"real_time": 0.0} | why)
-    return json.dumps(document).encode()
+    return document
 
 
-def training_files() -> dict[str, bytes]:
-    """performance_summary.json first, and what lies beside it."""
-    summary = shortened(made_up_summary())
-    files = {"performance_summary.json": json.dumps(summary)} | made_up_files(summary)
-    return {name: text.encode() for name, text in files.items()}
-
-
-def history() -> bytes:
-    """A history of two results, which are the same but for a last line end."""
-    with tempfile.TemporaryDirectory() as name:
-        store, files = Path(name, "history.jsonl"), [Path(name, f"{i}.json") for i in range(2)]
-        for number, file in enumerate(files):
-            file.write_bytes(suite_result() + b"\n" * number)
-        with contextlib.redirect_stdout(io.StringIO()):
-            run_tool(["compare", "history", "add", "--store", str(store), *map(str, files)])
-        return store.read_bytes()
-
-
-CALIBRATE = (
-    "compare calibrate --recording {damaged} --tries 1 --families 1 --cases 2 --jobs 1 "
-    "--folder {folder}/out"
-)
-REPORT = "report {damaged} --format md -o {folder}/page.md"
-REPORT_OF_FOLDER = REPORT.replace("damaged", "folder", 1)
-
-
-def all_readers() -> dict[str, Reader]:
-    """Of every kind of file."""
-    result, training = suite_result(), training_files()
-    summary = training["performance_summary.json"]
-    timeline = {"memory_timeline.json": training["memory_timeline.json"]} | training
-    strong, grid = "ranks_strong_2core_xeon_avx512", "study_2core_xeon_avx512"
-    ranks = {f"ranks_{n}.json": reference(f"{strong}/ranks_{n}.json") for n in (2, 1)}
-    scaled = json.loads(reference(f"{strong}/scaling.json"))
-    scaled["failures"] = [{"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}]
-    scaling = {"scaling.json": json.dumps(scaled).encode()} | ranks
-    study = {n: reference(f"{grid}/{n}") for n in ("study.json", "frontier.json", "products.json")}
-    study |= dict.fromkeys(("round_1.json", "check.json"), result)
-    costs = {"costs.json": reference(f"{grid}/costs.json")} | study
-    frontier = {"frontier.json": study["frontier.json"]} | study
-    ablation = {"ablation.json": reference("ablation_2core_xeon_avx512.json")}
-    peers = {"peers.json": reference("peers_2core_xeon_avx512.json")}
-    sides, both = {"new.json": result, "base.json": result}, "compare {folder}/base.json "
-    trained = dict.fromkeys(sides, summary)
-    recorded = {"blocks.jsonl": reference("paired_blocks_2core_xeon_avx512.jsonl")}
-    kept = {"history.jsonl": history()}
-    again = "scaling --from {folder} --results {folder}/out"
-    analysis = "profile --analyze-existing {folder}"
-    return {
-        "compare": Reader(sides, both + "{damaged}"),
-        "compare of training": Reader(trained, both + "{damaged}"),
-        "calibrate": Reader(recorded, CALIBRATE),
-        "history add": Reader(
-            {"results.json": result},
-            "compare history add --skip-known --store {folder}/kept.jsonl {damaged}",
-        ),
-        "history": Reader(kept, "compare history show --store {damaged}"),
-        "report of a result": Reader({"results.json": result}, REPORT),
-        "report of ranks": Reader(scaling, REPORT_OF_FOLDER),
-        "report of a study": Reader(study, REPORT_OF_FOLDER),
-        "report of costs": Reader(costs, REPORT_OF_FOLDER),
-        "report of a frontier": Reader(frontier, REPORT_OF_FOLDER),
-        "profile": Reader(training, analysis),
-        "memory timeline": Reader(timeline, analysis),
-        "ranks": Reader(ranks, again),
-        "step source": Reader(
-            costs | {f"ranks/{name}": file for name, file in ranks.items()},
-            again.replace("{folder}", "{folder}/ranks", 1) + " --local-step {folder}",
-        ),
-        "ablation": Reader(ablation, "ablation --from {damaged} --output {folder}/out"),
-        "peers": Reader(peers, "peers --from {damaged} --output {folder}/out"),
-    }
+def write_files(folder: Path) -> None:
+    """Of every kind."""
+    machine = "2core_xeon_avx512"
+    result, grid, strong = suite_result(), f"study_{machine}", f"ranks_strong_{machine}"
+    places = ("new.json", "base.json", "study/round_1.json", "study/check.json")
+    files = dict.fromkeys(places, result)
+    files |= {f"{name}.json": published(f"{name}_{machine}.json") for name in ("ablation", "peers")}
+    for name in ("study", "frontier", "products", "costs"):
+        files[f"study/{name}.json"] = published(f"{grid}/{name}.json")
+    for name in ("scaling", "ranks_1", "ranks_2"):
+        files[f"ranks/{name}.json"] = published(f"{strong}/{name}.json")
+    lost = {"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}
+    files["ranks/scaling.json"]["failures"] = [lost]
+    files["trained.json"] = summary = shortened(made_up_summary())
+    for name, content in files.items():
+        write_json(folder / name, content)
+    write_profile(folder / "training", summary)
+    # a block of every case at least
+    blocks = (REFERENCE / f"paired_blocks_{machine}.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "blocks.jsonl").write_bytes(b"".join(blocks[:40]))
+    # two results, which are the same but for a line end
+    results = [folder / name for name in ("base.json", "again.json")]
+    results[1].write_bytes(results[0].read_bytes() + b"\n")
+    with contextlib.redirect_stdout(io.StringIO()):
+        store = ["--store", str(folder / "history.jsonl")]
+        run_tool(["compare", "history", "add", *store, *map(str, results)])
 
 
 FULL = 20_000
@@ -238,11 +218,12 @@ def _hang(*_: object) -> None:
 
 def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
     """The command's exit status, and what it said."""
-    named = {"folder": folder, "damaged": folder / next(iter(reader.files))}
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            status: object = run_tool([part.format(**named) for part in reader.arguments.split()])
+            status: object = run_tool(
+                [part.format(folder=folder) for part in reader.arguments.split()]
+            )
         except SystemExit as error:
             status = error.code
     return status, said.getvalue()
@@ -267,27 +248,24 @@ def fault_of(reader: Reader, folder: Path) -> str:
         return ""
     if len(said) > LONGEST_MESSAGE:
         return f"a message of {len(said)} characters"
-    is_named = folder.name in said or next(iter(reader.files)) in said
+    is_named = folder.name in said or Path(reader.damaged).name in said
     return "" if is_named else f"names no file: {said[:200]}"
 
 
 def try_reader(scope: Scope, name: str) -> Tried:
     """One damaged file a draw, and one of arrays within each other that nothing can read; of faults
     that are alike only the first is kept."""
-    reader, draws = all_readers()[name], scope.draws(name, FULL)
-    damaged_name, original = next(iter(reader.files.items()))
-    faults: dict[str, str] = {}
+    reader, draws, faults = READERS[name], scope.draws(name, FULL), {}
     with scratch() as folder:
-        for path, content in reader.files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
+        write_files(folder)
+        original = (folder / reader.damaged).read_bytes()
         # otherwise nothing behind the first check is tried
         status, said = run_reader(reader, folder)
         if status not in {0, 1}:
             raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
         contents = (damaged(original, draw) for draw in draws)
         for content in itertools.chain([b"[" * LEVELS + b"\n"], contents):
-            (folder / damaged_name).write_bytes(content)
+            (folder / reader.damaged).write_bytes(content)
             if fault := fault_of(reader, folder):
                 faults.setdefault(re.sub(r"'[^']*'|[0-9]+", "", fault)[:50], fault)
     return Tried(f"damaged file of {name}", list(faults.values()), 1 + len(draws))
@@ -299,4 +277,4 @@ def readers(scope: Scope) -> Iterator[Tried]:
     # what a reader takes for hung is ended by a signal, which only a process of its own gets
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(JOBS, mp_context=processes) as pool:
-        yield from pool.map(try_reader, itertools.repeat(scope), all_readers())
+        yield from pool.map(try_reader, itertools.repeat(scope), READERS)

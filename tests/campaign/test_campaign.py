@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from built_programs import write_program
 from campaign import __main__ as program
 from campaign import processes, readers, resources, runs, sanitizers, soak, workloads
 from campaign.runs import OfLibrary, Scope, Tried
@@ -80,7 +81,7 @@ def test_a_reader_that_breaks_its_promise_is_found(
     exec(f"def command(_): {code}", found)
     monkeypatch.setattr(readers, "run_tool", found["command"])
     monkeypatch.setattr(readers, "HANG_S", 0.2)
-    reader = readers.Reader({"results.json": b"{}"}, "report {damaged}")
+    reader = readers.Reader("results.json", "report {folder}/results.json")
     assert readers.fault_of(reader, tmp_path) == FAULTY[code]
 
 
@@ -123,45 +124,47 @@ def test_a_careless_program_is_found_by_kills_signals_and_failing_writes() -> No
     )
 
 
-def journal(folder: Path, *names: str) -> None:
-    rows = [{"case": name, "entries": [{"run_name": name}]} for name in names]
-    lines = [json.dumps(line) for line in ({"header": {}}, *rows)]
-    (folder / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+CASES = [f"case{i}" for i in range(18)]
+MEASURED = {case: [{"run_name": case}] for case in CASES}
+RESULT = json.dumps({"benchmarks": [entry for (entry,) in MEASURED.values()]})
+AGAIN = MEASURED | {"case3": [{"run_name": "case3", "real_time": 2}]}
 
 
-def test_rows_that_are_lost_twice_there_or_measured_again_are_found(tmp_path: Path) -> None:
-    names = [f"case{i}" for i in range(18)]
-    entries = [{"run_name": name} for name in names]
-    (tmp_path / "out.json").write_text(json.dumps({"benchmarks": entries}), encoding="utf-8")
-    journal(tmp_path, *names)
-    rows = workloads.journal_rows(tmp_path / "journal.jsonl")
-    check = workloads.SUITE.problems
-    assert check(tmp_path, True, rows) == []
-    changed = {**rows, "case3": [{"run_name": "case3", "real_time": 2}]}
-    assert check(tmp_path, True, changed) == ["case3 was measured again"]
-    journal(tmp_path, *names[1:])
-    assert check(tmp_path, True, rows) == ["case0 was lost from the journal"]
-    journal(tmp_path, *names, "case0")
-    assert check(tmp_path, True, rows) == ["journal: case0 is in the journal twice"]
-    journal(tmp_path, *names)
-    (tmp_path / "out.json").write_text('{"benchmarks": [', encoding="utf-8")
-    assert "out.json is not whole" in check(tmp_path, False, rows)[0]
-    (tmp_path / "out.json").unlink()
-    assert check(tmp_path, False, rows) == []
-    assert check(tmp_path, True, rows) == ["out.json is missing"]
+@pytest.mark.parametrize(
+    ("journaled", "before", "result", "problem"),
+    [
+        (CASES, MEASURED, RESULT, ""),
+        (CASES, AGAIN, RESULT, "case3 was measured again"),
+        (CASES[1:], MEASURED, RESULT, "case0 was lost from the journal"),
+        ([*CASES, "case0"], MEASURED, RESULT, "journal: case0 is in the journal twice"),
+        (CASES, MEASURED, '{"benchmarks": [', "out.json is not whole: Expecting value"),
+    ],
+)
+def test_rows_that_are_lost_twice_there_or_measured_again_are_found(
+    tmp_path: Path, journaled: list[str], before: workloads.Rows, result: str, problem: str
+) -> None:
+    rows = [{"case": name, "entries": MEASURED[name]} for name in journaled]
+    lines = [f"{json.dumps(line)}\n" for line in ({"header": {}}, *rows)]
+    (tmp_path / "journal.jsonl").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "out.json").write_text(result, encoding="utf-8")
+    found = workloads.SUITE.problems(tmp_path, True, before)
+    assert [text.partition(": line")[0] for text in found] == [problem] * bool(problem)
 
 
 def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Path) -> None:
     for workload in workloads.WORKLOADS:
-        assert workload.problems(tmp_path, True), workload.name
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train/performance_summary.json").write_text('{"files": ["trace.json"]}')
-    found = workloads.TRAINING.problems(tmp_path, True)
-    assert found == ["trace.json is in the summary and not there"]
-    (tmp_path / "page.html").write_text("<html><p>half")
-    assert workloads.REPORT.problems(tmp_path, False) == ["page.html is not whole"]
-    (tmp_path / "history.jsonl").write_bytes(b"{}\n")
-    assert workloads.HISTORY.problems(tmp_path, False)
+        assert workload.problems(tmp_path, True) == [f"{workload.wanted} is missing"]
+    for workload, file, text, problem in (
+        (workloads.REPORT, "page.html", "<html><p>half", "page.html is not whole"),
+        (workloads.HISTORY, "history.jsonl", "{}\n", "history.jsonl: "),
+        (
+            *(workloads.TRAINING, "train/performance_summary.json", '{"files": ["trace.json"]}'),
+            "trace.json is in the summary and not there",
+        ),
+    ):
+        write_program(tmp_path / file, text)
+        (found,) = workload.problems(tmp_path, False)
+        assert problem in found
 
 
 def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
