@@ -8,7 +8,7 @@ over rounds, since means add up and medians do not; their intervals are Student'
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +21,8 @@ from tinyllama_tools.data.machine import first_difference
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
-    ALONE_GLOBAL,
     COMMUNICATION,
     GLOO,
-    LOCAL,
-    NO_OVERLAP,
     OVERLAP,
     SHARDED,
     STEPS,
@@ -38,7 +35,6 @@ from tinyllama_tools.data.results import (
     CPU_SECONDS,
     SECONDS,
     ResultSet,
-    Rounds,
     Row,
     ScalingResult,
     read_result_set,
@@ -76,46 +72,35 @@ class ScalingPoint:
     busy: Estimate | None
 
 
-def paired(figure: Callable[..., float | None], *rows: Rounds | None) -> Estimate | None:
-    """The figure of every round that all the rows have and that has one; None where a row is
-    missing, or every figure."""
-    if None in rows:
-        return None
-    rounds = sorted(set(rows[0]).intersection(*rows[1:]))
-    found = (figure(*(row[number] for row in rows)) for number in rounds)
-    values = [value for value in found if value is not None]
-    if not values:
-        return None
-    return Estimate(statistics.median(values), median_interval(values), len(values))
+def over_rounds(values: Iterable[float]) -> Estimate | None:
+    """None without a value."""
+    found = list(values)
+    return Estimate(statistics.median(found), median_interval(found), len(found)) if found else None
 
 
 def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
-    """One for each way of a data-parallel step that was measured, the main one first."""
-    rows: dict[str, Rounds] = {m: row.figures(SECONDS) for m, row in result.steps.items()}
-    local, plain, sums = (rows.get(mode) for mode in (LOCAL, NO_OVERLAP, COMMUNICATION))
-    alone, parts, busy = rows.get(ALONE), 1, None
-    if result.scaling == STRONG and result.ranks > 1:
-        parts, alone = result.ranks, rows.get(ALONE_GLOBAL)
-    if sums is not None and result.distributed["backend"] == GLOO:
-        cpu_seconds = result.steps[COMMUNICATION].figures(CPU_SECONDS)
-        busy = paired(lambda cpu, real: 100 * cpu / real, cpu_seconds, sums)
-    for mode in (mode for mode in STEPS if mode in rows):
-        step, batch = rows[mode], result.steps[mode].name.batch
-        seconds = paired(lambda all_: all_, step)
-        # where the communication costs nothing, nothing can be hidden
-        overlap = paired(
-            lambda p, s, own: 100 * (p - s) / (p - own) if p > own else None, plain, step, local
-        )
+    """One for each way of a data-parallel step that was measured, the main one first; shares are
+    the program's own, of each round."""
+    # alone, a rank has the whole batch anyway
+    kind, busy = result.scaling if result.ranks > 1 else WEAK, None
+    if COMMUNICATION in result.steps and result.distributed["backend"] == GLOO:
+        sums = result.steps[COMMUNICATION]
+        seconds, cpu = sums.figures(SECONDS), sums.figures(CPU_SECONDS)
+        busy = over_rounds(100 * cpu[n] / of for n, of in seconds.items() if n in cpu)
+    for mode in (mode for mode in STEPS if mode in result.steps):
+        row = result.steps[mode]
+        batch, seconds = row.name.batch, over_rounds(row.figures(SECONDS).values())
+        efficiency = row.figures(f"{kind}_efficiency_percent").values()
         yield ScalingPoint(
             result.ranks,
             mode,
             batch,
             seconds,
             result.ranks * batch / seconds.median,
-            paired(lambda a, s: 100 * a / (parts * s), alone, step),
-            paired(lambda a, s: result.ranks * a / (parts * s), alone, step),
-            paired(lambda all_, own: 100 * own / all_, step, local),
-            overlap if mode == OVERLAP else None,
+            over_rounds(efficiency),
+            over_rounds(result.ranks * of / 100 for of in efficiency),
+            over_rounds(100 - of for of in row.figures("communication_percent").values()),
+            over_rounds(row.figures("overlap_percent").values()) if mode == OVERLAP else None,
             busy if mode != SHARDED else None,
         )
 
