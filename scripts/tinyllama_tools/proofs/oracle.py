@@ -109,7 +109,7 @@ class PortableRotary(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, position_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """position_ids [B or 1, S] -> cos, sin [B or 1, S, head_dim] in the type of x, and there."""
+        """position_ids [B or 1, S] -> cos, sin [B or 1, S, head_dim], of the type of x."""
         return self.cos.to(x)[position_ids], self.sin.to(x)[position_ids]
 
 
