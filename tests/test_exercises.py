@@ -28,7 +28,7 @@ from fake_training import (
     operator_table,
     step_cost,
 )
-from tinyllama_tools.commands import exercise_2, exercise_3, profile
+from tinyllama_tools.commands import exercise, exercise_3, profile
 from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import holds
 from tinyllama_tools.core.app import PROJECT
@@ -120,7 +120,7 @@ def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     # a page of plotly's for each run takes its time
     monkeypatch.setattr(profile, "draw_timelines", lambda _: [])
     row = {"largest": 2048, "predicted_memory_bytes": 2**33, "skip_reason": ""}
-    monkeypatch.setattr(exercise_2, "ask_json", lambda *_: {"limits": [row]})
+    monkeypatch.setattr(exercise, "ask_json", lambda *_: {"limits": [row]})
     predict(monkeypatch, 40)
     monkeypatch.setattr(exercise_3, "find_ablation", lambda *_: None)
 
@@ -368,7 +368,7 @@ def test_growth_by_hand() -> None:
     # bytes of a sample over the sequence, at batch 8 and 4
     known = {"linear": 64.0, "square": 64.0, "small": 1e-3}
     grown = {"linear": 64.0 * 4, "square": 64.0 * 32, "small": 1e-2}
-    found = exercise_2.component_growth({64: (8, known), 512: (4, grown)})
+    found = exercise.component_growth({64: (8, known), 512: (4, grown)})
     assert [(name, round(power, 6)) for name, power, _ in found] == [("square", 2), ("linear", 1)]
 
 
@@ -488,7 +488,7 @@ def test_the_longest_sequence_is_asked_of_the_suite(
     row = {"largest": 640, "predicted_memory_bytes": 2**33, "skip_reason": ""}
     nothing = row | {"largest": None, "skip_reason": "no room"}
     asked = Mock(side_effect=[{"limits": [row]}, {"limits": [nothing]}, KeyboardInterrupt])
-    monkeypatch.setattr(exercise_2, "ask_json", asked)
+    monkeypatch.setattr(exercise, "ask_json", asked)
     for status, words in (
         (0, "is 640 tokens, with a predicted peak of 8,192.0 MB"),
         (0, "Answer: not predicted: no room"),

@@ -1,14 +1,40 @@
-"""scripts/exercise: runs an exercise of the workshop and writes its worksheet, filled in."""
+"""scripts/exercise: runs an exercise of the workshop and writes its worksheet, filled in.
+
+Of exercises 1 and 2 the runs and the numbers that their templates answer with are here as well.
+"""
 
 import argparse
-import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
+from tinyllama_tools.commands import exercise_3
+from tinyllama_tools.commands.profile import Shape, measure_all, shaped
+from tinyllama_tools.commands.worksheet import growth_exponent, make_sheet, ratio, share_of
+from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, write_whole
 from tinyllama_tools.core.options import minutes, positive, script_parser
 from tinyllama_tools.core.text import say
-from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.profiles import (
+    INTERRUPTED_REASON,
+    MeasuredRun,
+    Runs,
+    component_percent,
+    group_shares,
+    operator_shares,
+)
+from tinyllama_tools.data.programs import SuiteError, TrainingProgram, ask_json
+from tinyllama_tools.models.bottlenecks import (
+    CHECKPOINTING,
+    COPIES,
+    FLASH,
+    FUSION,
+    MIXED,
+    PRODUCTS,
+    memory_bound,
+    memory_effects,
+    small_calls_percent,
+)
+from tinyllama_tools.models.roofline import roofline_point
 
 EPILOG = """\
 Runs the commands of that exercise of the workshop and writes its worksheet with every blank, table,
@@ -49,13 +75,245 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+# ---- exercise 1, baseline performance
+
+PLAIN, PROFILED, MEMORY = "plain", "profiled", "memory_and_flops"
+WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
+
+
+def baseline_shapes(options: argparse.Namespace) -> dict[str, Shape]:
+    """The worksheet's two commands, and one for the memory timeline and the FLOPS."""
+    shape = (options.batch_size, options.seq_len, 20)
+    return {
+        PLAIN: shape,
+        PROFILED: (*shape, "--enable-pytorch-profiler", "--profile-steps=5"),
+        MEMORY: (*shape, "--profile-memory", "--enable-deepspeed-flops"),
+    }
+
+
+def lost_shares(runs: Runs) -> dict[str, float | None]:
+    """What each of the four suspects costs, in percent; None where it was not measured.
+
+    Memory bandwidth: work in components that the roofline calls bound by memory. Compute: what
+    the others miss of their attainable rate. The shares may overlap.
+    """
+    operators, points = runs[PROFILED]("operators"), runs[MEMORY]("flops.roofline_data.points")
+    bound = memory_bound(operators["components"], points)
+    missed = 0.0
+    for component in operators["components"]:
+        point = roofline_point(points, component["name"])
+        if point and component not in bound:
+            attained = (point["percent_of_attainable"] or 0) / 100
+            missed += component["percent"] * max(0.0, 1 - attained)
+    return {
+        "Memory bandwidth (many small operations)": sum(c["percent"] for c in bound),
+        "Compute utilization (device not fully utilized)": missed,
+        "Kernel launch overhead (too many launches)": operators["launch_overhead_percent"],
+        "Data loading (CPU bottleneck)": runs[PLAIN]("summary.breakdown.data_loading.percent"),
+    }
+
+
+def addressable_shares(operators: Json) -> dict[str, float]:
+    """The part of the recorded work, in percent, that each optimization acts upon."""
+    components, products = operators["components"], operators["matrix_product_percent"]
+    attention = component_percent(components, "attention/core")
+    copies = [r["share_percent"] for r in operators["table"] if COPIES.search(r["name"])]
+    return {
+        "Kernel fusion (reduce number of operations)": 100 - products,
+        "Fused QKV projection in attention": component_percent(components, "attention/qkv_proj"),
+        "Flash Attention implementation (reduce memory)": attention,
+        "Memory layout optimization": sum(copies),
+        "Mixed precision training (FP16)": products,
+        "Batch size scaling": operators["launch_overhead_percent"] or 0.0,
+    }
+
+
+# Effect of bottlenecks.py: the worksheet's choice.
+CHOICES = {
+    CHECKPOINTING: "Gradient checkpointing (reduce activation memory)",
+    FLASH: "Flash Attention (reduce attention memory from O(S^2) to O(S))",
+    MIXED: "Mixed precision (reduce memory footprint by 2x)",
+    FUSION: "Tensor fusion (reduce intermediate tensor allocations)",
+}
+
+
+def baseline_values(runs: Runs) -> Json:
+    """What the template needs beside the runs."""
+    operators = runs[PROFILED]("operators")
+    effects = {CHOICES[row["name"]]: row for row in memory_effects(runs[MEMORY].summary or {})}
+    opportunities, components = addressable_shares(operators), operators["components"]
+    rows = operators["table"]
+    others = [row["share_percent"] for row in rows if not PRODUCTS.search(row["name"])]
+    swiglu = component_percent(components, "ffn/gate_up_proj", "ffn/swiglu")
+    return {
+        "shares": group_shares(components),
+        "small_calls": small_calls_percent(rows),
+        "other_operator": max(others, default=0.0),
+        "fusable": {
+            "QKV projections in attention": opportunities["Fused QKV projection in attention"],
+            "Gate/Up projections in SwiGLU": swiglu,
+            "Layer normalization operations": component_percent(components, "rms_norm"),
+        },
+        "opportunities": opportunities,
+        "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -entry[1]),
+        "suspects": lost_shares(runs),
+        "saved": {label: row["saved_percent"] for label, row in effects.items()},
+        "saved_basis": {label: row["basis"] for label, row in effects.items()},
+    }
+
+
+# ---- exercise 2, memory analysis
+
+HOTSPOTS, BANDWIDTH = "memory_hotspots", "bandwidth"
+SMALLEST_SHARE_PERCENT = 1.0
+
+
+def memory_shapes(options: argparse.Namespace) -> dict[str, Shape]:
+    """The worksheet's eight commands, and one for the bandwidth: half, once and twice the batch;
+    half to four times the sequence, the last with half of the batch."""
+    batch, seq = options.batch_size, options.seq_len
+    operators, memory = "--enable-pytorch-profiler", "--profile-memory"
+    sizes = (batch // 2, batch, 2 * batch)
+    by_batch = {f"memory_analysis_bs{b}": (b, seq, 15, operators, memory) for b in sizes}
+    lengths = (seq // 2, seq, 2 * seq)
+    by_seq = {f"memory_seq{s}": (batch, s, 10, memory) for s in lengths}
+    return {
+        **by_batch,
+        **by_seq,
+        f"memory_seq{4 * seq}": (batch // 2, 4 * seq, 5, memory),
+        HOTSPOTS: (batch, seq, 10, operators, memory, "--profile-operators"),
+        BANDWIDTH: (batch, seq, 10, "--enable-deepspeed-flops"),
+    }
+
+
+def longest_sequence(options: argparse.Namespace) -> Json:
+    """The row of the suite's --find-limit: the longest at the worksheet's batch that is predicted
+    to fit into the memory that is free. SuiteError where it cannot answer."""
+    case = (f"--components={STEP}", f"--sizes={options.size}", "--dtypes=f32")
+    asked = ["--find-limit=seq", *options.shared, *case, "--variants=baseline"]
+    asked += [f"--batch={options.batch_size}", "--benchmark_format=json"]
+    (row,) = ask_json(options.build_folder / "benchmarks/tiny_llama_bench", asked)["limits"]
+    if not row["largest"]:
+        raise SuiteError(row["skip_reason"] or "not even two tokens fit")
+    return row
+
+
+def increment_ratio(peaks: Sequence[float | None]) -> float | None:
+    """(third - second) / (second - first) of peaks at sizes 1, 2 and 4: what is fixed drops out.
+
+    2 for what grows with the size, 4 for what grows with its square, 8 with its cube.
+    """
+    known = [peak for peak in peaks if peak is not None]
+    return ratio(known[2] - known[1], known[1] - known[0]) if len(known) == 3 else None
+
+
+def component_growth(
+    profiles: Mapping[int, tuple[int, Mapping[str, float]]],
+) -> list[tuple[str, float, float]]:
+    """Name, exponent of bytes a sample over the sequence, and share of all at the longest one.
+
+    Steepest first. `profiles`: sequence -> (batch, bytes by component). Components below
+    SMALLEST_SHARE_PERCENT are left out; none where there are fewer than two lengths.
+    """
+    if len(profiles) < 2:
+        return []
+    first, last = min(profiles), max(profiles)
+    (first_batch, before), (last_batch, after) = profiles[first], profiles[last]
+    found = []
+    for name, size in after.items():
+        share = share_of(size, sum(after.values())) or 0.0
+        if share >= SMALLEST_SHARE_PERCENT and before.get(name, 0) > 0:
+            samples = [before[name] / first_batch, size / last_batch]
+            found.append((name, growth_exponent([first, last], samples) or 0.0, share))
+    return sorted(found, key=lambda g: (-round(g[1], 3), -g[2]))
+
+
+def target_shares(memory: Json) -> dict[str, float]:
+    """Bytes behind each of the worksheet's memory targets: parts of the peak, and for
+    fragmentation what the allocator holds beyond what is in use."""
+    peak = memory["breakdown_at_peak"]
+    held = memory["fragmentation"] or {"held_bytes": 0, "allocated_bytes": 0}
+    kept = peak["parameters"] + peak["gradients"] + peak["optimizer_states"]
+    beyond = max(0, held["held_bytes"] - held["allocated_bytes"])
+    return {
+        "Reduce attention memory (Flash Attention)": peak["attention_scores"],
+        "Reduce activation memory (checkpointing)": peak["activations"],
+        "Reduce parameter memory (mixed precision)": kept,
+        "Reduce fragmentation (kernel fusion)": beyond,
+    }
+
+
+def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
+    """Of (batch, sequence, run): peaks beside the first one's."""
+    rows: list[Json] = []
+    for batch, seq, run in found:
+        row = {"batch": batch, "seq": seq, "run": run, "peak": run("memory.peak_bytes")}
+        first = rows[0] if rows else row
+        factor = ratio(row["peak"], first["peak"])
+        row["increase"] = factor and row["peak"] - first["peak"]
+        row["factor"], row["sample_factor"] = factor, factor and factor * first["batch"] / batch
+        rows.append(row)
+    return rows
+
+
+def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
+    """What the template needs beside the runs."""
+    base = runs[f"memory_analysis_bs{options.batch_size}"]
+    found = [(b, s, name, runs[name]) for name, (b, s, *_) in memory_shapes(options).items()]
+    by_batch = scaling_rows([(b, s, run) for b, s, name, run in found if "analysis" in name])
+    sequences = [(b, s, run) for b, s, name, run in found if "memory_seq" in name]
+    by_seq = scaling_rows(sequences)
+    key = "memory.component_activation_bytes"
+    operators = operator_shares(runs[HOTSPOTS]("operators"))
+    longest, reason = None, ""
+    say("longest sequence: asking tiny_llama_bench --find-limit=seq")
+    try:
+        longest = longest_sequence(options)
+    except SuiteError as error:
+        reason = str(error)
+    except KeyboardInterrupt:
+        reason = INTERRUPTED_REASON
+    return {
+        "base": base,
+        "batch": options.batch_size,
+        "by_batch": by_batch,
+        "by_seq": by_seq,
+        "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
+        # the fourth is of half the batch
+        "seq_growth": increment_ratio([row["peak"] for row in by_seq[:3]]),
+        "growths": component_growth({s: (b, run(key)) for b, s, run in sequences if run(key)}),
+        "hotspots": sorted(operators, key=lambda row: -row["self_memory_bytes"])[:5],
+        "targets": target_shares(base("memory")),
+        "effects": memory_effects(base.summary or {}),
+        "longest": longest,
+        "reason": reason,
+    }
+
+
+# ---- the command
+
+
+def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple[str, int]:
+    """Carries the runs out, their files below `options.profile_dir`. The page, and the status."""
+    if options.number == 3:
+        return exercise_3.run_exercise(options, program)
+    shapes = (baseline_shapes if options.number == 1 else memory_shapes)(options)
+    planned = shaped(options.size, shapes)
+    runs = measure_all(planned, program, options.profile_dir, options.output.parent)
+    if options.number == 1:
+        return make_sheet("exercise_1.md.j2", runs, WANTED, lambda: baseline_values(runs))
+    profiles, base = ("memory", "operators"), f"memory_analysis_bs{options.batch_size}"
+    # sizes that could not be run are rows of the page, and no gap
+    wanted = {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)}
+    return make_sheet("exercise_2.md.j2", runs, wanted, lambda: memory_values(runs, options))
+
+
 def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> int:
     """The command. `program`: in the place of tiny_llama_train, for tests."""
     options = parse_options(arguments)
     built = options.build_folder / "benchmarks/tiny_llama_train"
     runner = program or TrainingProgram(built, options.shared)
-    module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
-    page, status = module.run_exercise(options, runner)
+    page, status = run_exercise(options, runner)
     if not page:
         say(f"nothing was measured: {options.output} is left as it was")
         return status

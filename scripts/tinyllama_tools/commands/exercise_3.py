@@ -8,10 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.commands.profile import PROFILINGS, REPORT, Plan, measure_all, report_text
+from tinyllama_tools.commands.profile import (
+    PROFILINGS,
+    REPORT,
+    Shape,
+    measure_all,
+    report_text,
+    shaped,
+)
 from tinyllama_tools.commands.sizes import (
-    PROFILES,
-    Settings,
     SizeRun,
     plan_sizes,
     run_sizes,
@@ -25,7 +30,6 @@ from tinyllama_tools.commands.worksheet import (
     growth_exponent,
     largest_of,
     make_sheet,
-    missing_of,
     ratio,
     share_of,
     shown,
@@ -103,23 +107,16 @@ def analysis_of(runs: Runs) -> MeasuredRun:
 
 def measured_sizes(results: Sequence[SizeRun]) -> dict[str, MeasuredRun]:
     """Of scripts/study, by name, smallest first."""
-    found = {}
-    for result in results:
-        if result.is_measured and result.folder is not None:
-            name = f"{result.folder.name}/{PROFILES}"
-            command = str(result.config.get("command", ""))
-            found[result.size] = MeasuredRun(name, command, result.summary)
-    return found
+    return {result.size: result.run for result in results if result.is_measured}
 
 
-def planned_runs(options: Namespace) -> Plan:
+def planned_shapes(options: Namespace) -> dict[str, Shape]:
     """The comprehensive profile of step 1, version 2 beside the baseline, at the worksheet's two
     shapes, its memory over S, its determinism, mixed precision, and two more batches to see what a
     larger one gains."""
     batch, seq, version_2 = options.batch_size, options.seq_len, f"--variant={VERSION_2}"
     same = (batch, seq, SHORT_STEPS, version_2, "--deterministic", "--seed=42")
-    # batch, sequence, steps, and further options
-    table: dict[str, tuple[int | str, ...]] = {
+    return {
         **{
             f"{ANALYSIS}/{name}".removesuffix("/."): (batch, seq, STEPS, *flags)
             for name, flags in PROFILINGS.items()
@@ -135,11 +132,6 @@ def planned_runs(options: Namespace) -> Plan:
         "deterministic_2": same,
         "mixed_precision": (batch, seq, SHORT_STEPS, "--dtype=amp_bf16"),
         **{f"batch_{b}": (b, seq, SHORT_STEPS) for b in (batch // 2, 2 * batch)},
-    }
-    size = f"--size={options.size}"
-    return {
-        name: (size, f"--batch-size={b}", f"--seq-len={s}", f"--num-steps={steps}", *more)
-        for name, (b, s, steps, *more) in table.items()
     }
 
 
@@ -253,11 +245,10 @@ def target_rows(
     ]
 
 
-def plan_values(
-    runs: Runs, analysis: MeasuredRun, evidence: Evidence | None, compiled: float | None
-) -> Json:
-    """Of steps 1 to 7 and their questions; `compiled`: torch.compile's gain."""
+def plan_values(runs: Runs, analysis: MeasuredRun, evidence: Evidence | None) -> Json:
+    """Of steps 1 to 7 and their questions."""
     summary = analysis.summary or {}
+    compiled = planned_gain(compile_speedup(summary))
     operators, ranking = summary["operators"], rank_bottlenecks(summary, evidence)
     components = operators["components"]
     by_name = {b.name: b for b in ranking}
@@ -390,7 +381,7 @@ def size_values(
         "sizes": sizes,
         "by_size": by_size,
         "all_sizes": [
-            {"cost": r.cost, "of": by_size.get(r.size), "reason": r.failure or r.refusal}
+            {"cost": r.cost, "of": by_size.get(r.size), "reason": r.run.reason or r.refusal}
             for r in results
         ],
         "speed_exponent": exponent([size["run"].speed for size in sizes]),
@@ -417,12 +408,12 @@ def run_study(
     options: Namespace, program: TrainingProgram, predictor: Predictor
 ) -> tuple[Sequence[SizeRun], str]:
     """The performance study with profilers; and what ended it early, empty where nothing did."""
-    limit = 60 * options.max_minutes
-    settings = Settings(num_steps=STUDY_STEPS, max_seconds=limit, has_profilers=True)
+    how = {"dtype": "f32", "variant": "baseline", "num_steps": STUDY_STEPS}
+    own = Namespace(**{**vars(options), **how, "enable_profilers": True})
     try:
-        costs = size_costs(tuple(problem_sizes()), settings, options.device, predictor)
-        plans = plan_sizes(program, settings, costs)
-        return run_sizes(program, settings, plans, options.profile_dir, say), ""
+        costs = size_costs(own, tuple(problem_sizes()), predictor)
+        plans = plan_sizes(program, own, costs)
+        return run_sizes(program, own, plans, options.profile_dir, say), ""
     except KeyboardInterrupt:
         return (), INTERRUPTED_REASON
     except (TrainingError, SuiteError) as error:
@@ -445,34 +436,27 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
         )
         for name, (sizes, batch, seq) in FORECASTS.items()
     }
-    folder = options.profile_dir
-    runs = measure_all(planned_runs(options), program, folder, options.output.parent)
-    analysis, evidence, compiled = analysis_of(runs), None, None
+    folder, planned = options.profile_dir, shaped(options.size, planned_shapes(options))
+    runs = measure_all(planned, program, folder, options.output.parent)
+    analysis, evidence = analysis_of(runs), None
     if summary := analysis.summary:
-        evidence, compiled = find_ablation(summary), planned_gain(compile_speedup(summary))
-        place = folder / ANALYSIS
+        evidence, place = find_ablation(summary), folder / ANALYSIS
         write_whole(place / REPORT, report_text(summary, place, TOP, evidence))
     results, gap = ((), "") if was_interrupted(runs) else run_study(options, program, predictor)
-    sizes = tuple(measured_sizes(results).values())
     # a size that was left out is a finding, no gap
-    missing = [
-        *missing_of(runs, {**dict.fromkeys(runs, ()), **WANTED}),
-        *([f"problem sizes: {gap}"] if gap else ()),
-        *(f"size {result.size}: {result.failure}" for result in results if result.failure),
-    ]
-    if not sizes and not missing:
+    missing = [f"problem sizes: {gap}"] if gap else []
+    missing += [f"size {of.size}: {of.run.reason}" for of in results if of.run.reason]
+    sizes = tuple(measured_sizes(results).values())
+    if results and not sizes and not missing:
         missing.append("no problem size was measured")
-    values: Json = {}
-    if not missing:
-        values = plan_values(runs, analysis, evidence, compiled)
-        values |= size_values(runs, results, forecasts)
     return make_sheet(
         "exercise_3.md.j2",
         runs,
-        missing,
+        {**dict.fromkeys(runs, ()), **WANTED},
+        lambda: plan_values(runs, analysis, evidence) | size_values(runs, results, forecasts),
+        also_missing=missing,
         also=sizes,
-        interrupted=gap == INTERRUPTED_REASON or any(r.is_interrupted for r in results),
+        interrupted=gap == INTERRUPTED_REASON or any(of.run.is_interrupted for of in results),
         analysis=analysis,
         report=f"{ANALYSIS}/{REPORT}",
-        **values,
     )

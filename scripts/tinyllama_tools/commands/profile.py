@@ -117,6 +117,16 @@ PROFILINGS = {
 }
 # name of a run -> options of the program
 Plan = Mapping[str, Sequence[str]]
+# batch, sequence, steps, and further options
+Shape = tuple[int | str, ...]
+
+
+def shaped(size: str, shapes: Mapping[str, Shape]) -> Plan:
+    """Runs of a model of this size."""
+    return {
+        name: (f"--batch-size={b}", f"--seq-len={s}", f"--num-steps={n}", f"--size={size}", *more)
+        for name, (b, s, n, *more) in shapes.items()
+    }
 
 
 def warnings_in(output: str) -> list[str]:

@@ -1,12 +1,12 @@
 """Trains each problem size that fits and compares them: what scripts/study does without --grid."""
 
-import argparse
 import contextlib
 import datetime
 import json
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,12 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.process import SAID_NOTHING
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
-from tinyllama_tools.data.profiles import SUMMARY, read_profile
+from tinyllama_tools.data.profiles import (
+    INTERRUPTED_REASON,
+    SUMMARY,
+    MeasuredRun,
+    read_profile,
+)
 from tinyllama_tools.data.programs import (
     CaseCost,
     Predictor,
@@ -49,44 +54,35 @@ class Rate(NamedTuple):
     source: str
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What all sizes of a study share. `max_seconds`: of one size."""
+def train_options(options: Namespace, size: str, batch: int, steps: int) -> list[str]:
+    """Of tiny_llama_train; batch and sequence are given so that nothing hangs on its defaults."""
+    shape = {"size": size, "batch-size": batch, "seq-len": problem_sizes()[size]["seq"]}
+    how = {"num-steps": steps, "dtype": options.dtype, "variant": options.variant}
+    return [f"--{name}={value}" for name, value in {**shape, **how}.items()]
 
-    dtype: str = "f32"
-    variant: str = "baseline"
-    num_steps: int = 50
-    max_seconds: float = 900.0
-    has_profilers: bool = False
 
-    def options(self, size: str, batch: int, steps: int) -> list[str]:
-        """Of tiny_llama_train; batch and sequence are given so that nothing hangs on its
-        defaults."""
-        shape = {"size": size, "batch-size": batch, "seq-len": problem_sizes()[size]["seq"]}
-        how = {"num-steps": steps, "dtype": self.dtype, "variant": self.variant}
-        return [f"--{name}={value}" for name, value in {**shape, **how}.items()]
+NOT_RUN = MeasuredRun("", "")
 
 
 @dataclass(frozen=True)
 class SizeRun:
-    """A size of the study before and after its run.
+    """A size of the study before and after its run into `folder`.
 
     `cost`: of a step. `rate` is None where nothing was sampled to predict from. `refusal` says why
-    the size is not attempted, `failure` why there is nothing to compare. `config`, `summary`:
-    config.json and performance_summary.json of the `folder`.
+    the size is not attempted, the reason of `run` why there is nothing to compare.
     """
 
-    size: str
     cost: CaseCost
     num_steps: int
     rate: Rate | None = None
     refusal: str = ""
-    failure: str = ""
     folder: Path | None = None
-    config: Json = field(default_factory=dict)
-    summary: Json | None = None
-    seconds: float = 0.0
-    is_interrupted: bool = False
+    run: MeasuredRun = NOT_RUN
+
+    @property
+    def size(self) -> str:
+        """Its name."""
+        return self.cost.name.size
 
     @property
     def step_seconds(self) -> float | None:
@@ -109,36 +105,34 @@ class SizeRun:
     @property
     def is_measured(self) -> bool:
         """Whether it has figures to compare."""
-        return self.summary is not None and not self.failure
+        return self.run.summary is not None and not self.run.reason
 
 
-def size_costs(
-    sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
-) -> list[CaseCost]:
+def size_costs(options: Namespace, sizes: Sequence[str], predictor: Predictor) -> list[CaseCost]:
     """A step of each size, in the order given."""
-    axes = {"sizes": ",".join(sizes), "dtypes": settings.dtype, "variants": settings.variant}
-    found = {cost.name.size: cost for cost in predictor(step_options(device, **axes))}
+    axes = {"sizes": ",".join(sizes), "dtypes": options.dtype, "variants": options.variant}
+    found = {cost.name.size: cost for cost in predictor(step_options(options.device, **axes))}
     return [found[size] for size in sizes]
 
 
-def plan_at(settings: Settings, cost: CaseCost, rate: Rate | None) -> SizeRun:
+def plan_at(options: Namespace, cost: CaseCost, rate: Rate | None) -> SizeRun:
     """Refused where it does not fit, or would take too long at this rate."""
-    plan = SizeRun(cost.name.size, cost, settings.num_steps, rate)
+    plan = SizeRun(cost, options.num_steps, rate)
     if not cost.fits:
         return replace(plan, rate=None, refusal=cost.reason)
-    if not rate or plan.total_seconds <= settings.max_seconds:
+    if not rate or plan.total_seconds <= 60 * options.max_minutes:
         return plan
     refusal = (
         f"{plan.num_steps} steps would take {duration(plan.total_seconds)}, more than "
-        f"--max-minutes {settings.max_seconds / 60:g} ({rate.source})"
+        f"--max-minutes {options.max_minutes:g} ({rate.source})"
     )
     return replace(plan, refusal=refusal)
 
 
-def attained_rate(program: TrainingProgram, settings: Settings, size: str, batch: int) -> Rate:
+def attained_rate(program: TrainingProgram, options: Namespace, size: str, batch: int) -> Rate:
     """From a sample of a few steps. TrainingError where it cannot be run or gives no time."""
     with tempfile.TemporaryDirectory(prefix="tiny_llama_study_") as folder:
-        run = program.run(settings.options(size, batch, SAMPLE_STEPS), Path(folder))
+        run = program.run(train_options(options, size, batch, SAMPLE_STEPS), Path(folder))
     if run.exit_status != 0 or not run.summary:
         raise TrainingError(f"the sample of {size} ended with {run.exit_status}")
     flops, seconds = run.summary["model"]["flops_per_step"], run.summary["summary"]
@@ -148,7 +142,7 @@ def attained_rate(program: TrainingProgram, settings: Settings, size: str, batch
 
 
 def plan_sizes(
-    program: TrainingProgram, settings: Settings, costs: Sequence[CaseCost]
+    program: TrainingProgram, options: Namespace, costs: Sequence[CaseCost]
 ) -> list[SizeRun]:
     """Samples every size that fits, the smallest first, and returns them in the order given. The
     rate of a smaller size decides whether, and with which batch, a size is sampled at all.
@@ -159,18 +153,18 @@ def plan_sizes(
         size, batch = cost.name.size, cost.name.batch
         if cost.fits:
             seed_batch = problem_sizes()[SEED_SIZE]["batch"]
-            known = known or attained_rate(program, settings, SEED_SIZE, seed_batch)
+            known = known or attained_rate(program, options, SEED_SIZE, seed_batch)
             seconds = SAMPLE_STEPS * cost.model_flops / known.flops_per_second
             if seconds > LONG_SAMPLE_SECONDS:
                 seconds, batch = seconds * max(1, batch // 4) / batch, max(1, batch // 4)
-            if seconds <= settings.max_seconds and size != SEED_SIZE:
+            if seconds <= 60 * options.max_minutes and size != SEED_SIZE:
                 try:
-                    known = attained_rate(program, settings, size, batch)
+                    known = attained_rate(program, options, size, batch)
                 except TrainingError as error:
-                    failure = f"its sample failed: {error}"
-                    plans[size] = replace(plan_at(settings, cost, None), failure=failure)
+                    failed = replace(NOT_RUN, reason=f"its sample failed: {error}")
+                    plans[size] = replace(plan_at(options, cost, None), run=failed)
                     continue
-        plans[size] = plan_at(settings, cost, known)
+        plans[size] = plan_at(options, cost, known)
     return [plans[cost.name.size] for cost in costs]
 
 
@@ -182,7 +176,7 @@ PLANNED: dict[str, Callable[[SizeRun], str]] = {
     "FLOPs a step": lambda plan: f"{plan.cost.model_flops:.3g}",
     "peak MB": lambda plan: f"{plan.cost.predicted_memory_bytes / MIB:,.0f}",
     "expected": lambda plan: plan.expected,
-    "runs": lambda plan: f"no: {why}" if (why := plan.refusal or plan.failure) else "yes",
+    "runs": lambda plan: f"no: {why}" if (why := plan.refusal or plan.run.reason) else "yes",
 }
 
 
@@ -212,29 +206,30 @@ def _keep(path: Path, document: Json) -> None:
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
-def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
+def run_size(program: TrainingProgram, options: Namespace, plan: SizeRun, folder: Path) -> SizeRun:
     """Trains one size into its folder, which must exist. An interruption keeps what was written."""
     cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
     shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
-    below = PROFILES if settings.has_profilers else ""
+    below = PROFILES if options.enable_profilers else ""
 
-    def options(place: Path) -> list[str]:
-        found = settings.options(plan.size, cost.name.batch, plan.num_steps)
+    def given(place: Path) -> list[str]:
+        found = train_options(options, plan.size, cost.name.batch, plan.num_steps)
         return [*found, *PROFILERS, f"--output-dir={place}"] if below else found
 
     place = Path(shown(folder))
     target = f"--{'profile' if below else 'output'}-dir={place / below}"
+    # what repeats the run, typed in the checkout
+    command = command_line([*program.arguments, *given(place), target])
     config = {
         "problem_size": plan.size,
         **dimensions,
         **shape,
         "num_steps": plan.num_steps,
         "parameters": cost.parameters,
-        "dtype": settings.dtype,
-        "variant": settings.variant,
-        "profilers_enabled": settings.has_profilers,
-        # what repeats the run, typed in the checkout
-        "command": command_line([*program.arguments, *options(place), target]),
+        "dtype": options.dtype,
+        "variant": options.variant,
+        "profilers_enabled": options.enable_profilers,
+        "command": command,
         "started": now_text(),
         "expected": {
             "step_seconds": plan.step_seconds,
@@ -244,19 +239,23 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         },
     }
     _keep(folder / CONFIG, config)
-    plan = replace(plan, folder=folder, config=config)
+
+    def ended(reason: str, summary: Json | None = None, seconds: float | None = None) -> SizeRun:
+        name = (Path(folder.name) / below).as_posix()
+        run = MeasuredRun(name, command, summary, reason=reason, seconds=seconds)
+        return replace(plan, folder=folder, run=run)
+
     try:
-        run = program.run(options(folder), folder / below, folder / LOG)
+        run = program.run(given(folder), folder / below, folder / LOG)
     except TrainingError as error:
-        return replace(plan, failure=str(error))
+        return ended(str(error))
     except KeyboardInterrupt:
         # what the program wrote when it was ended is kept, and is no result to compare
         summary = None
         with contextlib.suppress(BadInputError):
             summary = read_profile(folder / below)
         done = summary["summary"]["steps_completed"] if summary else 0
-        what = f"interrupted after {done} of {plan.num_steps} steps"
-        return replace(plan, summary=summary, failure=what, is_interrupted=True)
+        return ended(f"{INTERRUPTED_REASON} after {done} of {plan.num_steps} steps", summary)
     found = (run.summary or {}).get("summary", {})
     if run.summary and not (folder / SUMMARY).is_file():
         _keep(folder / SUMMARY, run.summary)
@@ -264,12 +263,12 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
     if run.exit_status != 0:
         failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
         failure = failure.replace("\n", "; ")
-    return replace(plan, summary=run.summary, seconds=run.seconds, failure=failure)
+    return ended(failure, run.summary, run.seconds)
 
 
 def run_sizes(
     program: TrainingProgram,
-    settings: Settings,
+    options: Namespace,
     plans: Sequence[SizeRun],
     results: Path,
     say: Callable[[str], None],
@@ -277,15 +276,15 @@ def run_sizes(
     """Runs what the plans do not refuse, in order; stops at an interruption."""
     found: list[SizeRun] = []
     for plan in plans:
-        if any(result.is_interrupted for result in found):
+        if any(result.run.is_interrupted for result in found):
             found.append(replace(plan, refusal=plan.refusal or "interrupted before its turn"))
-        elif plan.refusal or plan.failure:
+        elif plan.refusal or plan.run.reason:
             found.append(plan)
         else:
             folder = results / _timed(f"performance_results_{plan.size}")
             folder.mkdir(parents=True)
-            say(_text("banner", plan, settings, shown(folder), problem_sizes()[plan.size]))
-            found.append(run_size(program, settings, plan, folder))
+            say(_text("banner", plan, options, shown(folder), problem_sizes()[plan.size]))
+            found.append(run_size(program, options, plan, folder))
             say(_text("ending", found[-1]))
     return found
 
@@ -306,33 +305,29 @@ FIGURES: dict[str, Callable[[Json], str]] = {
 }
 
 
-def train(
-    options: argparse.Namespace, command: str, program: TrainingProgram, predictor: Predictor
-) -> int:
+def train(options: Namespace, command: str, program: TrainingProgram, predictor: Predictor) -> int:
     """The problem sizes: plans, runs, compares; 130 where it was interrupted, 1 where a run
     failed."""
-    own = (options.dtype, options.variant, options.num_steps, 60 * options.max_minutes)
-    settings = Settings(*own, options.enable_profilers)
-    costs = size_costs(options.sizes, settings, options.device, predictor)
+    costs = size_costs(options, options.sizes, predictor)
     if options.dry_run:
-        say_line(table_of(PLANNED, [plan_at(settings, cost, None) for cost in costs]))
+        say_line(table_of(PLANNED, [plan_at(options, cost, None) for cost in costs]))
         return 0
     options.results.mkdir(parents=True, exist_ok=True)
-    say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
-    plans = plan_sizes(program, settings, costs)
+    say_line(f"Sampling the rate of each size that fits ({options.dtype}, {options.variant})...")
+    plans = plan_sizes(program, options, costs)
     say_line(table_of(PLANNED, plans) + "\n")
-    found = run_sizes(program, settings, plans, options.results, say_line)
+    found = run_sizes(program, options, plans, options.results, say_line)
     ordered = sorted(found, key=lambda result: result.cost.model_flops)
-    devices = [r.summary["context"]["device"]["name"] for r in ordered if r.summary] or ["none"]
+    device = next((name for r in ordered if (name := r.run("context.device.name"))), "none")
     figures = [
-        {**r.summary["model"], **r.summary["summary"], "size": r.size, "expected": r.step_seconds}
+        {**r.run("model"), **r.run("summary"), "size": r.size, "expected": r.step_seconds}
         for r in ordered
         if r.is_measured
     ]
     compared = _text("comparison", table_of(FIGURES, figures) if figures else "", ordered)
     page = options.results / f"{_timed('performance_study')}.md"
-    write_whole(page, _text("page", compared, settings, command, devices[0], ordered) + "\n")
+    write_whole(page, _text("page", compared, options, command, device, ordered) + "\n")
     say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
-    if any(result.is_interrupted for result in found):
+    if any(result.run.is_interrupted for result in found):
         return INTERRUPTED
-    return int(any(result.failure for result in found))
+    return int(any(result.run.reason for result in found))

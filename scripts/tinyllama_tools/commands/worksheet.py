@@ -14,6 +14,7 @@ from typing import Any
 from tinyllama_tools.core.app import INTERRUPTED, Json
 from tinyllama_tools.core.text import cell, markdown_table, template, value_at
 from tinyllama_tools.data.profiles import (
+    INTERRUPTED_REASON,
     MeasuredRun,
     Runs,
     group_shares,
@@ -207,35 +208,37 @@ def page_of(name: str, **values: Any) -> str:  # noqa: ANN401
     return "\n".join(lines).strip() + "\n"
 
 
-def missing_of(runs: Runs, wanted: Mapping[str, Sequence[str]]) -> list[str]:
-    """Why runs lack the parts wanted of their summaries, a text each; empty where nothing is."""
-    found = [f"{name}: {runs[name].reason}" for name in wanted if runs[name].reason]
-    return found + [
-        f"{name}: its summary has no `{part}`"
-        for name, parts in wanted.items()
-        for part in parts
-        if runs[name].summary and runs[name](part) is None
-    ]
-
-
 def make_sheet(
     name: str,
     runs: Runs,
-    missing: Sequence[str],
+    wanted: Mapping[str, Sequence[str]],
+    values: Callable[[], Json],
     *,
+    also_missing: Sequence[str] = (),
     also: Sequence[MeasuredRun] = (),
     interrupted: bool = False,
-    **values: Any,  # noqa: ANN401
+    **about: Any,  # noqa: ANN401
 ) -> tuple[str, int]:
     """The worksheet in Markdown, empty where no run left any figure, and the command's exit status.
 
-    Its template in templates/ sees `runs` by their names too, `missing` and `values`. `also`: runs
-    that do not decide the exit status. Where anything is missing only the head of the page and the
-    table of runs is made.
+    Its template in templates/ sees `runs` by their names too, `missing`, `about` and `values`.
+    `wanted`: by run, the parts of its summary that the answers need. Where anything is missing only
+    the head of the page and the table of runs is made. `also`: runs that do not decide the exit
+    status. `values` with a `reason` of INTERRUPTED_REASON were interrupted too.
     """
+    missing = [f"{run}: {runs[run].reason}" for run in wanted if runs[run].reason]
+    missing += [
+        f"{run}: its summary has no `{part}`"
+        for run, parts in wanted.items()
+        for part in parts
+        if runs[run].summary and runs[run](part) is None
+    ]
+    missing += also_missing
+    found = {} if missing else values()
+    interrupted |= found.get("reason") == INTERRUPTED_REASON or was_interrupted(runs)
     every = (*runs.values(), *also)
     first = next((run.summary for run in every if run.summary), None)
-    about = {**runs, "every": every, "missing": missing, "summary": first}
-    page = page_of(name, **about, **values) if first else ""
+    about |= {**runs, "every": every, "missing": missing, "summary": first}
+    page = page_of(name, **about, **found) if first else ""
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1
-    return page, INTERRUPTED if interrupted or was_interrupted(runs) else status
+    return page, INTERRUPTED if interrupted else status

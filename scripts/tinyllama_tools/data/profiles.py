@@ -94,7 +94,7 @@ class MeasuredRun:
     @property
     def is_interrupted(self) -> bool:
         """Whether Ctrl-C ended it, or came before it."""
-        return self.reason == INTERRUPTED_REASON
+        return self.reason.startswith(INTERRUPTED_REASON)
 
     @property
     def is_complete(self) -> bool:
