@@ -10,9 +10,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <string_view>
 
@@ -84,18 +82,16 @@ std::string_view name_of(at::Float32MatmulPrecision precision) {
 
 }  // namespace
 
-std::map<std::string, std::string> gpu_settings(Backend backend, const GpuIdentity& gpu,
+std::map<std::string, std::string> gpu_settings(Backend backend, const std::string& bus_id,
                                                 const SystemSources& sources) {
   Settings settings;
   const bool is_amd = backend == Backend::hip;
   add_reading(settings, "gpu.driver",
               sources.sys / "module" / (is_amd ? "amdgpu" : "nvidia") / "version");
-  std::string bus_id = gpu.pci_bus_id;
-  std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
-  const std::filesystem::path card = sources.sys / "bus/pci/devices" / bus_id;
+  const std::filesystem::path card = card_folder(sources, bus_id);
   add_reading(settings, "gpu.compute_partition", card / "current_compute_partition");
   add_reading(settings, "gpu.memory_partition", card / "current_memory_partition");
-  for (const auto& [name, value] : gpu_reader(backend, sources, gpu).facts)
+  for (const auto& [name, value] : gpu_reader(backend, sources, bus_id).facts)
     settings["gpu." + name] = value;
   // In the libraries that libtorch has loaded, as RCCL's too.
   if (void* const found = ::dlsym(RTLD_DEFAULT, "ncclGetVersion")) {
@@ -158,9 +154,8 @@ std::map<std::string, std::string> system_settings(const Device& device) {
   settings.merge(library_settings(device));
   if (device.is_gpu()) {
     settings["deterministic_cudnn"] = at::globalContext().deterministicCuDNN() ? "true" : "false";
-    const GpuIdentity gpu{gpu_runtime::pci_bus_id(device.torch().index()), device.torch().index()};
     settings["gpu.uuid"] = device.description().uuid;
-    settings.merge(gpu_settings(device.backend(), gpu));
+    settings.merge(gpu_settings(device.backend(), gpu_runtime::pci_bus_id(device.torch().index())));
     // Two dies of one module, each a device, whose power is measured together.
     if (device.description().name.find("MI250") != std::string::npos)
       settings["gpu.power_of"] = "the module, both of its dies";

@@ -32,7 +32,7 @@ std::map<std::string, std::string> system_settings(const Device& device);
 
 /// What results say of a GPU beside the device: driver, partition, limit of power, ECC, version of
 /// NCCL or RCCL; what cannot be read is absent.
-std::map<std::string, std::string> gpu_settings(Backend backend, const GpuIdentity& gpu,
+std::map<std::string, std::string> gpu_settings(Backend backend, const std::string& bus_id,
                                                 const SystemSources& sources = {});
 
 /// {name, architecture, backend, memory_bytes, ...}.

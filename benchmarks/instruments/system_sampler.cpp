@@ -32,26 +32,9 @@ void add(ReadingStatistics& statistics, double value) {
 
 }  // namespace
 
-SystemReader system_reader(const Device& device, const SystemSources& sources) {
-  if (!device.is_gpu()) return cpu_reader(sources, host_machine::usable_processors());
-  const int index = device.torch().index();
-  return gpu_reader(device.backend(), sources, {gpu_runtime::pci_bus_id(index), index});
-}
-
-SystemReader gpu_reader(Backend backend, const SystemSources& sources, const GpuIdentity& gpu) {
-  using Make = SystemReader (*)(const SystemSources&, const GpuIdentity&);
-  const std::vector<Make> makers = backend == Backend::hip
-                                       ? std::vector<Make>{amd_smi_reader, rocm_smi_reader}
-                                       : std::vector<Make>{nvml_reader};
-  std::string reasons;
-  for (const Make make : makers) {
-    try {
-      return make(sources, gpu);
-    } catch (const std::runtime_error& error) {
-      reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());
-    }
-  }
-  return {fmt::format("none ({})", reasons), [] { return SystemReading(); }};
+SystemReader system_reader(const Device& device) {
+  if (!device.is_gpu()) return cpu_reader({}, host_machine::usable_processors());
+  return gpu_reader(device.backend(), {}, gpu_runtime::pci_bus_id(device.torch().index()));
 }
 
 SystemSampler::SystemSampler(SystemReader reader, std::chrono::milliseconds interval)

@@ -36,38 +36,20 @@ struct SystemSources {
   std::vector<std::string> nvml = {"libnvidia-ml.so.1"};
   std::vector<std::string> amd_smi = {"libamd_smi.so", "libamd_smi.so.26", "libamd_smi.so.25",
                                       "libamd_smi.so.24", "/opt/rocm/lib/libamd_smi.so"};
-  /// The name without a version comes with ROCm itself; the others with its run-time packages.
-  std::vector<std::string> rocm_smi = {"librocm_smi64.so",   "librocm_smi64.so.7",
-                                       "librocm_smi64.so.6", "librocm_smi64.so.5",
-                                       "librocm_smi64.so.1", "/opt/rocm/lib/librocm_smi64.so"};
-};
-
-/// Which card is meant.
-struct GpuIdentity {
-  std::string pci_bus_id;  ///< "0000:c1:00.0"; empty where the runtime does not tell it
-  int index = 0;           ///< serves where the bus id is empty
 };
 
 /// Utilization is this process's share of `processors`, clock their mean,
 /// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
 /// kernel lets us read it). Utilization and power are means since the reading before.
 SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& processors);
-/// NVIDIA's management library. Throws std::runtime_error with the cause where it cannot be loaded
-/// or does not know the card.
-SystemReader nvml_reader(const SystemSources& sources, const GpuIdentity& gpu);
-/// AMD SMI, which succeeds ROCm SMI. Throws as nvml_reader does, also where the bus id is empty.
-SystemReader amd_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
-/// ROCm SMI, and the clock from the driver's files, because the library's structure of clocks
-/// differs between its versions. Throws as nvml_reader does.
-SystemReader rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
+/// Of NVML, or of amdgpu's files and AMD SMI. `bus_id`: "0000:c1:00.0". Where these do not answer
+/// or do not know the card, one that reads nothing and says so in its source.
+SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id);
+/// The files of a card.
+std::filesystem::path card_folder(const SystemSources& sources, std::string bus_id);
 
-/// NVML, or AMD SMI and else ROCm SMI. Where none of them answers, one that reads nothing and says
-/// so in its source.
-SystemReader gpu_reader(Backend backend, const SystemSources& sources, const GpuIdentity& gpu);
-
-/// The reader for this device. Where a GPU's library does not answer, one that reads nothing and
-/// says so in its source.
-SystemReader system_reader(const Device& device, const SystemSources& sources = {});
+/// The reader for this device.
+SystemReader system_reader(const Device& device);
 
 struct ReadingStatistics {
   double minimum = 0;

@@ -1,4 +1,4 @@
-// A fake of AMD SMI for tests: two dies of one card and nothing else. A build with
+// A fake of AMD SMI for tests: the counters of energy of the two dies of one card. A build with
 // FAKE_WITHOUT_INIT is no AMD SMI at all.
 #include <cstdint>
 
@@ -10,11 +10,9 @@ constexpr uint64_t kGpusOnly = 2;  // AMDSMI_INIT_AMD_GPUS
 
 struct Die {
   uint64_t bus_id;
-  uint32_t busy_percent, clock_MHz;
-  int64_t celsius;
   uint64_t energy_count;  // of 15.25 uJ each
 };
-Die dies[] = {{0xc100, 83, 1700, 71, 4'000'000}, {0xc911, 84, 0, 70, 0}};
+Die dies[] = {{0xc100, 4'000'000}, {0xc911, 0}};
 int open_sessions = 0;
 
 }  // namespace
@@ -45,23 +43,6 @@ int amdsmi_get_processor_handle_from_bdf(uint64_t bus_id, void** handle) {
     return 0;
   }
   return kNotFound;
-}
-
-int amdsmi_get_gpu_activity(void* handle, uint32_t* percent) {
-  *percent = static_cast<Die*>(handle)->busy_percent;
-  return 0;
-}
-
-int amdsmi_get_clock_info(void* handle, int type, uint32_t* megahertz) {
-  constexpr int graphics = 0;
-  *megahertz = type == graphics ? static_cast<Die*>(handle)->clock_MHz : 1;
-  return 0;
-}
-
-int amdsmi_get_temp_metric(void* handle, int sensor, int metric, int64_t* celsius) {
-  constexpr int hotspot = 1;
-  *celsius = static_cast<Die*>(handle)->celsius;
-  return sensor == hotspot && metric == 0 ? 0 : kInvalid;
 }
 
 int amdsmi_get_energy_count(void* handle, uint64_t* count, float* microjoules,
