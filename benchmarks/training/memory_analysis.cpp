@@ -30,140 +30,126 @@ constexpr int64_t kGpuRemainder = int64_t{1} << 20;
 /// heads), V (vocabulary).
 class TensorNames {
  public:
-  explicit TensorNames(const MemoryRecording& recording, const Workload& workload)
+  TensorNames(const MemoryRecording& recording, const Workload& workload)
       : recording_(recording),
-        workload_(workload),
-        tokens_(workload.tokens()),
-        hidden_dim_(workload.config.hidden_dim()),
         computed_(compute_bytes(workload.dtype)),
         stored_(storage_bytes(workload.dtype)),
         wide_(std::max<int64_t>(4, computed_)) {
-    add_layers();
-    add_attention();
-    add_loss();
-    add_weights();
+    if (has_score_matrix(workload.variant))
+      scores_ = workload.batch * workload.config.n_heads() * workload.seq * workload.seq;
+    add_activations(workload);
+    add_weights(workload.config);
   }
 
   /// "attention_scores [B,H,S,S]", "gradient of logits [B,S,V]", ...; "<component>: <operator>"
   /// where no tensor of the component has as many bytes.
   std::string name(const MemoryEvent& event) const {
-    if (const Entry* entry = find(event)) {
-      return fmt::format("{}{}", event.phase == Phase::backward ? "gradient of " : "", entry->name);
-    }
+    const std::string& component = recording_.names[event.component];
     const std::string& operation = recording_.names[event.operation];
-    return fmt::format("{}: {}", recording_.names[event.component],
-                       operation.empty() ? "outside operators" : operation);
+    const bool in_backward = event.phase == Phase::backward;
+    std::string_view name;
+    if (is_score_matrix(event)) {
+      const bool is_softmax = operation == "aten::_softmax" || operation == "aten::_to_copy" ||
+                              (operation == "aten::bmm" && in_backward);
+      name = is_softmax ? "attention_probabilities [B,H,S,S]" : "attention_scores [B,H,S,S]";
+    } else if (const Entry* entry = find(event)) {
+      name = entry->name;
+    } else {
+      return fmt::format("{}: {}", component, operation.empty() ? "outside operators" : operation);
+    }
+    return fmt::format("{}{}", in_backward ? "gradient of " : "", name);
   }
 
   /// Whether it is a matrix of attention scores or of their softmax, in its narrow or wide type.
   bool is_score_matrix(const MemoryEvent& event) const {
-    const Entry* entry = find(event);
-    return entry != nullptr && entry->name.ends_with("[B,H,S,S]");
+    if (scores_ == 0 || recording_.names[event.component] != kCore) return false;
+    if (!matches(event.bytes, scores_ * computed_) && !matches(event.bytes, scores_ * wide_))
+      return false;
+    // Queries or keys may be as large; they come from other operators.
+    constexpr std::string_view of_scores[] = {"aten::bmm", "aten::_softmax", "aten::_to_copy",
+                                              "aten::_softmax_backward_data"};
+    return std::ranges::count(of_scores, recording_.names[event.operation]) > 0 ||
+           find(event) == nullptr;
   }
 
  private:
-  enum class Direction { any, forward, backward };
+  static constexpr std::string_view kCore = "attention/core";
   struct Entry {
     std::string_view component;
-    int64_t bytes;
+    int64_t size;  // elements, and once it is in the table bytes
     std::string_view name;
     std::string_view operation = {};  // where tensors of the same size come from several
-    Direction direction = Direction::any;
   };
 
   // For a tensor of a component the first entry decides whose operator and bytes fit.
-  void add_layers() {
-    const int64_t hidden = tokens_ * hidden_dim_;
-    const int64_t inner = tokens_ * workload_.config.intermediate_dim() * computed_;
-    entries_ = {{"data_loading", tokens_ * kTokenBytes, "tokens [B,S]"},
-                {"embedding", hidden * stored_, "embedded tokens [B,S,D]"},
-                {"residual", hidden * stored_, "residual stream [B,S,D]"},
-                {"rms_norm", hidden * stored_, "norm intermediate [B,S,D]"},
-                {"rms_norm", tokens_ * stored_, "norm factors [B,S,1]"},
-                {"rms_norm", hidden * wide_, "norm intermediate [B,S,D]"},
-                {"rms_norm", tokens_ * wide_, "norm factors [B,S,1]"},
-                {"ffn/gate_up_proj", inner, "ffn intermediate [B,S,D_ff]"},
-                {"ffn/gate_up_proj", 2 * inner, "ffn intermediate [B,S,2 D_ff]"},
-                {"ffn/gate_up_proj", hidden * computed_, "ffn input [B,S,D]"},
-                {"ffn/swiglu", inner, "ffn intermediate [B,S,D_ff]"},
-                {"ffn/swiglu", 2 * inner, "ffn intermediate [B,S,2 D_ff]"},
-                {"ffn/down_proj", hidden * computed_, "ffn output [B,S,D]"},
-                // In a backward: the gradient of what the projection read.
-                {"ffn/down_proj", inner, "ffn intermediate [B,S,D_ff]"}};
-  }
-
-  void add_attention() {
-    const int64_t queries = tokens_ * hidden_dim_ * computed_;
-    const int64_t keys = tokens_ * workload_.config.kv_dim() * computed_;
-    const int64_t scores =
-        workload_.batch * workload_.config.n_heads() * workload_.seq * workload_.seq;
-    constexpr std::string_view core = "attention/core";
-    constexpr std::string_view score_name = "attention_scores [B,H,S,S]";
-    constexpr std::string_view softmax_name = "attention_probabilities [B,H,S,S]";
-    const bool keeps_scores = has_score_matrix(workload_.variant);
-    for (const int64_t element : {computed_, wide_}) {
-      if (!keeps_scores) break;
-      const int64_t bytes = scores * element;
-      add({{core, bytes, score_name, "aten::bmm", Direction::forward},
-           {core, bytes, softmax_name, "aten::bmm", Direction::backward},
-           {core, bytes, softmax_name, "aten::_softmax"},
-           {core, bytes, softmax_name, "aten::_to_copy"},
-           {core, bytes, score_name, "aten::_softmax_backward_data"}});
-    }
-    add({{core, queries, "attended values or queries [B,S,D]"},
-         {core, keys, "keys or values [B,S,KV,D/H]"}});
-    // Of any other operator, unless it is as large as the queries.
-    if (keeps_scores) add({{core, scores * computed_, score_name}});
-    add({{"attention/qkv_proj", queries + 2 * keys, "queries, keys and values [B,S,(H+2KV) D/H]"},
-         {"attention/qkv_proj", queries, "queries or attention input [B,S,D]"},
-         {"attention/qkv_proj", keys, "keys or values [B,S,KV,D/H]"},
-         {"attention/rotary", queries, "rotated queries [B,S,H,D/H]"},
-         {"attention/rotary", keys, "rotated keys [B,S,KV,D/H]"},
-         {"attention/o_proj", queries, "attention output [B,S,D]"}});
-  }
-
-  void add_loss() {
-    const int64_t V = workload_.config.vocab_size();
-    const int64_t logits = tokens_ * V;
-    const int64_t hidden = tokens_ * hidden_dim_ * computed_;
+  void add_activations(const Workload& workload) {
+    const int64_t tokens = workload.tokens();
+    const int64_t hidden = tokens * workload.config.hidden_dim();
+    const int64_t keys = tokens * workload.config.kv_dim();
+    const int64_t inner = tokens * workload.config.intermediate_dim();
+    const int64_t V = workload.config.vocab_size();
     constexpr std::string_view cross_entropy = "loss/cross_entropy";
     constexpr std::string_view log_name = "log-probabilities [B,S,V]";
-    add({{"loss/lm_head", logits * computed_, "logits [B,S,V]"},
+    add({kTokenBytes}, {{"data_loading", tokens, "tokens [B,S]"}});
+    add({stored_}, {{"embedding", hidden, "embedded tokens [B,S,D]"},
+                    {"residual", hidden, "residual stream [B,S,D]"}});
+    add({stored_, wide_}, {{"rms_norm", hidden, "norm intermediate [B,S,D]"},
+                           {"rms_norm", tokens, "norm factors [B,S,1]"}});
+    add({wide_}, {{cross_entropy, tokens * V, log_name, "aten::_log_softmax"},
+                  {cross_entropy, tokens * V, log_name, "aten::nll_loss_backward"}});
+    add({wide_, computed_}, {{cross_entropy, tokens * V, "logits [B,S,V]"}});
+    add({computed_},
+        {{"attention/qkv_proj", hidden + 2 * keys, "queries, keys and values [B,S,(H+2KV) D/H]"},
+         {"attention/qkv_proj", hidden, "queries or attention input [B,S,D]"},
+         {"attention/qkv_proj", keys, "keys or values [B,S,KV,D/H]"},
+         {"attention/rotary", hidden, "rotated queries [B,S,H,D/H]"},
+         {"attention/rotary", keys, "rotated keys [B,S,KV,D/H]"},
+         {kCore, hidden, "attended values or queries [B,S,D]"},
+         {kCore, keys, "keys or values [B,S,KV,D/H]"},
+         {"attention/o_proj", hidden, "attention output [B,S,D]"},
+         {"ffn/gate_up_proj", inner, "ffn intermediate [B,S,D_ff]"},
+         {"ffn/gate_up_proj", 2 * inner, "ffn intermediate [B,S,2 D_ff]"},
+         {"ffn/gate_up_proj", hidden, "ffn input [B,S,D]"},
+         {"ffn/swiglu", inner, "ffn intermediate [B,S,D_ff]"},
+         {"ffn/swiglu", 2 * inner, "ffn intermediate [B,S,2 D_ff]"},
+         {"ffn/down_proj", hidden, "ffn output [B,S,D]"},
+         // In a backward: the gradient of what the projection read.
+         {"ffn/down_proj", inner, "ffn intermediate [B,S,D_ff]"},
+         {"loss/lm_head", tokens * V, "logits [B,S,V]"},
          {"loss/lm_head", hidden, "final hidden states [B,S,D]"},
-         {cross_entropy, logits * wide_, log_name, "aten::_log_softmax"},
-         {cross_entropy, logits * wide_, log_name, "aten::nll_loss_backward"},
-         {cross_entropy, logits * wide_, "logits [B,S,V]"},
-         {cross_entropy, logits * computed_, "logits [B,S,V]"},
-         {"loss/fused", fused_loss_chunk(tokens_, V) * V * computed_,
-          "logits of a chunk of tokens"},
+         {"loss/fused", fused_loss_chunk(tokens, V) * V, "logits of a chunk of tokens"},
          {"loss/fused", hidden, "final hidden states [B,S,D]"}});
   }
 
   // Casts of weights under autocast, gradients on their way to a parameter, and what an update
   // computes for one parameter.
-  void add_weights() {
-    const int64_t D = hidden_dim_;
-    const int64_t V = workload_.config.vocab_size();
-    const int64_t inner = workload_.config.intermediate_dim();
-    for (const int64_t element : {stored_, computed_}) {
-      add({{"embedding", V * D * element, "embedding weight [V,D]"},
-           {"loss/lm_head", V * D * element, "LM head weight [V,D]"},
-           {"loss/fused", V * D * element, "LM head weight [V,D]"},
-           {"rms_norm", D * element, "norm weight [D]"},
-           {"attention/qkv_proj", D * D * element, "query projection weight [D,D]"},
-           {"attention/qkv_proj", workload_.config.kv_dim() * D * element,
-            "key or value projection weight [KV D/H,D]"},
-           {"attention/o_proj", D * D * element, "output projection weight [D,D]"},
-           {"ffn/gate_up_proj", inner * D * element, "ffn weight [D_ff,D]"},
-           {"ffn/down_proj", inner * D * element, "ffn weight [D_ff,D]"},
-           {"optimizer", V * D * element, "AdamW intermediate [V,D]"},
-           {"optimizer", inner * D * element, "AdamW intermediate [D_ff,D]"},
-           {"optimizer", D * D * element, "AdamW intermediate [D,D]"}});
-    }
+  void add_weights(const ModelConfig& config) {
+    const int64_t D = config.hidden_dim();
+    const int64_t V = config.vocab_size();
+    const int64_t inner = config.intermediate_dim();
+    add({stored_, computed_},
+        {{"embedding", V * D, "embedding weight [V,D]"},
+         {"loss/lm_head", V * D, "LM head weight [V,D]"},
+         {"loss/fused", V * D, "LM head weight [V,D]"},
+         {"rms_norm", D, "norm weight [D]"},
+         {"attention/qkv_proj", D * D, "query projection weight [D,D]"},
+         {"attention/qkv_proj", config.kv_dim() * D, "key or value projection weight [KV D/H,D]"},
+         {"attention/o_proj", D * D, "output projection weight [D,D]"},
+         {"ffn/gate_up_proj", inner * D, "ffn weight [D_ff,D]"},
+         {"ffn/down_proj", inner * D, "ffn weight [D_ff,D]"},
+         {"optimizer", V * D, "AdamW intermediate [V,D]"},
+         {"optimizer", inner * D, "AdamW intermediate [D_ff,D]"},
+         {"optimizer", D * D, "AdamW intermediate [D,D]"}});
   }
 
-  void add(std::initializer_list<Entry> entries) {
-    entries_.insert(entries_.end(), entries.begin(), entries.end());
+  /// `widths`: of an element.
+  void add(std::initializer_list<int64_t> widths, const std::vector<Entry>& entries) {
+    for (const int64_t width : widths) {
+      for (Entry entry : entries) {
+        entry.size *= width;
+        entries_.push_back(entry);
+      }
+    }
   }
 
   // Allocations on a GPU are larger than what was asked for, by rounding and by remainders too
@@ -176,25 +162,20 @@ class TensorNames {
   }
 
   const Entry* find(const MemoryEvent& event) const {
-    const auto direction =
-        event.phase == Phase::backward ? Direction::backward : Direction::forward;
     const auto entry = std::ranges::find_if(entries_, [&](const Entry& candidate) {
       return candidate.component == recording_.names[event.component] &&
-             matches(event.bytes, candidate.bytes) &&
+             matches(event.bytes, candidate.size) &&
              (candidate.operation.empty() ||
-              candidate.operation == recording_.names[event.operation]) &&
-             (candidate.direction == Direction::any || candidate.direction == direction);
+              candidate.operation == recording_.names[event.operation]);
     });
     return entry == entries_.end() ? nullptr : &*entry;
   }
 
   const MemoryRecording& recording_;
-  const Workload& workload_;
-  int64_t tokens_;
-  int64_t hidden_dim_;
   int64_t computed_;  // bytes of an element in GEMMs, in storage, and where it is widened
   int64_t stored_;
   int64_t wide_;
+  int64_t scores_ = 0;  // elements; 0 where there is no such matrix
   std::vector<Entry> entries_;
 };
 
@@ -535,43 +516,27 @@ class Analysis {
 
 /// Live bytes from an event on until the next.
 struct TimelinePoint {
-  double seconds = 0;
-  int64_t live_bytes = 0;
   size_t event = 0;
+  int64_t live_bytes = 0;
 };
 
 std::vector<TimelinePoint> timeline_points(const MemoryRecording& recording, size_t most) {
   std::vector<TimelinePoint> points;
   int64_t live = recording.live_bytes_before;
-  for (size_t i = 0; i < recording.events.size(); ++i) {
-    live += recording.events[i].bytes;
-    points.push_back({recording.events[i].seconds, live, i});
-  }
+  for (const MemoryEvent& event : recording.events)
+    points.push_back({points.size(), live += event.bytes});
   if (points.size() <= most) return points;
-  // The first and the last point besides two an instant.
-  const size_t instants = (most - 2) / 2;
-  const double begin = points.front().seconds;
-  const double width = (points.back().seconds - begin) / static_cast<double>(instants);
-  const auto instant_of = [&](const TimelinePoint& point) {
-    if (width <= 0) return size_t{0};
-    return std::min(instants - 1, static_cast<size_t>((point.seconds - begin) / width));
-  };
-  std::vector<TimelinePoint> kept = {points.front()};
-  const auto keep = [&](const TimelinePoint& point) {
-    if (point.event > kept.back().event) kept.push_back(point);
-  };
-  for (auto first = points.begin(); first != points.end();) {
-    const auto end = std::find_if(first, points.end(), [&](const TimelinePoint& point) {
-      return instant_of(point) != instant_of(*first);
-    });
-    const auto [lowest, highest] = std::minmax_element(
-        first, end,
-        [](const TimelinePoint& a, const TimelinePoint& b) { return a.live_bytes < b.live_bytes; });
-    keep(*std::min(lowest, highest));
-    keep(*std::max(lowest, highest));
-    first = end;
+  const size_t parts = most / 2;
+  std::vector<TimelinePoint> kept;
+  for (size_t part = 0; part < parts; ++part) {
+    const auto at = [&](size_t of_part) {
+      return points.begin() + static_cast<std::ptrdiff_t>(points.size() * of_part / parts);
+    };
+    const auto [lowest, highest] =
+        std::ranges::minmax_element(at(part), at(part + 1), {}, &TimelinePoint::live_bytes);
+    kept.push_back(*std::min(lowest, highest));
+    if (lowest != highest) kept.push_back(*std::max(lowest, highest));
   }
-  keep(points.back());
   return kept;
 }
 
@@ -605,7 +570,7 @@ std::string memory_timeline_json(const MemoryRecording& recording, size_t most_r
   Json rows = Json::array();
   for (const TimelinePoint& point : timeline_points(recording, most_rows)) {
     const MemoryEvent& event = recording.events[point.event];
-    rows.push_back({rounded(point.seconds), point.live_bytes, to_string(event.phase),
+    rows.push_back({rounded(event.seconds), point.live_bytes, to_string(event.phase),
                     recording.names[event.component]});
   }
   Json phases = Json::array();

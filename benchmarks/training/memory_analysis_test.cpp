@@ -426,31 +426,19 @@ TEST(MemoryTimelineTest, JsonFollowsTheContract) {
   EXPECT_EQ(document["phases"][0]["end_seconds"], document["phases"][1]["begin_seconds"]);
 }
 
-TEST(MemoryTimelineTest, ThinsToTheHighestAndLowestOfEachInstant) {
+TEST(MemoryTimelineTest, ThinsToTheHighestAndLowestOfEachPart) {
   const Json rows = timeline(many_events(5000), 400)["events"];
-  EXPECT_LE(rows.size(), 400u);
-  EXPECT_GE(rows.size(), 300u);
+  EXPECT_EQ(rows.size(), 400u);
   std::set<int64_t> levels;
   for (const Json& row : rows) levels.insert(row[1].get<int64_t>());
   EXPECT_EQ(levels, (std::set<int64_t>{5 * kMiB, 6 * kMiB, 14 * kMiB}));
-  EXPECT_EQ(rows.front()[0], 1e-5);
-  EXPECT_NEAR(rows.back()[0].get<double>(), 0.1, 1e-9);
   for (size_t i = 1; i < rows.size(); ++i) {
     const double gap = rows[i][0].get<double>() - rows[i - 1][0].get<double>();
     EXPECT_GT(gap, 0) << i;
-    EXPECT_LT(gap, 3 * 0.1 / 199) << "no hole at " << i;
+    EXPECT_LT(gap, 2 * 0.1 / 200) << "no hole at " << i;
   }
   EXPECT_EQ(timeline(many_events(200), 400)["events"].size(), 400u) << "few enough to keep";
-  EXPECT_LE(timeline(many_events(15'000))["events"].size(), 20'000u);
-}
-
-TEST(MemoryTimelineTest, ThinsEventsOfOneInstant) {
-  RecordingBuilder recording;
-  recording.step(1);
-  for (int i = 0; i < 100; ++i) recording.allocate(1, 8);
-  const Json rows = timeline(recording.finish(), 10)["events"];
-  EXPECT_LE(rows.size(), 10u);
-  EXPECT_EQ(rows.back()[1], 800);
+  EXPECT_EQ(timeline(many_events(15'000))["events"].size(), 20'000u);
 }
 
 struct Recorded {
