@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "benchmarks/instruments/peaks.hpp"
@@ -51,6 +52,7 @@ bool matches(const json& match, const DeviceDescription& device) {
   const auto words = words_of(device.name);
   const auto present = [&](const json& word) { return words.contains(word.get<std::string>()); };
   const auto multiprocessors = positive<int64_t>(match, "multiprocessors");
+  if (match.at("words").empty()) throw std::invalid_argument("words must not be empty");
   return std::ranges::all_of(match.at("words"), present) &&
          std::ranges::none_of(match.value("without", json::array()), present) &&
          (device.multiprocessors == 0 || device.multiprocessors == multiprocessors);

@@ -164,6 +164,11 @@ class Nvml {
       "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons");
 };
 
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 class AmdSmi {
  public:
   AmdSmi(const std::vector<std::string>& names, const std::string& bus_id)
@@ -199,11 +204,13 @@ class AmdGpu {
   AmdGpu(const SystemSources& sources, const std::string& bus_id)
       : card_(card_folder(sources, bus_id)) {
     std::error_code none;
-    for (const auto& entry : fs::directory_iterator(card_ / "hwmon", none)) monitor_ = entry.path();
+    for (const auto& entry : fs::directory_iterator(card_ / "hwmon", none))
+      if (fs::exists(entry.path() / "freq1_input", none)) monitor_ = entry.path();
     if (monitor_.empty())
       throw std::runtime_error(fmt::format("amdgpu has no sensors of a GPU {}", bus_id));
+    if (card_.filename() != lower_case(bus_id)) facts_["power_of"] = "the card, all its partitions";
     try {
-      energy_ = std::make_unique<AmdSmi>(sources.amd_smi, bus_id);
+      energy_ = std::make_unique<AmdSmi>(sources.amd_smi, card_.filename().string());
       source_ += fmt::format(" and AMD SMI ({})", energy_->name());
     } catch (const std::runtime_error& error) {
       source_ += fmt::format(" (no counter of energy: {})", error.what());
@@ -227,11 +234,13 @@ class AmdGpu {
     return reading;
   }
   const std::string& source() const { return source_; }
+  const std::map<std::string, std::string>& facts() const { return facts_; }
 
  private:
   double first_of(std::initializer_list<const char*> files) const {
     for (const char* file : files) {
-      if (const auto value = host_machine::first_number(monitor_ / file)) return *value;
+      const auto value = host_machine::first_number(monitor_ / file);
+      if (value && *value > 0) return *value;
     }
     return 0;
   }
@@ -240,20 +249,23 @@ class AmdGpu {
   fs::path monitor_;
   std::unique_ptr<AmdSmi> energy_;
   std::string source_ = "amdgpu's files";
+  std::map<std::string, std::string> facts_;
 };
 
 }  // namespace
 
-fs::path card_folder(const SystemSources& sources, std::string bus_id) {
-  std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
-  return sources.sys / "bus/pci/devices" / bus_id;
+fs::path card_folder(const SystemSources& sources, const std::string& bus_id) {
+  const fs::path devices = sources.sys / "bus/pci/devices";
+  const std::string address = lower_case(bus_id);
+  const fs::path whole = devices / (address.substr(0, address.rfind('.')) + ".0");
+  return fs::exists(devices / address) ? devices / address : whole;
 }
 
 SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id) {
   try {
     if (backend == Backend::hip) {
       const auto gpu = std::make_shared<AmdGpu>(sources, bus_id);
-      return {gpu->source(), [gpu] { return gpu->read(); }};
+      return {gpu->source(), [gpu] { return gpu->read(); }, gpu->facts()};
     }
     const auto nvml = std::make_shared<Nvml>(sources.nvml, bus_id);
     return {nvml->source(), [nvml] { return nvml->read(); }, nvml->facts()};

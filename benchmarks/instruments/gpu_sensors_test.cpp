@@ -83,7 +83,13 @@ TEST_F(GpuSensorsTest, AmdgpusFilesTellAllButTheEnergyThatAmdSmiCounts) {
   write("0000:c1:00.0", monitor + "power1_average", "240000000");
   expected["temperature_celsius"] = 68.5;
   expected["power_watts"] = 240;
+  write("0000:c1:00.0", "hwmon/hwmon8/name", "of another driver");
   EXPECT_EQ(amd().read(), expected);
+  // A partition, which has no files of its own.
+  EXPECT_EQ(amd("0000:c1:00.3").read(), expected);
+  EXPECT_EQ(amd("0000:c1:00.3").facts,
+            (std::map<std::string, std::string>{{"power_of", "the card, all its partitions"}}));
+  EXPECT_TRUE(amd().facts.empty());
   // A second die that sleeps.
   for (const char* file : {"freq1_input", "power1_average"})
     write("0000:c9:02.1", monitor + file, "0");

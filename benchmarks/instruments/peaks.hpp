@@ -78,8 +78,8 @@ struct DatasheetPeaks {
 };
 
 /// The row that matches the device's name and number of compute units, or nothing: an unknown
-/// device has no datasheet peak. Throws std::invalid_argument naming file, key, value and rule when
-/// the file is missing or malformed.
+/// device has no datasheet peak. Throws std::invalid_argument naming the file, and the row, when
+/// it is missing or malformed.
 std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& file,
                                                    const DeviceDescription& device);
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "tests/fuzzing/file_testing.hpp"
 
@@ -173,7 +174,7 @@ TEST(DatasheetPeaksTest, FiguresAreDenseAndOfOneLogicalDevice) {
   EXPECT_NE(h100.source.find("https://"), std::string::npos);
 }
 
-TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
+TEST(DatasheetPeaksTest, ErrorsNameFileRowAndFigure) {
   using Json = nlohmann::json;
   const testing::TemporaryFolder files;
   const auto error_of_file = [&] {
@@ -190,6 +191,7 @@ TEST(DatasheetPeaksTest, ErrorsNameFileKeyValueAndRule) {
       {"/flops/f32_matrix", -1.5, "f32_matrix = -1.5: must be a positive number"},
       {"/types/f32", "f32_tensor", "'f32_tensor' not found"},
       {"/match", {{"words", {"mi300x"}}}, "'multiprocessors' not found"},
+      {"/match/words", Json::array(), "words must not be empty"},
       {"/source", nullptr, "null"}};
   for (const auto& [pointer, value, said] : spoilt) {
     Json document = good;

@@ -45,8 +45,9 @@ SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& pr
 /// Of NVML, or of amdgpu's files and AMD SMI. `bus_id`: "0000:c1:00.0". Where these do not answer
 /// or do not know the card, one that reads nothing and says so in its source.
 SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id);
-/// The files of a card.
-std::filesystem::path card_folder(const SystemSources& sources, std::string bus_id);
+/// The files of a card. The runtime may give the number of a partition in the place of the PCI
+/// function (of an MI300 in CPX mode: "0000:c1:00.3"); the files are then the whole card's.
+std::filesystem::path card_folder(const SystemSources& sources, const std::string& bus_id);
 
 /// The reader for this device.
 SystemReader system_reader(const Device& device);

@@ -19,8 +19,8 @@ nlohmann::ordered_json analyze_memory(const MemoryRecording& recording, const Wo
                                       std::optional<int64_t> resident_before);
 
 /// The text of memory_timeline.json (docs/training_files.md): one row an event. Where there are
-/// more than `most_rows`, the events are cut into parts of equally many, of which each keeps its
-/// highest and its lowest row, in order.
+/// more than `most_rows` (at least 2), the events are cut into parts of equally many, of which each
+/// keeps its highest and its lowest row, in order.
 std::string memory_timeline_json(const MemoryRecording& recording, size_t most_rows = 20'000);
 
 }  // namespace tinyllama::training

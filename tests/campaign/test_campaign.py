@@ -45,6 +45,13 @@ def test_a_little_of_each_part_holds(part: str) -> None:
     assert found and program.violations(found) == []
 
 
+def test_files_are_damaged_and_only_what_does_not_hold_is_a_violation() -> None:
+    one = json.dumps({"a": [1, 2.5, "x"], "b": {"c": None}}).encode() + b"\n"
+    assert sum(readers.damaged(one, random.Random(i)) != one for i in range(100)) > 90
+    found = [Tried("a", [OfLibrary("x"), runs.Note("y"), "z"])]
+    assert program.violations(found) == ["a: z"]
+
+
 @pytest.mark.usefixtures("train_program")
 def test_a_folder_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
     folder = tmp_path / "work/train/flops_analysis"

@@ -335,12 +335,19 @@ def test_files_that_are_none_are_named(
 ) -> None:
     good = (folder / "blocks_0001.jsonl").read_text()
     header, *_, block = good.splitlines()
-    uneven = json.dumps(json.loads(block) | {"new": [0.01]})
+    uneven, zero, nameless = (
+        json.dumps(json.loads(block) | wrong)
+        for wrong in ({"new": [0.01]}, {"base": [0.0]}, {"case": ""})
+    )
+    no_slice = json.dumps(json.loads(header) | {"slice_seconds": {}})
     for run, text, expected in (
         ({}, "", "bad.jsonl: "),
         ({}, "{\n", "bad.jsonl: line 1 cannot be read"),
         ({}, good.replace("paired blocks", "songs"), r"bad.jsonl: \[0\]\.recording: .* was exp"),
         ({}, f"{header}\n{uneven}\n", "bad.jsonl: line 2: not as many slices on both sides"),
+        ({}, f"{header}\n{zero}\n", r"bad.jsonl: \[1\]\.base\[0\]: 0.0 is less than"),
+        ({}, f"{header}\n{nameless}\n", r"bad.jsonl: \[1\]\.case: '' "),
+        ({}, f"{no_slice}\n{block}\n", r"bad.jsonl: \[0\]\.slice_seconds: \{\} is not"),
         ({}, good, r"run_0001/comparison\.json: is no result of"),
         (a_run({"ffn": "same"}) | {"seconds": "long"}, good, r"run_0001/comparison\.json: is no"),
     ):

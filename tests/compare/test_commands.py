@@ -52,6 +52,12 @@ def test_commands_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(said, capsys.readouterr().err, re.DOTALL)
 
 
+def test_a_verdict_stands_though_its_reader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Mock(flush=Mock(side_effect=BrokenPipeError), fileno=Mock(side_effect=OSError))
+    monkeypatch.setattr("sys.stdout", out)
+    assert run_command("compare", lambda: 1) == 1
+
+
 def test_an_ignored_signal_stays_so() -> None:
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -268,6 +268,8 @@ def test_cases_that_a_side_fails_do_not_touch_the_others(
         STEP: ("base", "time", "crash", "ended with 3 at time full_step/.*; it last said: out of"),
         ATTENTION: ("base", "time", "hang", r"no answer to time attention/.* within 0\.3 s"),
         OPTIMIZER: ("base", "time", "nonsense", r"answered time opt.* with '\[\"what\?\"\]'"),
+        "zero/x": ("new", "time", "zero", "answered time with seconds"),
+        "error/x": ("new", "time", "error", "told to be error"),
     }
     cases = dict.fromkeys([*table, EMBEDDING], 0.005)
     builds = []
@@ -276,7 +278,7 @@ def test_cases_that_a_side_fails_do_not_touch_the_others(
         trouble = {case: {"at": at, "how": how} for case, (_, at, how, _) in own.items()}
         builds.append(make_build(tmp_path / side, cases=cases, trouble=trouble))
     cut_wait_short(monkeypatch, "base", f"time {ATTENTION}")
-    found = one_block(*builds, list(cases), seed=2)
+    found = one_block(*builds, list(cases), seed=17)
     for case, (side, _, _, said) in table.items():
         left = found[case].get("failed", found[case])
         assert left["side"] == side
@@ -287,12 +289,14 @@ def test_cases_that_a_side_fails_do_not_touch_the_others(
         wait_until_gone(build)
 
 
+@pytest.mark.parametrize("how", ["crash", "hang"])
 def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = make_build(tmp_path / "base")
-    new = make_build(tmp_path / "new", trouble={"start": {"at": "start", "how": "hang"}})
-    cut_wait_short(monkeypatch, "new", "its start")
+    new = make_build(tmp_path / "new", trouble={"start": {"at": "start", "how": how}})
+    if how == "hang":
+        cut_wait_short(monkeypatch, "new", "its start")
     found = one_block(base, new, CASES)
     # the second may be killed before it notes its start
     assert len(starts_of(new)) <= 2

@@ -66,6 +66,9 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
     sides = ["--base", *base[:2], "--new", *new, "--allow-missing"]
     found = Found(tmp_path / "out", *sides, "[!f]*")
     assert (found.status, found.outcomes[FFN], found.cases[LOSS]["allowed"]) == (1, "failed", True)
+    # of a single file nobody needs to count
+    single = Found(tmp_path / "out", "--base", new[0], "--new", base[0])
+    assert single.cases[FFN]["note"] == "failed in the base: off by 1"
     # unless it is allowed
     found = Found(tmp_path / "out", *sides, "[!f]*", "x/*", "--allow-missing", "f*")
     assert found.status == 0
@@ -119,6 +122,18 @@ def test_growth_other_work_and_filters(tmp_path: Path) -> None:
         found = Found(tmp_path / "out", base, base, "--filter", pattern)
         assert list(found.cases) == [FFN]
     assert any("is the same file as" in text for text in found.warnings)
+
+
+def test_a_ratio_beyond_all_numbers_is_none(tmp_path: Path) -> None:
+    slow, fast = (
+        write_json(tmp_path / f"{name}.json", document(TIMES | {FFN: seconds}))
+        for name, seconds in (("slow", 1e300), ("fast", 1e-300))
+    )
+    for sides, ratio in (((slow, fast), 0.0), ((fast, slow), None)):
+        assert Found(tmp_path / "out", *sides).cases[FFN]["ratio"] == ratio
+        assert (tmp_path / "out/comparison.html").is_file()
+        assert "Infinity" not in (tmp_path / "out/comparison.json").read_text("utf-8")
+        (tmp_path / "out/comparison.html").unlink()
 
 
 def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
@@ -199,6 +214,11 @@ EVERY: dict[str, tuple[Any, Any, str, str]] = {
     NORM: (0.0005, 0.0005, "same", ""),
     "added": (None, 0.1, "added", "not in the base"),
     "fits": (SKIP, 0.1, "added", "skipped in the base: too large"),
+    "always": (
+        *(WRONG, WRONG, "skipped"),
+        "failed in the base: in 9 of 9 files: wrong loss; failed in the new: in 9 of 9 files: "
+        "wrong loss",
+    ),
     "left": (SKIP, None, "skipped", "skipped in the base: too large; not in the new"),
     EMBEDDING: (0.0002, {"failed": CRASH}, "failed", f"in 9 of 9 files: {CRASH}"),
 }
@@ -257,7 +277,7 @@ def test_every_output_has_the_same_rows_and_figures(
     *_, last = shown["text"].splitlines()
     assert last == (
         "2 slower, 1 faster, 1 same, 1 unclear, 1 no verdict, 2 missing, 2 added, 1 failed, "
-        "1 skipped; exit status 1: regression"
+        "2 skipped; exit status 1: regression"
     )
     assert shown["md"].startswith(f"**{last}**")
     assert f'<header class="verdict red">\n<h1>{last}</h1>' in page

@@ -89,6 +89,8 @@ def test_shares_of_a_step_are_medians_over_what_each_round_says(kind: str) -> No
     hidden = 100 * (of["no_overlap"] - of["overlap"])[costs] / (of["no_overlap"] - local)[costs]
     assert_is(point(found, 2).overlap, hidden)
     assert point(found, 2, "no_overlap").overlap is None
+    if found.results[0].ranks == 1:
+        assert point(found, 1).efficiency is not None
     assert point(found, 2).batch == (4 if kind == "ranks_strong" else 8)
     # where the rest of an ideal step went
     parts = {part["name"]: part for part in found.losses}
@@ -172,6 +174,11 @@ def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_p
         set_key(changed, key, value)
         with pytest.raises(BadInputError, match=said):
             read_scaling_result(write_world(tmp_path, 1, changed))
+    # a peak of the machine is no row of the ranks
+    peak = {"run_name": "peak/x", "run_type": "iteration", "real_time": None, "time_unit": "s"}
+    changed = document(1, 1)
+    changed["benchmarks"].append(peak | {"error_occurred": True})
+    assert read_scaling_result(write_world(tmp_path, 1, changed)).step
     (tmp_path / "ranks_1.json").unlink()
     with pytest.raises(BadInputError, match="measure first: scripts/scaling"):
         analysis_of(tmp_path)
@@ -433,10 +440,14 @@ def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None
             assert "http" in of["bandwidth_source"] or "IEEE" in of["bandwidth_source"]
     (ndr,) = (one for one in read_interconnects() if one["name"] == "nvlink4_ndr")
     assert Link(**ndr["network"]["link"]) == (9.6e-6, 50e9)
-    changed, path = FIXTURE.read_text(encoding="utf-8"), tmp_path / "links.json"
-    write_whole(path, changed.replace('"devices_per_node": 8', '"devices_per_node": 6', 1))
-    with pytest.raises(BadInputError, match=r"interconnects\[0\].devices_per_node: 6 is not one"):
-        read_interconnects(path)
+    for text, wrong, said in (
+        ('"devices_per_node": 8', '"devices_per_node": 6', "devices_per_node: 6 is not one"),
+        ('"latency"', '"more": 1, "latency"', "link: .* has too many properties"),
+    ):
+        path, good = tmp_path / "links.json", FIXTURE.read_text(encoding="utf-8")
+        write_whole(path, good.replace(text, wrong, 1))
+        with pytest.raises(BadInputError, match=rf"interconnects\[0\].*{said}"):
+            read_interconnects(path)
 
 
 def test_local_steps_are_measured_before_they_are_predicted() -> None:

@@ -215,7 +215,10 @@ def test_what_a_result_lacks_or_got_wrong_is_named(tmp_path: Path) -> None:
     rows = section(built, "left_out").tables[0].rows
     assert [row[3] for row in rows] == ["yes", "yes", "", ""]
     # a row above its peak is shown with its time, without shares
-    assert f"{TINY_STEP}: {reason}" in section(built, "environment").text
+    environment = section(built, "environment")
+    assert f"{TINY_STEP}: {reason}" in environment.text
+    (result,) = environment.tables[0].records
+    assert (result["failed"], result["skipped"]) == (1, 1)
     roofline = section(built, "roofline")
     (shown,) = (row for row in roofline.tables[0].rows if row[0] == TINY_STEP)
     assert shown[4] is None and shown[2] > 0

@@ -136,7 +136,7 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     """
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
     sides = (f"--base={options.build}", f"--new={options.build}")
-    settings = run_parser().parse_args([*sides, *options.run_options])
+    settings = run_parser().parse_args([*options.run_options, *sides])
     sides = prepare(settings, options.seed, progress)
     # whoever reads it need not know where the program lies
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
@@ -164,9 +164,12 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
     sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
     slow = [f"--slow-new={text}" for text in options.slow]
+    asked = [*slow, *rule, *options.run_options, *sides]
+    # a wish for help is granted while it can be read
+    compare_run.parse_options(asked)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            compare_run.main([*sides, *slow, *rule, *options.run_options])
+            compare_run.main(asked)
     except BadInputError:
         # one without an answer counts as well
         if not (folder / "comparison.json").is_file():

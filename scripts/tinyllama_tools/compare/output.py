@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import json
 import math
 import sys
 from collections import Counter
@@ -251,14 +252,15 @@ def markdown_of(comparison: Comparison) -> str:
 def page_of(comparison: Comparison) -> str:
     """One HTML file that needs nothing else; texts from files are escaped."""
     intervals = [case.interval for case in comparison.cases if case.interval is not None]
-    ends = [abs(math.log(end)) for i in intervals for end in (i.low, i.high)]
+    ends = [abs(math.log(e)) for i in intervals for e in (i.low, i.high) if 0 < e < math.inf]
     margin = 1.0 + comparison.margin
     # all bars have one scale: that of the widest interval, within limits
     half = min(WIDEST, max([NARROWEST_IN_MARGINS * math.log(margin), *ends]))
 
     def place(ratio: float) -> float:
         """In percent of the picture's width; no change is at 50."""
-        return round(50.0 * (1.0 + max(-1.0, min(1.0, math.log(ratio) / half))), 2)
+        log = math.log(ratio) if ratio > 0 else -math.inf
+        return round(50.0 * (1.0 + max(-1.0, min(1.0, log / half))), 2)
 
     def bar(case: ComparedCase) -> tuple[float, float, float] | None:
         if case.ratio is None:
@@ -281,7 +283,8 @@ def page_of(comparison: Comparison) -> str:
 
 
 def json_of(comparison: Comparison) -> str:
-    """comparison.json, with the exit status and its meaning; a line for each case."""
+    """comparison.json, with the exit status and its meaning; a line for each case. JSON knows no
+    infinity: null."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "kind": "tiny_llama comparison",
@@ -289,7 +292,8 @@ def json_of(comparison: Comparison) -> str:
         "geometric_mean_ratio": comparison.geometric_mean_ratio,
         "meaning": MEANINGS[comparison.exit_status],
     }
-    return compact_json(document, ("cases",))
+    finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
+    return compact_json(finite, ("cases",))
 
 
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}

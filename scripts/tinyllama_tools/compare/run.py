@@ -272,10 +272,12 @@ def comparison_of(
 ) -> Comparison:
     """What a run found, as all outputs read it."""
     changed = {n for n, found in run.judgements.items() if found and found.outcome in CHANGED}
-    # both sides have read this file
-    sizes, _ = read_json(options.problem_sizes or PROBLEM_SIZES)
-    layers = {name: size["n_layers"] for name, size in sizes.items()}
-    parts = attributions({n: r.blocks for n, r in run.cases.items()}, changed, layers)
+    parts = {}
+    if changed:
+        # both sides have read this file
+        sizes, _ = read_json(options.problem_sizes or PROBLEM_SIZES)
+        layers = {name: size["n_layers"] for name, size in sizes.items()}
+        parts = attributions({n: r.blocks for n, r in run.cases.items()}, changed, layers)
     cases = [_compared(record, run, design, parts) for record in run.cases.values()]
     # what one side alone lists
     for name in chain(*sides.cases.values()):

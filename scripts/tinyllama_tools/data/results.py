@@ -467,7 +467,7 @@ def read_scaling_result(path: Path) -> ScalingResult:
     rounds: dict[str, dict[int, Json]] = {}
     for entry in document["benchmarks"]:
         text = entry["run_name"].removesuffix(TIMED_BY)
-        if entry["run_type"] == ITERATION and text not in failed:
+        if entry["run_type"] == ITERATION and text in cases and text not in failed:
             unit = UNITS[entry["time_unit"]]
             clocks = {name: unit * entry[key] for key, name in CLOCKS.items() if key in entry}
             rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry | clocks
