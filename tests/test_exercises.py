@@ -552,3 +552,12 @@ def test_what_fails_is_on_the_page(
         assert "no room" in answer(page, "256 ")
         for label in ("Linear (~2x", "Sequence length scaling analyzed", "Ready to proceed"):
             assert box(page, label) is False
+
+
+def test_a_study_of_which_no_size_fits_is_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(monkeypatch, 1e-3)
+    status, page = run(3, tmp_path, PlayedProgram())
+    assert status == 1
+    assert "no problem size was measured" in page and unanswered(page) == []
