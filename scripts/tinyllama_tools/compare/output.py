@@ -7,7 +7,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -288,11 +287,11 @@ def json_of(comparison: Comparison) -> str:
     document = {
         "schema_version": SCHEMA_VERSION,
         "kind": "tiny_llama comparison",
-        **asdict(comparison),
+        **vars(comparison),
         "geometric_mean_ratio": comparison.geometric_mean_ratio,
         "meaning": MEANINGS[comparison.exit_status],
     }
-    finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
+    finite = json.loads(json.dumps(document, default=vars), parse_constant=lambda _: None)
     return compact_json(finite, ("cases",))
 
 
