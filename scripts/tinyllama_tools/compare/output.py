@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,13 +180,12 @@ def headline(comparison: Comparison) -> str:
 def _rendered(
     name: str,
     comparison: Comparison,
+    rows: Sequence[Row],
     most_details: int | None,
     **more: Any,  # noqa: ANN401
 ) -> str:
     """`most_details`: of the cases with another time or a counter that grew; None for all."""
-    changed = [
-        row for row in rows_of(comparison.cases) if row.case.outcome in CHANGED or row.case.grown
-    ]
+    changed = [row for row in rows if row.case.outcome in CHANGED or row.case.grown]
     count, mean = sum(case.ratio is not None for case in comparison.cases), ""
     ratio = comparison.geometric_mean_ratio
     if ratio is not None and count > 1:
@@ -210,7 +209,8 @@ def _rendered(
 
 def text_of(comparison: Comparison) -> str:
     """For a terminal; the last line has the counts and the meaning of the exit status."""
-    table = [HEADER, *(row.texts for row in rows_of(comparison.cases))]
+    rows = rows_of(comparison.cases)
+    table = [HEADER, *(row.texts for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
@@ -218,7 +218,7 @@ def text_of(comparison: Comparison) -> str:
     ]
     shown: Callable[[str], str] = str
     return _rendered(
-        "comparison.md.j2", comparison, None, is_comment=False, table=lines, shown=shown
+        "comparison.md.j2", comparison, rows, None, is_comment=False, table=lines, shown=shown
     )
 
 
@@ -229,8 +229,8 @@ def _plain(text: str) -> str:
 
 def markdown_of(comparison: Comparison) -> str:
     """For a comment of a pull request: verdict, details, and a folded table of the first cases."""
-    rows = []
-    for row in rows_of(comparison.cases):
+    found, rows = rows_of(comparison.cases), []
+    for row in found:
         name, *figures, verdict, blocks, note = row.texts
         short = html.escape(note[:MOST_NOTE_OF_COMMENT], quote=False)
         rows.append((f"`{name}`", *figures, f"{MARKS[row.colour]} {verdict}", blocks, short))
@@ -239,6 +239,7 @@ def markdown_of(comparison: Comparison) -> str:
     return _rendered(
         "comparison.md.j2",
         comparison,
+        found,
         MOST_DETAILS_OF_COMMENT,
         is_comment=True,
         table=markdown_table(HEADER, rows[:MOST_ROWS_OF_COMMENT]),
@@ -267,14 +268,16 @@ def page_of(comparison: Comparison) -> str:
         found = case.interval or Interval(case.ratio, case.ratio, 0.0)
         return place(found.low), place(case.ratio), place(found.high)
 
+    rows = rows_of(comparison.cases)
     contexts = (comparison.base_context, comparison.new_context)
     return _rendered(
         "comparison.html.j2",
         comparison,
+        rows,
         None,
         colour=colour_of(comparison),
         header=HEADER,
-        rows=[(row, bar(row.case)) for row in rows_of(comparison.cases)],
+        bars=[(row, bar(row.case)) for row in rows],
         band=(place(1 / margin), place(margin)),
         edge=f"{100 * math.expm1(half):.0f}",
         context=[(key, *(context_value(c, key) for c in contexts)) for key in CONTEXT_ROWS],
@@ -291,8 +294,10 @@ def json_of(comparison: Comparison) -> str:
         "geometric_mean_ratio": comparison.geometric_mean_ratio,
         "meaning": MEANINGS[comparison.exit_status],
     }
-    finite = json.loads(json.dumps(document, default=vars), parse_constant=lambda _: None)
-    return compact_json(finite, ("cases",))
+    text = compact_json(document, ("cases",))
+    if "Infinity" in text or "NaN" in text:
+        text = compact_json(json.loads(text, parse_constant=lambda _: None), ("cases",))
+    return text
 
 
 FILES = {"json": json_of, "md": markdown_of, "html": page_of}

@@ -59,19 +59,23 @@ def template(path: Path) -> jinja2.Template:
 
 
 def compact_json(document: Mapping[str, Any], expanded: tuple[str, ...]) -> str:
-    """The document with one line for each key; the lists and objects `expanded` a line an item."""
+    """The document with one line for each key; the lists and objects `expanded` a line an item.
+    Dataclasses are objects."""
     entries = [
-        f"  {json.dumps(key)}: {_lines(value) if key in expanded else json.dumps(value)}"
+        f"  {json.dumps(key)}: {_lines(value) if key in expanded else _line(value)}"
         for key, value in document.items()
     ]
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
+_line = json.JSONEncoder(default=vars).encode
+
+
 def _lines(value: list[Any] | dict[str, Any]) -> str:
     if isinstance(value, dict):
-        items = [f"    {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
+        items = [f"    {json.dumps(key)}: {_line(item)}" for key, item in value.items()]
         return "{\n" + ",\n".join(items) + "\n  }"
-    return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in value) + "\n  ]"
+    return "[\n" + ",\n".join(f"    {_line(item)}" for item in value) + "\n  ]"
 
 
 def say(text: str) -> None:
