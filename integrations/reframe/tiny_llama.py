@@ -9,8 +9,6 @@ name <component>/<pass>/<figure>. ../README.md says what can be set.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import re
 import shlex
 from pathlib import Path
@@ -28,6 +26,8 @@ FIGURE = re.compile(
     r" = (?P<value>\S+) (?P<unit>\S+)$",
     re.MULTILINE,
 )
+# a finite one
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d\d)?")
 # how the run ended
 ENDED = re.compile(
     r"^(?:SUCCESS: (?P<cases>[1-9]\d*) cases? measured(?:, \d+ skipped)?"
@@ -42,14 +42,6 @@ def demand(holds: object, otherwise: str) -> None:
     """The test fails with these words unless it holds."""
     if not holds:
         raise SanityError(otherwise)
-
-
-def finite(text: str, line: str) -> float:
-    """The number that a line gives."""
-    with contextlib.suppress(ValueError):
-        if math.isfinite(value := float(text)):
-            return value
-    raise SanityError(f"not a number: {line}")
 
 
 class TinyLlama(rfm.RunOnlyRegressionTest):
@@ -144,7 +136,8 @@ class TinyLlama(rfm.RunOnlyRegressionTest):
             name = f"{part}/{figure}"
             two = f"{name} of two cases: one batch, one seq a test"
             demand(name not in self.read_figures, two)
-            self.read_figures[name] = (finite(value, found.group()), found["unit"])
+            demand(NUMBER.fullmatch(value), f"not a number: {found.group()}")
+            self.read_figures[name] = (float(value), found["unit"])
             cases.setdefault(f"{part}/{found['rest']}", set()).add(figure)
         of = f"figures of {len(cases)} cases, not of {ended['cases']}"
         demand(len(cases) == int(ended["cases"]), of)
