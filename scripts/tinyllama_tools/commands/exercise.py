@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tinyllama_tools.commands import exercise_3
 from tinyllama_tools.commands.profile import Shape, measure_all, shaped
 from tinyllama_tools.commands.worksheet import growth_exponent, make_sheet, ratio, share_of
 from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, write_whole
@@ -296,6 +295,8 @@ def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
 def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple[str, int]:
     """Carries the runs out, their files below `options.profile_dir`. The page, and the status."""
     if options.number == 3:
+        from tinyllama_tools.commands import exercise_3
+
         return exercise_3.run_exercise(options, program)
     shapes = (baseline_shapes if options.number == 1 else memory_shapes)(options)
     planned = shaped(options.size, shapes)

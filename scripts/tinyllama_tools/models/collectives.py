@@ -12,12 +12,14 @@ and the buckets that gradients travel in. docs/distributed.md has the formulas i
   scan, Parallel Computing 35 (2009): the double binary tree.
 """
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -32,9 +34,11 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import OPERATIONS
-from tinyllama_tools.data.results import Row
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.results import Row
 
 
 class Link(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import seconds_text
@@ -31,7 +31,9 @@ from tinyllama_tools.data.names import (
     parts_of,
     switches_named,
 )
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 
 class Light(NamedTuple):

@@ -4,8 +4,6 @@ Only the standard library: builds with another libtorch are tested by any python
 none failed; 1 some failed, or none was run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,7 +3,7 @@ computed once."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
-from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import (
     Failure,
@@ -55,6 +55,7 @@ from tinyllama_tools.models.prediction import (
 )
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.document import Kind, Missing, Omission
+from tinyllama_tools.report.order import headline_steps, lacks_parts, main_step, name_rank
 from tinyllama_tools.stats.laws import (
     GridPoint,
     HeldOutCell,
@@ -118,83 +119,7 @@ def newest_sources(results: Path) -> list[Source]:
     return found
 
 
-# ---- what follows from a result: the order of cases, the main step, laws of time, predictions
-
-# of components that have several passes, the one that a step consists of
-WHOLE_PASSES = ("train", "update", "forward_backward")
-COMPONENTS = (
-    *("full_step", "model", "block", "attention", "ffn", "rms_norm", "rotary", "embedding"),
-    *("loss", "optimizer"),
-)
-
-
-def rank(value: str, *order: str) -> tuple[int, str]:
-    """For sorting: the known ones in their order, then the others by name."""
-    return (order.index(value) if value in order else len(order), value)
-
-
-def variant_rank(name: CaseName) -> tuple[object, ...]:
-    """`optimized` before other variants, f32 before other types."""
-    return (rank(name.variant, OPTIMIZED, BASELINE), rank(name.dtype, "f32"))
-
-
-def name_rank(name: CaseName) -> tuple[object, ...]:
-    """The order of tables: by component, size, dtype, variant, pass and shape."""
-    return (
-        rank(name.component, *COMPONENTS),
-        rank(name.size, *problem_sizes()),
-        rank(name.dtype, "f32"),
-        rank(name.variant, BASELINE, OPTIMIZED),
-        rank(name.pass_name, *WHOLE_PASSES),
-        name.batch,
-        name.seq,
-    )
-
-
-def best_of_each(
-    items: Iterable[Found], key: Callable[[Found], Hashable], preference: Callable[[Found], Any]
-) -> list[Found]:
-    """Of those with the same key the one with the least preference; keys in their order."""
-    found: dict[Hashable, list[Found]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return [min(alike, key=preference) for alike in found.values()]
-
-
-def steps(results: ResultSet) -> list[MeasuredCase]:
-    """Every training step, in the order of tables."""
-    found = [case for case in results.cases.values() if case.name.component == STEP]
-    return sorted(found, key=lambda case: name_rank(case.name))
-
-
-def lacks_parts(results: ResultSet, step: CaseName) -> bool:
-    """Whether a component of the step was not measured at its size, type and shape."""
-    of = problem_sizes().get(step.size)
-    parts = parts_of(step, of["n_layers"] if of else None, results.cases)
-    return bool(parts.missing) or not parts.measured
-
-
-def _preference(results: ResultSet, case: MeasuredCase) -> tuple[object, ...]:
-    """Before others: one whose parts were measured too, at its problem size's own shape,
-    `optimized` rather than another variant, f32, and the largest of those."""
-    variant, dtype = (of[0] for of in variant_rank(case.name))
-    flops = case.counters.get("model_flops", 0.0)
-    is_other = not is_own_shape(case.name)
-    return (lacks_parts(results, case.name), is_other, variant, dtype, -flops)
-
-
-def headline_steps(results: ResultSet) -> list[MeasuredCase]:
-    """One a size, dtype and variant, in the order of tables."""
-    return best_of_each(
-        steps(results),
-        lambda case: (case.name.size, case.name.dtype, case.name.variant),
-        lambda case: _preference(results, case),
-    )
-
-
-def main_step(results: ResultSet) -> MeasuredCase | None:
-    """The step that the report looks into."""
-    return min(steps(results), key=lambda case: _preference(results, case), default=None)
+# ---- what follows from a result: laws of time with their held-out checks, predictions
 
 
 @dataclass(frozen=True)
@@ -232,15 +157,6 @@ def fitted(cases: Sequence[MeasuredCase]) -> SeriesFit:
         what = "held-out check of a time law" if fit.law else "time law"
         refused.insert(0, Omission(what, fit.series, str(error)))
     return replace(fit, refused=tuple(refused))
-
-
-def held_out_by_size(fits: Sequence[SeriesFit]) -> dict[str, list[HeldOutCell]]:
-    """Over all series of a size that have some."""
-    found: dict[str, list[HeldOutCell]] = {}
-    for fit in fits:
-        if fit.held_out:
-            found.setdefault(fit.name.size, []).extend(fit.held_out)
-    return found
 
 
 NOT_RUN, CHECKED, CALIBRATED = "prediction", "prediction, checked", "calibrated on this size"
@@ -332,6 +248,15 @@ class ReportInputs:
         for case in sorted(self.main.cases.values(), key=lambda case: name_rank(case.name)):
             every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
         return [fitted(cases) for cases in every.values()]
+
+    @cached_property
+    def held_out(self) -> dict[str, list[HeldOutCell]]:
+        """By size, over all series."""
+        found: dict[str, list[HeldOutCell]] = {}
+        for fit in self.time_fits:
+            if fit.held_out:
+                found.setdefault(fit.name.size, []).extend(fit.held_out)
+        return found
 
     @cached_property
     def steps(self) -> list[StepTimes]:

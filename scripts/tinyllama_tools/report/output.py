@@ -38,10 +38,12 @@ from tinyllama_tools.report.document import (
     grouped,
     scaled,
 )
-from tinyllama_tools.report.inputs import ReportInputs, headline_steps, held_out_by_size
+from tinyllama_tools.report.order import headline_steps
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from tinyllama_tools.report.inputs import ReportInputs
 
 
 # of a table: the page has to be mailed, Markdown is for a pull request
@@ -203,7 +205,7 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
             name = counter.removesuffix("_MiB")
             yield f"{step.name}/{name}", step.counters.get(counter), unit
         yield f"{step.name}/speed_of_light_percent", shares.get(step.name), "%"
-    for size, found in held_out_by_size(inputs.time_fits).items():
+    for size, found in inputs.held_out.items():
         error = statistics.median(abs(held.error_percent) for held in found)
         covered = 100 * sum(held.is_covered for held in found) / len(found)
         yield f"held_out/time/{size}/median_error_percent", error, "%"

@@ -1,9 +1,11 @@
 """Data-parallel runs: what each added rank gives, where the rest went, and projections. The page of
 scripts/scaling shows the same tables."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
@@ -21,7 +23,9 @@ from tinyllama_tools.report.document import (
     table_of,
     trace,
 )
-from tinyllama_tools.report.inputs import ReportInputs
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 
 def _rates(analysis: Analysis) -> Iterator[Json]:

@@ -1,10 +1,12 @@
 """How a step's time and memory grow with batch and sequence: laws, held-out cells and the parts of
 the peak; what fits into memory; and what sizes that were not run would cost."""
 
+from __future__ import annotations
+
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,17 +28,11 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
-from tinyllama_tools.report.inputs import (
-    WHOLE_PASSES,
-    PredictedStep,
-    ReportInputs,
-    SeriesFit,
-    best_of_each,
-    held_out_by_size,
-    steps,
-    variant_rank,
-)
+from tinyllama_tools.report.order import WHOLE_PASSES, best_of_each, steps, variant_rank
 from tinyllama_tools.stats.laws import RANGES, HeldOutCell, Law
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import PredictedStep, ReportInputs, SeriesFit
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13
@@ -127,7 +123,7 @@ def scaling(page: Section, inputs: ReportInputs) -> None:
     ]
     for fit in _shown_fits(fits):
         _law_figure(page, fit)
-    by_size = [_held_out_row(*of) for of in held_out_by_size(fits).items()]
+    by_size = [_held_out_row(*of) for of in inputs.held_out.items()]
     page.table("held_out_time", by_size, ranges=RANGES)
     laws = [_law_row(fit, fit.law) for fit in fits if fit.law is not None]
     page.table("time_laws", laws, ranges=RANGES)

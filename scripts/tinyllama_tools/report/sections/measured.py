@@ -1,8 +1,10 @@
 """What was measured on which machine: every case, devices and peaks, the roofline, the parts of a
 step, what was left out; and the report in a few figures."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,14 +30,10 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
-from tinyllama_tools.report.inputs import (
-    COMPONENTS,
-    ReportInputs,
-    headline_steps,
-    main_step,
-    name_rank,
-    rank,
-)
+from tinyllama_tools.report.order import COMPONENTS, headline_steps, main_step, name_rank, rank
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:
