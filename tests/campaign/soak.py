@@ -13,10 +13,9 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from built_programs import ON_CPU, SMALL_OPTIONS, tool
 from campaign.runs import TIME_LIMIT_S, Note, Scope, Tried, left_of, scratch, start
@@ -103,16 +102,13 @@ def judged(name: str, watch: Watch, minutes: float) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(
-    commands: Sequence[list[str]], folder: Path, variables: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[list[subprocess.Popen[str]]]:
+def running(commands: Sequence[list[str]], folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """Ranks of one world; the first one's output can be read. None is left after it."""
     port, started = free_port(), []
     try:
         for rank, command in enumerate(commands):
             world = rank_environment(rank, len(commands), port) if len(commands) > 1 else {}
             told = {} if rank else {"stdout": subprocess.PIPE}
-            world |= variables
             started.append(start(command, folder, world, stdin=subprocess.PIPE, **told))
         yield started
     finally:
@@ -211,8 +207,7 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     until = ("--budget", f"{max(60, round(120 * scope.minutes))}s", "--output", folder / "out")
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build")
     command = tool("compare", "run", *sides, *grid, *few, *effort, *until)
-    # Python's own allocator takes a MiB at a time, 3 % of this process
-    with running([command], folder, {"PYTHONMALLOC": "malloc"}) as (process,):
+    with running([command], folder) as (process,):
         while process.poll() is None:
             if slices.exists():
                 watch.look([process], SUMMARY_BYTES * len(slices.read_bytes().splitlines()))
