@@ -1,7 +1,5 @@
-"""scripts/exercise: runs an exercise of the workshop and writes its worksheet, filled in.
-
-Of exercises 1 and 2 the runs and the numbers that their templates answer with are here as well.
-"""
+"""scripts/exercise: runs an exercise of the workshop and writes its worksheet, filled in. Exercises
+1 and 2 are here; the third, a study and the plan that follows, is in exercise_3.py."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -295,6 +293,7 @@ def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
 def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple[str, int]:
     """Carries the runs out, their files below `options.profile_dir`. The page, and the status."""
     if options.number == 3:
+        # what it takes is loaded for it alone
         from tinyllama_tools.commands import exercise_3
 
         return exercise_3.run_exercise(options, program)

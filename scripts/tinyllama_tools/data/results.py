@@ -478,10 +478,11 @@ def read_scaling_result(path: Path) -> ScalingResult:
         raise bad_file(path, problem, MEASURE_AGAIN)
     cases = read_rows(document, path).cases
     failed = {name: case.reason for name, case in cases.items() if case.seconds is None}
+    measured = cases.keys() - failed
     rounds: dict[str, dict[int, Json]] = {}
     for entry in document["benchmarks"]:
         text = entry["run_name"].removesuffix(TIMED_BY)
-        if entry["run_type"] == ITERATION and text in cases and text not in failed:
+        if entry["run_type"] == ITERATION and text in measured:
             unit = UNITS[entry["time_unit"]]
             clocks = {name: unit * entry[key] for key, name in CLOCKS.items() if key in entry}
             rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry | clocks
