@@ -191,9 +191,11 @@ def write_files(folder: Path) -> None:
     for name, content in files.items():
         write_json(folder / name, content)
     write_profile(folder / "training", summary)
-    # a block of every case at least
-    blocks = (REFERENCE / f"paired_blocks_{machine}.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "blocks.jsonl").write_bytes(b"".join(blocks[:40]))
+    # four blocks of a component and of the step: the more cases, the slower a read
+    recording = (REFERENCE / f"paired_blocks_{machine}.jsonl").read_bytes()
+    head, *blocks = recording.splitlines(keepends=True)
+    few = [block for block in blocks if b'"ffn/' in block or b'"full_step/' in block][:8]
+    (folder / "blocks.jsonl").write_bytes(b"".join([head, *few]))
     # two results, which are the same but for a line end
     results = [folder / name for name in ("base.json", "again.json")]
     results[1].write_bytes(results[0].read_bytes() + b"\n")
