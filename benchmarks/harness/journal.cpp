@@ -20,6 +20,8 @@ namespace tinyllama::harness {
 namespace {
 
 constexpr const char* kMagic = "tiny_llama_bench journal";
+// What its first line begins with.
+constexpr std::string_view kStart = R"({"journal":"tiny_llama_bench journal",)";
 constexpr int kDeepestNesting = 16;
 
 // What a run that continues takes for granted of a row; everything else is a figure, or some.
@@ -85,18 +87,25 @@ void Journal::CloseFile::operator()(const int* descriptor) const {
   delete descriptor;
 }
 
+bool Journal::is_begun(const std::filesystem::path& file) {
+  const std::string text = read_text(file);
+  return text.find('\n') != std::string::npos ||
+         !kStart.starts_with(std::string_view(text).substr(0, kStart.size()));
+}
+
 Journal Journal::create(const std::filesystem::path& file, const Json& header) {
-  std::error_code unreadable;
-  if (std::filesystem::is_regular_file(file, unreadable) &&
-      std::filesystem::file_size(file, unreadable) > 0) {
-    throw std::invalid_argument(fmt::format(
-        "--journal {}: exists and is not empty; continue it with --resume, or name another file",
-        file.string()));
-  }
   const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) fail_system(file, "cannot be created");
   Journal journal(file, descriptor);
   journal.lock();
+  if (std::filesystem::is_regular_file(file)) {
+    if (is_begun(file)) {
+      throw std::invalid_argument(fmt::format(
+          "--journal {}: exists and is not empty; continue it with --resume, or name another file",
+          file.string()));
+    }
+    if (::ftruncate(descriptor, 0) != 0) fail_system(file, "cannot be truncated");
+  }
   Json line = {{"journal", kMagic}, {"schema_version", kSchemaVersion}};
   line["header"] = header;
   journal.write_line(line);
@@ -158,7 +167,8 @@ JournalContents Journal::read(const std::filesystem::path& file) {
     }
     contents.results.push_back({line.at("case").get<std::string>(), line.at("entries")});
   }
-  if (number == 0) throw std::invalid_argument(fmt::format("journal {}: is empty", file.string()));
+  if (number == 0)
+    throw std::invalid_argument(fmt::format("journal {}: has no whole line", file.string()));
   return contents;
 }
 

@@ -21,9 +21,13 @@ struct JournalContents {
 
 class Journal {
  public:
-  /// Starts a new journal. Throws std::invalid_argument when the file holds something already (it
-  /// may be hours of measurements), and std::runtime_error naming the file and the reason when it
-  /// cannot be written.
+  /// False for a file that holds nothing, or no more than a part of a journal's first line: a run
+  /// that was stopped there has measured nothing. Throws std::invalid_argument when it cannot be
+  /// read.
+  static bool is_begun(const std::filesystem::path& file);
+  /// Starts a new journal. Throws std::invalid_argument when the file is_begun() (it may be hours
+  /// of measurements), and std::runtime_error naming the file and the reason when it cannot be
+  /// written.
   static Journal create(const std::filesystem::path& file, const Json& header);
   /// Appends to a journal that read() understood.
   static Journal append_to(const std::filesystem::path& file);

@@ -83,15 +83,29 @@ TEST_F(JournalTest, TwoRunsDoNotWriteOneJournal) {
                   "another run writes it");
 }
 
-TEST_F(JournalTest, AHeaderCutShortIsAnEmptyJournal) {
+// As a kill, or a full disk, may leave it.
+TEST_F(JournalTest, AHeaderCutShortIsBegunAnewAndNothingElseIs) {
   { Journal::create(file, header); }
-  write(text().substr(0, 20));
-  EXPECT_EQ(read_error(), "journal " + file.string() + ": is empty");
+  const std::string whole = text();
+  for (size_t length = 0; length < whole.size(); ++length) {
+    write(whole.substr(0, length));
+    ASSERT_FALSE(Journal::is_begun(file)) << length;
+    { Journal::create(file, header); }
+    ASSERT_EQ(text(), whole) << length;
+  }
+  for (const std::string& other : {whole, std::string("mine"), std::string("{\"journal\":1")}) {
+    write(other);
+    EXPECT_TRUE(Journal::is_begun(file)) << other;
+    EXPECT_CONTAINS(
+        testing::error_of<std::invalid_argument>([&] { Journal::create(file, header); }),
+        "exists and is not empty");
+    EXPECT_EQ(text(), other);
+  }
 }
 
 TEST_F(JournalTest, WhatIsNotAJournalIsRefusedWithItsLine) {
-  write("");
-  EXPECT_EQ(read_error(), "journal " + file.string() + ": is empty");
+  write("mine");
+  EXPECT_EQ(read_error(), "journal " + file.string() + ": has no whole line");
   write("hello\n");
   EXPECT_CONTAINS(read_error(), at_line(1, "is not valid JSON"));
   write("[1, 2]\n");

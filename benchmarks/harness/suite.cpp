@@ -167,7 +167,9 @@ class SuiteRun {
   }
 
   console::ExitCode run() {
-    if (options_.resume) take_over_journal();
+    // a run that was stopped before its journal had a first line is run anew
+    continues_ = options_.resume && Journal::is_begun(options_.journal_file);
+    if (continues_) take_over_journal();
     console::check_output_file("--benchmark_out", options_.out_file);
     if (!options_.trace_folder.empty()) prepare_trace_folder(options_.trace_folder);
     const std::vector<std::pair<std::string, double>> work = work_left();
@@ -269,7 +271,7 @@ class SuiteRun {
                              context.at("torch_version").get<std::string>(),
                              context.at("git_commit").get<std::string>().substr(0, 12),
                              context.at("git_dirty").get<bool>() ? " with changes" : ""));
-    if (options_.resume) {
+    if (continues_) {
       progress.say(
           fmt::format("{} cases are in {} already", results_.size(), options_.journal_file));
     }
@@ -295,7 +297,7 @@ class SuiteRun {
 
   void open_journal() {
     if (options_.journal_file.empty()) return;
-    if (options_.resume) {
+    if (continues_) {
       journal_ = Journal::append_to(options_.journal_file);
       return;
     }
@@ -424,6 +426,7 @@ class SuiteRun {
   std::map<size_t, CaseResult> results_;     // so far, by place
   std::map<std::string, Outcome> outcomes_;  // of cases that are not over
   std::optional<Journal> journal_;
+  bool continues_ = false;
   Json journaled_peaks_;
   std::string write_fault_;
 };
