@@ -53,16 +53,23 @@ def tries_of(name: str, scope: Scope) -> Iterator[Tried]:
     """Of a part; one that could not be tried is a violation."""
     try:
         yield from PARTS[name](scope)
-    except RuntimeError as error:
-        yield Tried(name, [str(error)], 0)
+    except Exception as error:
+        yield Tried(name, [f"{type(error).__name__}: {error}"[:300]], 0)
 
 
 def violations(part: Sequence[Tried]) -> list[str]:
     return [f"{t.kind}: {text}" for t in part for text in t.found if type(text) is str]
 
 
-def figures_of(part: Sequence[Tried], scope: Scope, seconds: float) -> dict[str, object]:
-    """A part's entry of the file, as far as it came."""
+def state() -> str:
+    """Of the project: the commit, and whether files are changed."""
+    return head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT))
+
+
+def figures_of(
+    part: Sequence[Tried], scope: Scope, seconds: float, commit: str
+) -> dict[str, object]:
+    """A part's entry of the file, as far as it came; of the commit that it began with."""
     tried: Counter[str] = Counter()
     for kind, _, count in part:
         tried[kind] += count
@@ -70,7 +77,7 @@ def figures_of(part: Sequence[Tried], scope: Scope, seconds: float) -> dict[str,
     bad = violations(part)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT)),
+        "commit": commit,
         "machine": machine(),
         "minutes": round(seconds / 60, 1),
         "share": scope.share,
@@ -120,12 +127,15 @@ def main(arguments: list[str]) -> int:
     for name in options.names or PARTS:
         print(f"== {name}: {rule_of(name)}", flush=True)
         begun = time.monotonic()
-        part: list[Tried] = []
+        commit, part = state(), list[Tried]()
         # what was tried is kept, should the rest be interrupted
         for tried in tries_of(name, scope):
             part.append(tried)
-            keep(name, figures_of(part, scope, time.monotonic() - begun))
+            found = figures_of(part, scope, time.monotonic() - begun, commit)
+            keep(name, found | {"is_whole": False})
             print(f"{tried.kind}: {list(tried.found) or 'nothing'}", flush=True)
+        found = figures_of(part, scope, time.monotonic() - begun, commit)
+        keep(name, found | {"is_whole": True})
         count, bad = sum(tried.count for tried in part), len(violations(part))
         took = duration(time.monotonic() - begun)
         print(f"{name}: {count} faults, {bad} violations, {took}", flush=True)

@@ -138,7 +138,6 @@ READERS = {
     "report of costs": Reader("study/costs.json", REPORT + "study"),
     "report of a frontier": Reader("study/frontier.json", REPORT + "study"),
     "profile": Reader("training/performance_summary.json", ANALYSIS),
-    "memory timeline": Reader("training/memory_timeline.json", ANALYSIS),
     "ranks": Reader("ranks/ranks_2.json", AGAIN),
     "step source": Reader("study/costs.json", AGAIN + " --local-step {folder}/study"),
     "ablation": Reader("ablation.json", "ablation --from {folder}/ablation.json --output {folder}"),
@@ -231,8 +230,9 @@ def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
     return status, said.getvalue()
 
 
-def fault_of(reader: Reader, folder: Path) -> str:
-    """How the command breaks its promise on what the folder holds; empty where it keeps it."""
+def fault_of(reader: Reader, folder: Path, *, is_unreadable: bool = False) -> str:
+    """How the command breaks its promise on what the folder holds; empty where it keeps it. A file
+    that cannot be read has to be named, whatever else the command goes on with."""
     # only in the main thread
     signal.signal(signal.SIGALRM, _hang)
     signal.setitimer(signal.ITIMER_REAL, HANG_S)
@@ -246,11 +246,13 @@ def fault_of(reader: Reader, folder: Path) -> str:
         signal.setitimer(signal.ITIMER_REAL, 0)
     if "not foreseen" in said or "Traceback" in said:
         return end_of(said)
-    if status != REFUSED:
+    if status not in {0, 1, REFUSED}:
+        return f"status {status!r}"
+    if status != REFUSED and not is_unreadable:
         return ""
     if len(said) > LONGEST_MESSAGE:
         return f"a message of {len(said)} characters"
-    is_named = folder.name in said or Path(reader.damaged).name in said
+    is_named = Path(reader.damaged).name in said
     return "" if is_named else f"names no file: {said[:200]}"
 
 
@@ -266,9 +268,10 @@ def try_reader(scope: Scope, name: str) -> Tried:
         if status not in {0, 1}:
             raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
         contents = (damaged(original, draw) for draw in draws)
-        for content in itertools.chain([b"[" * LEVELS + b"\n"], contents):
+        deep = b"[" * LEVELS + b"\n"
+        for content in itertools.chain([deep], contents):
             (folder / reader.damaged).write_bytes(content)
-            if fault := fault_of(reader, folder):
+            if fault := fault_of(reader, folder, is_unreadable=content is deep):
                 faults.setdefault(re.sub(r"'[^']*'|[0-9]+", "", fault)[:50], fault)
     return Tried(f"damaged file of {name}", list(faults.values()), 1 + len(draws))
 

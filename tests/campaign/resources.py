@@ -1,6 +1,7 @@
 """What a run needs fails or is not there: a call that writes, memory, the network."""
 
 import errno
+import functools
 import os
 import random
 import re
@@ -32,7 +33,7 @@ from campaign.workloads import (
     TRAINING,
     WORKLOADS,
     Workload,
-    json_problems,
+    journal_rows,
 )
 
 SHORT = "short"
@@ -62,37 +63,44 @@ def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
     return sorted(faults)
 
 
-def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
-    """One call of a run fails, and then the run that a user starts again has none."""
+def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
+    """One call of a run fails, and then the run that a user starts again has none. None: the run
+    made fewer calls, for a buffer was larger, or a journal shorter."""
     number, kind = fault
     with scratch() as scratch_folder:
         folder = scratch_folder / "work"
         status, said, calls = run(workload, folder, FAIL_CALL=number, FAIL_WITH=FAULTS[kind])
         if len(calls) < number:
-            return []  # fewer calls than usual: a buffer was larger, a journal shorter
+            return None
         call, name = calls[number - 1].split(maxsplit=1)
         problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}"]
         problems += uncaught(said)
         left = [path.name for end in ("tmp", "part") for path in folder.rglob(f"*.{end}")]
         problems += [f"{left} are left"] * bool(left)
-        if status:
+        if status and kind == SHORT:
+            problems.append(f"a short write is no error, and the status {status}")
+        elif kind != SHORT and (status or call != "mkdir"):  # of a folder that is there
             # of a file that is written beside it first
-            names = (re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip("."), str(folder))
+            named = "/" + re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip(".")
             reasons = [line for line in said.splitlines() if any(r in line.lower() for r in TOLD)]
-            if not any(part in line for part in names for line in reasons):
+            if not any(named in line for line in reasons):
                 problems.append(f"no reason with its file: {reasons} in ...{end_of(said)!r}")
-            if kind == SHORT:
-                problems.append(f"a short write is no error, and the status {status}")
+        # every line of the journal that was written before is there
+        written = sum(one.split() == ["write", "journal.jsonl"] for one in calls[: number - 1])
+        if written and (folder / "journal.jsonl").read_bytes().count(b"\n") < written:
+            problems.append(f"fewer than {written} lines are in the journal")
         problems += workload.problems(folder, status == 0)
         problems += next_run(workload, folder) if status else []
         return [f"call {number}, {call} of {name}, {kind}: {problem}" for problem in problems]
 
 
-def closed(workload: Workload, draw: random.Random) -> list[str]:
-    """Whoever reads standard output goes away after some bytes."""
+def closed(workload: Workload, draw: random.Random) -> list[str] | None:
+    """Whoever reads standard output goes away after some bytes. None: there were no more."""
     with scratch() as folder:
         with built_programs.start(workload.command(folder), cwd=folder) as process:
-            process.stdout.read(draw.choice((0, 1, 20, 100, 1000)))
+            size = draw.choice((0, 1, 20, 100, 1000))
+            if len(process.stdout.read(size)) < size:
+                return None
             process.stdout.close()
             said = process.stderr.read()
             status = process.wait(TIME_LIMIT_S)
@@ -117,65 +125,88 @@ def writes(scope: Scope) -> Iterator[Tried]:
         yield from scope.tried(f"closed pipe of {name}", 10, partial(closed, workload))
 
 
-MOST_REQUESTS = 6000
-ENOUGH_BYTES = 3 << 30
-# what asks for the memory of tensors; other libraries ask for their own
-OF_TENSORS = "libc10.so"
+# too little for libraries to be loaded, and more than enough, as measured
+SPACE_MIB = (350, 800)
+# what asks for the memory of tensors; libraries ask for their own
+OF_TENSORS = "tiny_llama_bench"
 # oneDNN, inside of it, does not look whether its matmul_pd_t got memory
 OF_ONEDNN = "libtorch_cpu.so"
+
+
+def of_onednn(status: int, calls: list[str]) -> list[str]:
+    """What it does where it looks for no memory; empty for a run that ended otherwise."""
+    is_theirs = status == -signal.SIGSEGV and calls[-1:] and calls[-1].split()[0] == "crash"
+    is_theirs = is_theirs and calls[-1].split()[1] == OF_ONEDNN
+    return [OfLibrary(f"{OF_ONEDNN} crashes where a request of its own fails")] * bool(is_theirs)
 
 
 def outcome(status: int, said: str) -> list[str]:
     """What does not hold after memory ended somewhere."""
     problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}: {said[-200:]!r}"]
-    if status == FAILED and "memory" not in said.lower():
+    if status in {FAILED, REFUSED} and not re.search(r"out of memory|no room for|bad_alloc", said):
         problems.append(f"no word of memory: {said[-200:]!r}")
     return problems + uncaught(said)
 
 
-def one_request(draw: random.Random) -> list[str]:
-    """Of the suite: one case fails, the others are measured."""
-    number = int(MOST_REQUESTS ** draw.random())
+@functools.cache
+def requests() -> list[int]:
+    """Numbers of those for tensors, of a run of the suite."""
+    with scratch() as folder:
+        _, _, calls = run(SUITE, folder / "work", FAIL_CALL=0, FAIL_MEMORY=1)
+        return [number for number, call in enumerate(calls, 1) if call.split()[-1] == OF_TENSORS]
+
+
+def one_request(draw: random.Random) -> list[str] | None:
+    """Of the suite: one case fails, for want of memory, and the others are measured; before a case
+    is begun, the run ends and says why. None: nothing was asked for a tensor then."""
+    asked = requests()
+    # each power of ten as likely as the next
+    number = asked[int(len(asked) ** draw.random()) - 1]
     with scratch() as folder:
         work = folder / "work"
         status, said, calls = run(SUITE, work, FAIL_CALL=number, FAIL_WITH=0, FAIL_MEMORY=1)
-        asked = calls[number - 1].split()[-1] if number <= len(calls) else OF_TENSORS
-        if status < 0 and asked != OF_TENSORS:
-            return [OfLibrary(f"{asked} crashes where a request of its own fails")]
-        problems = outcome(status, said) if asked == OF_TENSORS else uncaught(said)
+        if len(calls) < number or calls[number - 1].split()[-1] != OF_TENSORS:
+            return None
+        problems = outcome(status, said) + SUITE.problems(work, status in {0, FAILED})
         out = work / "out.json"
-        if out.exists() and not json_problems(work):
-            entries = read_json(out)["benchmarks"]
-            cases = {e["run_name"] for e in entries if "error_message" in e}
-            problems += [f"{len(cases)} cases failed of one request"] * (len(cases) > 1)
-        elif status != REFUSED:
-            problems.append("no result")
-        return [f"request {number}, of {asked}: {problem}" for problem in problems]
+        entries = read_json(out)["benchmarks"] if out.exists() and not problems else []
+        words = {e["run_name"]: e["error_message"] for e in entries if "error_message" in e}
+        # a library may do without what it asked for
+        if len(words) != int(status == FAILED) or not all("memory" in w for w in words.values()):
+            problems.append(f"status {status}, failed: {words}")
+        if status == REFUSED and journal_rows(work / "journal.jsonl"):
+            problems.append("the run did not go on")
+        return [f"request {number}: {problem}" for problem in problems]
 
 
-def address_space(draw: random.Random) -> list[str]:
-    """A limit between nothing and enough; what happens before main is not ours."""
+def address_space(draw: random.Random) -> list[str] | None:
+    """A limit between nothing and enough; what happens before main is not ours. None: it was
+    enough, or too little to begin."""
     workload = draw.choice((SUITE, TRAINING))
-    limit = draw.randrange(ENOUGH_BYTES // 100, ENOUGH_BYTES)
+    limit = draw.randrange(*SPACE_MIB) << 20
     with scratch() as folder:
         limited = ("prlimit", f"--as={limit}")
-        status, said, calls = run(workload, folder / "work", *limited, FAIL_CALL=0)
-        if "error while loading shared libraries" in said:
-            return []
+        work = folder / "work"
+        status, said, calls = run(workload, work, *limited, FAIL_CALL=0)
+        if status == 0 or "error while loading shared libraries" in said:
+            return None
+        if theirs := of_onednn(status, calls):
+            return theirs
         problems = outcome(status, said)
-        if status == -signal.SIGSEGV and calls and calls[-1].split() == ["crash", OF_ONEDNN]:
-            return [OfLibrary(f"{OF_ONEDNN} crashes where a request of its own fails")]
         if problems and status == -signal.SIGABRT:
             # an uncaught std::bad_alloc of libtorch, which registers its operators at the start
             program = workload.command(folder)[0]
             status, said = finish([*limited, program, "--help"], folder)
             if status == -signal.SIGABRT:
                 return [OfLibrary("libtorch aborts where its start finds no memory")]
+        problems += workload.problems(work, False) + next_run(workload, work)
         return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]
 
 
 def memory(scope: Scope) -> Iterator[Tried]:
-    """allocation n fails, or the address space ends: the case fails, the run goes on; no abort."""
+    """a request for a tensor's memory fails, or the address space ends: the case fails, the run
+    goes on; no abort."""
+    requests()
     yield from scope.tried("request that fails", 60, one_request)
     yield from scope.tried("limited address space", 60, address_space)
 
@@ -215,7 +246,10 @@ def without_network(workload: Workload) -> list[str]:
 def supply(scope: Scope) -> Iterator[Tried]:
     """no network at run time; requirements with hashes; sources with digests."""
     for path in sorted(PROJECT.glob("requirements*.txt")):
-        if path.name not in WITHOUT_HASHES:
+        if path.name in WITHOUT_HASHES:
+            why = Note(f"{path.name}: no hashes, since the index decides which build of torch")
+            yield Tried("requirements", [why], 0)
+        else:
             found = unhashed(path.read_text(encoding="utf-8"))
             yield Tried("requirements", [f"{path.name}: {entry}" for entry in found])
     for path in sorted(path for kind in SET_UP for path in PROJECT.glob(kind) if path.is_file()):

@@ -22,8 +22,8 @@ from built_programs import environment, wait_until
 from campaign.workloads import Workload, journal_rows
 from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
 
-# of tries
-JOBS = 2
+# of tries at a time, and of draws of one that meets no fault
+JOBS, MOST_DRAWN = 2, 50
 
 
 class OfLibrary(str):
@@ -64,21 +64,25 @@ class Scope:
         return [random.Random(f"{self.seed} {kind} {i}") for i in range(self.count(full))]
 
     def tried(
-        self, kind: str, tries: int | Iterable, one: Callable[[Any], Sequence[str]]
+        self, kind: str, tries: int | Iterable, one: Callable[[Any], Sequence[str] | None]
     ) -> Iterator[Tried]:
         """`one` of each of the tries, or of so many draws at full count, some at a time; it gives
-        what did not hold, an exception is that too."""
+        what did not hold, an exception is that too. A try that met no fault (None) does not count;
+        one that is drawn is drawn again."""
 
-        def guarded(given: object) -> Sequence[str]:
+        def guarded(given: object) -> Tried:
             try:
-                return one(given)
+                for _ in range(MOST_DRAWN if isinstance(given, random.Random) else 1):
+                    if (found := one(given)) is not None:
+                        return Tried(kind, found)
             except Exception as error:
-                return [f"{type(error).__name__}: {error}"[:300]]
+                return Tried(kind, [f"{type(error).__name__}: {error}"[:300]])
+            return Tried(kind, [], 0)
 
         if self.has(kind):
             given = self.draws(kind, tries) if isinstance(tries, int) else tries
             with ThreadPoolExecutor(JOBS) as pool:
-                yield from (Tried(kind, found) for found in pool.map(guarded, given))
+                yield from pool.map(guarded, given)
 
 
 PREFIX = "tiny_llama_campaign_"
@@ -86,9 +90,12 @@ PREFIX = "tiny_llama_campaign_"
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is removed, whatever happens."""
+    """A folder that is removed, whatever happens, as are all processes that were started in it."""
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        finally:
+            kill_all(Path(folder))
 
 
 def end_of(said: str, characters: int = 300) -> str:
@@ -110,8 +117,8 @@ MARK = "TINY_LLAMA_CAMPAIGN_RUN"
 
 def finish(command: Sequence[str | Path], folder: Path, **variables: str) -> tuple[int, str]:
     """Its status, and what it said."""
-    how = {"cwd": folder, "env": environment(**variables), "stderr": subprocess.STDOUT}
-    done = built_programs.finish(built_programs.start(command, **how), TIME_LIMIT_S)
+    process = start(command, folder, variables, stdout=subprocess.PIPE)
+    done = built_programs.finish(process, TIME_LIMIT_S)
     return done.returncode, done.stdout
 
 
@@ -143,23 +150,29 @@ def told_of(number: int, name: str) -> list[str]:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """All that were started in the folder, and by these, as far as they have not ended."""
+    """All that were started in the folder or below it, and by these, as far as they have not
+    ended."""
     numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [number for number in numbers if f"{MARK}={folder}" in told_of(number, "environ")]
+    mark = f"{MARK}={folder}"
+    return [n for n in numbers if any(t.startswith(mark) for t in told_of(n, "environ"))]
 
 
-def left_of(folder: Path) -> list[str]:
-    """What does not hold where processes are still there after GRACE_S; they are killed then, and
-    gone before the next try."""
-    with contextlib.suppress(AssertionError):
-        wait_until(lambda: not processes_of(folder), GRACE_S)
-        return []
+def kill_all(folder: Path) -> int:
+    """Processes that were still there, and are gone now."""
     left = processes_of(folder)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
     wait_until(lambda: not processes_of(folder))
-    return [f"{len(left)} processes are left after {GRACE_S} s"]
+    return len(left)
+
+
+def left_of(folder: Path) -> list[str]:
+    """What does not hold where processes are still there after GRACE_S; they are killed then."""
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not processes_of(folder), GRACE_S)
+        return []
+    return [f"{kill_all(folder)} processes are left after {GRACE_S} s"]
 
 
 def ranks_of(launcher: subprocess.Popen, folder: Path, number: int) -> list[int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from built_programs import ON_CPU, SMALL_OPTIONS, tool
 from campaign.runs import TIME_LIMIT_S, Note, Scope, Tried, left_of, scratch, start
-from campaign.workloads import AXES, BUILD, INTERRUPTED, PROJECT, json_problems
+from campaign.workloads import AXES, BUILD, INTERRUPTED, PROJECT, file_problems
 from tinyllama_tools.commands.ranks import free_port, rank_environment
 from tinyllama_tools.stats.verdicts import SPENT
 
@@ -140,7 +140,7 @@ def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float
         statuses = {process.wait(TIME_LIMIT_S) for process in processes}
     wanted = {INTERRUPTED} if minutes else {0}
     watch.problems += [f"statuses {statuses}: ...{last}"] * (statuses != wanted)
-    watch.problems += json_problems(folder)
+    watch.problems += file_problems(folder)
     watch.problems += ["no summary"] * (not list(folder.rglob("performance_summary.json")))
     return watch
 
@@ -215,11 +215,14 @@ def comparison(scope: Scope, folder: Path) -> Watch:
         last = process.stdout.read()[-300:]
     # at the end it writes its pages, for which it loads more
     del watch.resident[-2:], watch.kept[-2:]
-    blocks = [json.loads(line) for line in slices.read_text(encoding="utf-8").splitlines()]
-    for block in blocks:
+    lines = [json.loads(line) for line in slices.read_text(encoding="utf-8").splitlines()]
+    for block in lines:
         if re.match(rf"ffn.*:{SEQ}$", block.get("case", "")) and "base" in block:
             watch.seconds += [*block["base"], *block["new"]]
     watch.problems += [f"{process.returncode}: {last}"] * (process.returncode not in {0, 1})
+    done = max(block.get("block", 0) for block in lines)
+    watch.problems += [f"ended after {done} of {blocks} blocks"] * (done < blocks)
+    watch.problems += file_problems(folder)
     return watch
 
 

@@ -77,6 +77,7 @@ FAULTY = {
     "print('bad'); return 2": "names no file: bad\n",
     "print('results.json is bad'); return 2": "",
     "print('nothing to say'); return 1": "",
+    "return 77": "status 77",
 }
 
 
@@ -135,13 +136,15 @@ CASES = [f"case{i}" for i in range(18)]
 MEASURED = {case: [{"run_name": case}] for case in CASES}
 RESULT = json.dumps({"benchmarks": [entry for (entry,) in MEASURED.values()]})
 AGAIN = MEASURED | {"case3": [{"run_name": "case3", "real_time": 2}]}
+OTHER = json.dumps({"benchmarks": [entry for (entry,) in AGAIN.values()]})
 
 
 @pytest.mark.parametrize(
     ("journaled", "before", "result", "problem"),
     [
         (CASES, MEASURED, RESULT, ""),
-        (CASES, AGAIN, RESULT, "case3 was measured again"),
+        (CASES, {}, OTHER, "case3 is another in the result"),
+        (CASES, AGAIN, RESULT, "case3 was changed in the journal"),
         (CASES[1:], MEASURED, RESULT, "case0 was lost from the journal"),
         ([*CASES, "case0"], MEASURED, RESULT, "journal: case0 is in the journal twice"),
         (CASES, MEASURED, '{"benchmarks": [', "out.json is not whole: Expecting value"),
@@ -163,14 +166,14 @@ def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Pa
         assert workload.problems(tmp_path, True) == [f"{workload.wanted} is missing"]
     for workload, file, text, problem in (
         (workloads.REPORT, "page.html", "<html><p>half", "page.html is not whole"),
-        (workloads.HISTORY, "history.jsonl", "{}\n", "history.jsonl: "),
+        (workloads.HISTORY, "history.jsonl", "{}\n", "history.jsonl lost what it had"),
         (
             *(workloads.TRAINING, "train/performance_summary.json", '{"files": ["trace.json"]}'),
             "trace.json is in the summary and not there",
         ),
     ):
-        write_program(tmp_path / file, text)
-        (found,) = workload.problems(tmp_path, False)
+        write_program(tmp_path / workload.name / file, text)
+        (found,) = workload.problems(tmp_path / workload.name, False)
         assert problem in found
 
 
@@ -231,7 +234,7 @@ def test_an_exception_of_a_part_is_a_violation_and_the_page_lists_it(
     ends: BaseException = RuntimeError("no compiler")
     assert program.main(["supply", "--share", "0.01"]) == 1
     page = (tmp_path / "RELIABILITY.md").read_text()
-    assert "does not hold: supply: no compiler" in page
+    assert "does not hold: supply: RuntimeError: no compiler" in page
     ends = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         program.main(["supply", "--share", "0.01"])

@@ -1,13 +1,16 @@
 """Short runs of the programs, and what must hold of their files however such a run ended."""
 
+import functools
+import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from built_programs import ON_CPU, SMALL_OPTIONS, read_journal, read_json, tool
+from built_programs import ON_CPU, SMALL_OPTIONS, environment, read_journal, read_json, tool
 from built_programs import PROJECT_ROOT as PROJECT
-from tinyllama_tools.compare.history import read_series
+from tinyllama_tools.compare.history import read_store
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.machine import SHARES
 
@@ -21,12 +24,18 @@ LATE = frozenset({*SHARES, "above_peak", "speedup"})
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def json_problems(folder: Path) -> list[str]:
-    """Which of its JSON files are not whole, and why."""
+def file_problems(folder: Path) -> list[str]:
+    """Which of its files of JSON, and pages, are not whole, and why."""
     problems = []
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(path for path in folder.rglob("*.*") if path.is_file()):
         try:
-            read_json(path)
+            if path.suffix == ".json":
+                read_json(path)
+            elif path.suffix in {".html", ".md"}:
+                text = path.read_text(encoding="utf-8")
+                end = "</html>\n" if path.suffix == ".html" else "\n"
+                if not text.endswith(end):
+                    raise ValueError(f"it ends with {text[-20:]!r}")
         except ValueError as error:
             problems.append(f"{path.name} is not whole: {error}")
     return problems
@@ -60,7 +69,7 @@ class Workload:
         """What does not hold of the folder's files after a run that ended well, or may not have;
         `before`: what journal_rows() gave before it."""
         is_lacking = is_finished and not any(folder.rglob(self.wanted))
-        found = json_problems(folder) + [f"{self.wanted} is missing"] * is_lacking
+        found = file_problems(folder) + [f"{self.wanted} is missing"] * is_lacking
         return found or self.check(folder, is_finished, before or {})
 
 
@@ -68,6 +77,7 @@ class Workload:
 
 AXES = ("--variants=baseline", "--batch=2,3", "--seq=8")
 CASES = (*AXES, "--components=ffn,loss,rms_norm")
+CASES_OF_SUITE = 18
 TIMED = ("--benchmark_min_time=0.01s", "--benchmark_repetitions=2")
 
 
@@ -85,9 +95,11 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
     except ValueError as error:
         return [f"journal: {error}"]
     problems = [f"{name} was lost from the journal" for name in before if name not in rows]
-    if is_finished:
+    changed = [name for name in before if name in rows and rows[name] != before[name]]
+    problems += [f"{name} was changed in the journal" for name in changed]
+    if (out := folder / "out.json").exists():
         found: Rows = {}
-        for entry in read_json(folder / "out.json")["benchmarks"]:
+        for entry in read_json(out)["benchmarks"]:
             name = entry["run_name"].removesuffix("/manual_time")
             if not name.startswith("peak/"):
                 found.setdefault(name, []).append(entry)
@@ -96,9 +108,10 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
             return [{k: v for k, v in e.items() if k not in LATE} for e in rows.get(name, [])]
 
         problems += [f"{name} is not in the result" for name in rows if name not in found]
-        again = [name for name in before if measured(before, name) != measured(found, name)]
-        problems += [f"{name} was measured again" for name in again]
-        problems += [f"{len(found)} cases of 18"] * (len(found) != 18)
+        other = [name for name in rows if measured(rows, name) != measured(found, name)]
+        problems += [f"{name} is another in the result" for name in other if name in found]
+        is_lacking = is_finished and len(found) != CASES_OF_SUITE
+        problems += [f"{len(found)} cases of {CASES_OF_SUITE}"] * is_lacking
     return problems
 
 
@@ -142,9 +155,9 @@ def compare_command(folder: Path) -> list[str]:
     return tool("compare", "run", *sides, *cases, *few, *at)
 
 
-def scaling_command(folder: Path) -> list[str]:
+def scaling_command(folder: Path, processes: str = "2") -> list[str]:
     step = ("--batch=2", "--seq=8", "--components=full_step", "--rounds=3", "--min-time=0.01")
-    options = ("--processes", "2", "--timeout", "6", "--results", folder / "scaling")
+    options = ("--processes", processes, "--timeout", "6", "--results", folder / "scaling")
     return tool("scaling", *options, "--", *SMALL_OPTIONS, *step, "--device=cpu")
 
 
@@ -152,32 +165,42 @@ def report_command(folder: Path) -> list[str]:
     return tool("report", RESULT, "-o", folder / "page.html")
 
 
-def report_problems(folder: Path, _: bool, __: Rows) -> list[str]:
-    pages = [path.read_text(encoding="utf-8").rstrip() for path in folder.glob("page.html")]
-    return ["page.html is not whole" for page in pages if not page.endswith("</html>")]
+@functools.cache
+def earlier_history() -> bytes:
+    """Of another result, which is the same but for a line end."""
+    with tempfile.TemporaryDirectory() as name:
+        result, store = Path(name, "earlier.json"), Path(name, "history.jsonl")
+        result.write_bytes(RESULT.read_bytes() + b"\n")
+        command = tool("compare", "history", "add", "--store", store, result)
+        subprocess.run(command, check=True, capture_output=True, env=environment())
+        return store.read_bytes()
 
 
 def history_command(folder: Path) -> list[str]:
+    store = folder / "history.jsonl"
+    if not store.exists():
+        store.write_bytes(earlier_history())
     # after a kill the file may be in the history already, or not
-    store = ("--store", folder / "history.jsonl")
-    return tool("compare", "history", "add", "--skip-known", *store, RESULT)
+    return tool("compare", "history", "add", "--skip-known", "--store", store, RESULT)
 
 
 def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
-    # a line that was cut short is not read, and the next writer takes its place
-    stores = [path for path in folder.glob("history.jsonl") if path.read_bytes()]
+    store = folder / "history.jsonl"
+    if not store.read_bytes().startswith(earlier_history()):
+        return ["history.jsonl lost what it had"]
     try:
-        has_result = any(map(read_series, stores))
+        # a line that was cut short is not read, and the next writer takes its place
+        results = len(read_store(store)[0])
     except BadInputError as error:
         return [str(error)]
-    return ["history.jsonl has no result"] * (is_finished and not has_result)
+    return [f"history.jsonl has {results} of 2 results"] * (is_finished and results != 2)
 
 
 SUITE = Workload("benchmark", "out.json", bench_command, bench_problems)
 TRAINING = Workload("training", "performance_summary.json", train_command, train_problems)
-STUDY = Workload("study", "performance_summary.json", study_command)
+STUDY = Workload("study", "performance_study_*.md", study_command)
 COMPARE = Workload("compare run", "comparison.json", compare_command)
 SCALING = Workload("scaling", "scaling.json", scaling_command)
-REPORT = Workload("report", "page.html", report_command, report_problems)
+REPORT = Workload("report", "page.html", report_command)
 HISTORY = Workload("history add", "history.jsonl", history_command, history_problems)
 WORKLOADS = (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)

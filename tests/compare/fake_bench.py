@@ -20,9 +20,9 @@ STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
 PROGRAM = "benchmarks/tiny_llama_bench"
 
 # What a behaviour may say. `trouble` is {case or "start": {"at", "how", "processes"}}: at open,
-# time, close or start; how: crash, signal, hang, nonsense, zero, endless, skipped, failed, error;
-# processes: numbers of those that have it, counted from 1, all where it is not said. `between` and
-# `within`: scatter of log seconds between and within processes.
+# time, close or start; how: crash, signal, hang, late, nonsense, zero, endless, skipped, failed,
+# error; processes: numbers of those that have it, counted from 1, all where it is not said.
+# `between` and `within`: scatter of log seconds between and within processes.
 DEFAULTS = {
     "cases": {FFN: 0.010, LOSS: 0.005, NORM: 0.002},
     "factor": {},
@@ -102,6 +102,10 @@ class FakeBench:
         elif how == "endless":
             while True:
                 sys.stdout.write("x" * 65536)
+        elif how == "late":
+            # than anybody waits
+            time.sleep(5)
+            return False
         elif how == "hang":
             # with a child, which has to end as well
             os.fork()
