@@ -9,7 +9,7 @@ only_explains() {
   if [[ "$(given_value --verify "$@")" == only ]]; then return 0; fi
   for argument in "$@"; do
     case "$argument" in
-      --list | --dry-run | --find-limit | --find-limit=* | --describe-device | --version | --benchmark_list_tests | --benchmark_list_tests=true) return 0 ;;
+      --list | --dry-run | --find-limit | --find-limit=* | --describe-device | --benchmark_list_tests | --benchmark_list_tests=true) return 0 ;;
     esac
   done
   return 1

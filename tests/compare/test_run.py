@@ -377,6 +377,10 @@ def test_what_was_found_is_not_lost_where_files_fail(
     assert sorted(case["blocks"] for case in found.cases.values()) == [3, 3, 4]
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.search(r"ended after \d blocks: \[Errno 28\].*/blocks.jsonl", said)
+    # a case that the new side fails is a regression, whatever else happened
+    broken = make_build(tmp_path / "broken", trouble={NORM: {"at": "open", "how": "crash"}})
+    assert ran(base, broken, tmp_path / "more").status == 1
+    assert "ended after" in capsys.readouterr().err
 
 
 def test_being_asked_to_end_judges_and_writes_what_was_measured(tmp_path: Path) -> None:

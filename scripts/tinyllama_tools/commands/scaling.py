@@ -54,9 +54,9 @@ scaling.json and scaling.md: parallel efficiency, what communication costs and w
 where the rest went, latency and bandwidth of each collective, and projections to 4,096 devices. The
 files hold no name of a host and no path outside the checkout. docs/distributed.md explains all.
 
-A rank that dies or hangs ends the others, at the latest 20 s after the timeout; no process is left,
-and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung; 2 bad
-option or file, or the set-up failed; 130 interrupted, with what was measured written."""
+A rank that dies or hangs ends the others, within four timeouts and half a minute; no process is
+left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung;
+2 bad option or file, or the set-up failed; 130 interrupted, with what was measured written."""
 
 
 # of measuring, and what this command gives the program itself

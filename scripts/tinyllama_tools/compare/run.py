@@ -339,11 +339,14 @@ def main(arguments: Sequence[str]) -> int:
     deliver(comparison, options.format, folder, progress.line)
     if isinstance(stopped, KeyboardInterrupt):
         raise stopped
-    if stopped:
-        raise BadInputError(f"ended after {run.blocks} blocks: {stopped}") from stopped
+    early = f"ended after {run.blocks} blocks: {stopped}"
     # a regression that is known already is one, whatever else could not be found out
     if comparison.exit_status == REGRESSION:
+        if stopped:
+            progress.line(early)
         return REGRESSION
+    if stopped:
+        raise BadInputError(early) from stopped
     if run.refusal:
         raise BadInputError(run.refusal)
     if all(case.outcome in WITHOUT_ANSWER for case in comparison.cases):
