@@ -22,8 +22,8 @@ constexpr const char* kDescription =
     "Files and their keys: docs/training_files.md.";
 constexpr const char* kFooter =
     "Ctrl-C ends after the current step, with the summary and the files written.\n\n"
-    "Exit status: 0 done; 1 the loss was not finite, or --validate-setup found a fault; 2 bad\n"
-    "options or files; 130 interrupted.";
+    "Exit status: 0 done; 1 the loss was not finite, a rank was lost or ended with other weights,\n"
+    "or --validate-setup found a fault; 2 bad options or files; 130 interrupted.";
 
 constexpr int64_t kProfileFirstStep = 5;
 constexpr int64_t kMemorySteps = 3;
@@ -87,7 +87,8 @@ std::vector<Option> table_of(TrainOptions& o, RawOptions& raw) {
        "folder with config.json and model.safetensors to start from"},
       {"Output", "--save-weights", &o.save_weights_folder,
        "folder that gets the trained weights, as LlamaForCausalLM reads them"},
-      {"Output", "--output-dir", &o.output_folder, "folder of performance_summary.json"},
+      {"Output", "--output-dir", &o.output_folder,
+       "folder of performance_summary.json (default: that of the profiles, where there are some)"},
       {"Output", "--validate-setup", &o.validate_setup,
        "check device, libtorch, memory, runtime and write access, and train nothing"},
       {"Profilers", "--enable-pytorch-profiler", &o.profile_pytorch,

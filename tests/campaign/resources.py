@@ -144,7 +144,10 @@ def outcome(status: int, said: str) -> list[str]:
     """What does not hold after memory ended somewhere."""
     problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}: {said[-200:]!r}"]
     if status in {FAILED, REFUSED} and not re.search(r"out of memory|no room for|bad_alloc", said):
-        problems.append(f"no word of memory: {said[-200:]!r}")
+        words = "could not create a primitive"
+        is_theirs = said.rstrip().endswith(words)
+        theirs = OfLibrary(f"oneDNN says '{words}' where it has no memory")
+        problems.append(theirs if is_theirs else f"no word of memory: {said[-200:]!r}")
     return problems + uncaught(said)
 
 
@@ -200,7 +203,8 @@ def address_space(draw: random.Random) -> list[str] | None:
             if status == -signal.SIGABRT:
                 return [OfLibrary("libtorch aborts where its start finds no memory")]
         problems += workload.problems(work, False) + next_run(workload, work)
-        return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]
+        words = f"{workload.name} in {limit >> 20} MiB"
+        return [p if isinstance(p, OfLibrary) else f"{words}: {p}" for p in problems]
 
 
 def memory(scope: Scope) -> Iterator[Tried]:
