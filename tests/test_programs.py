@@ -7,11 +7,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from built_programs import Json, finish, start, wait_until, write_program
 from fake_training import made_up_summary
+from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.core.process import ProgramError, Progress
 from tinyllama_tools.data.names import CaseName, full_step
@@ -168,6 +170,14 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int)
     assert (tmp_path / "out/step").exists()
     # in a session of its own, which a terminal's Ctrl-C does not reach
     assert log.read_text().split()[1] != str(process.pid)
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_one_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.import_module", Mock(side_effect=KeyboardInterrupt))
+    assert run_tool(["report"]) == 130
+    assert capsys.readouterr().err == "scripts/report: interrupted\n"
 
 
 def test_progress_counts_and_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:

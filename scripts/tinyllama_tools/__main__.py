@@ -33,11 +33,16 @@ def main(arguments: Sequence[str]) -> int:
     name, *options = arguments[1:] if checks_only else arguments
     if (both := " ".join([name, *options[:1]])) in COMMANDS:
         name, options = both, options[1:]
-    module = importlib.import_module(COMMANDS[name])
-    if checks_only:
-        module.parse_options(options)
-        return 0
-    return run_command(name, lambda: module.main(options))
+
+    def command() -> int:
+        # takes a second, in which Ctrl-C is heeded too
+        module = importlib.import_module(COMMANDS[name])
+        if checks_only:
+            module.parse_options(options)
+            return 0
+        return module.main(options)
+
+    return run_command(name, command)
 
 
 if __name__ == "__main__":

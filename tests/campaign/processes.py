@@ -136,8 +136,11 @@ def signalled(workload: Workload, draw: random.Random) -> list[str] | None:
         # Python itself, before it runs what is ours
         is_python = "KeyboardInterrupt" in said and "tinyllama_tools" not in said
         allowed |= {FAILED} if is_python and at < START_SHARE else set()
-        # at its end, where nothing is left to do; and a tool heeds no SIGPIPE
-        allowed |= {0} if sent == signal.SIGPIPE or took < END_SHARE * usual else set()
+        # at its end, where all is written, and Python itself heeds signals again
+        is_end = took < END_SHARE * usual and any(folder.rglob(workload.wanted))
+        allowed |= {0, -sent} if is_end else set()
+        # a tool heeds no SIGPIPE
+        allowed |= {0} if sent == signal.SIGPIPE else set()
         problems = [] if status in allowed else [f"status {status}: ...{said[-300:]!r}"]
         problems += uncaught(said) if not is_twice and status in {0, INTERRUPTED} else []
         problems += left_of(folder) + workload.problems(folder, status == 0)

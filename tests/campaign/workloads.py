@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,7 @@ def report_command(folder: Path) -> list[str]:
 
 
 @functools.cache
-def earlier_history() -> bytes:
+def new_history() -> bytes:
     """Of another result, which is the same but for a line end."""
     with tempfile.TemporaryDirectory() as name:
         result, store = Path(name, "earlier.json"), Path(name, "history.jsonl")
@@ -174,6 +175,15 @@ def earlier_history() -> bytes:
         command = tool("compare", "history", "add", "--store", store, result)
         subprocess.run(command, check=True, capture_output=True, env=environment())
         return store.read_bytes()
+
+
+ONCE = threading.Lock()
+
+
+def earlier_history() -> bytes:
+    """The same whoever asks, and when."""
+    with ONCE:
+        return new_history()
 
 
 def history_command(folder: Path) -> list[str]:
