@@ -197,7 +197,8 @@ class CallerProbe final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == watched_bytes) caller = __builtin_return_address(0);
     void* data = std::aligned_alloc(alignment, round_up(bytes, alignment));
-    TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr, "CPU memory: no room for ", bytes, " bytes");
+    TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr, "CPU memory: no room for ", bytes,
+                     " bytes");
     return {data, data, &std::free, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
