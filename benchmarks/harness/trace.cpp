@@ -12,12 +12,11 @@
 
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
-#include "model/file_io.hpp"
+#include "benchmarks/instruments/trace_file.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
-using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 void record(const instruments::Device& device, WorkItem& item, const std::string& case_name,
@@ -30,9 +29,9 @@ void record(const instruments::Device& device, WorkItem& item, const std::string
     item.run();
     device.synchronize();
   }
-  Json trace = instruments::chrome_trace(*session.stop(), file.parent_path());
-  trace["traceName"] = file.filename().string();
-  write_file_atomically(file, trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  instruments::TraceFile trace(file);
+  trace.append(*session.stop());
+  trace.finish(file);
 }
 
 }  // namespace

@@ -2,19 +2,15 @@
 
 #include <ATen/record_function.h>
 #include <c10/util/ScopeExit.h>
-#include <fmt/format.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <iterator>
 #include <set>
 #include <sstream>
-#include <stdexcept>
 #include <tuple>
 
 namespace tinyllama::instruments {
@@ -213,27 +209,6 @@ std::unique_ptr<torch::autograd::profiler::ProfilerResult> KinetoSession::stop()
   device_.synchronize();  // where this throws, the destructor stops the recording
   running_ = false;
   return torch::autograd::profiler::disableProfiler();
-}
-
-nlohmann::ordered_json chrome_trace(torch::autograd::profiler::ProfilerResult& recording,
-                                    const std::filesystem::path& folder) {
-  // another run may write into the same folder
-  const auto file = folder / fmt::format(".trace.{}.json", ::getpid());
-  const auto remove = c10::make_scope_exit([&] {
-    std::error_code absent;
-    std::filesystem::remove(file, absent);
-    // Kineto fills this one first, and leaves it behind where the disk is full.
-    std::filesystem::remove(file.string() + ".tmp", absent);
-  });
-  recording.save(file.string());
-  std::ifstream stream(file);
-  try {
-    return nlohmann::ordered_json::parse(stream);
-  } catch (const nlohmann::ordered_json::exception& error) {
-    throw std::runtime_error(
-        fmt::format("{}: the profiler's trace cannot be read back: is the disk full? ({})",
-                    file.string(), error.what()));
-  }
 }
 
 bool is_kernel(const KinetoEvent& event, const Device& device) {

@@ -4,10 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,12 +77,6 @@ class KinetoSession {
   Device device_;
   bool running_ = true;
 };
-
-/// What was recorded as a Chrome trace. Kineto writes it to a file only, in `folder`, which is gone
-/// when this returns. Throws std::runtime_error where it cannot be read back: Kineto says nothing
-/// of a full disk.
-nlohmann::ordered_json chrome_trace(torch::autograd::profiler::ProfilerResult& recording,
-                                    const std::filesystem::path& folder);
 
 /// Kineto lists kernels, copies, fills and annotations of a GPU alike; only the activity type tells
 /// them apart.

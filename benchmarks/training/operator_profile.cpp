@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "benchmarks/instruments/operator_profile.hpp"
-#include "model/file_io.hpp"
+#include "benchmarks/instruments/trace_file.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -427,61 +427,6 @@ class OperatorRecorder::Statistics {
   int64_t transfers_ = 0;
 };
 
-/// One Chrome trace of many recordings, written as they come: memory holds one of them at a time.
-class OperatorRecorder::TraceFile {
- public:
-  /// Throws std::runtime_error naming path and cause, as all the others do.
-  explicit TraceFile(const std::filesystem::path& path) : file_(path) {}
-
-  /// Appends the events of a trace. Its times must count from the same moment as those before,
-  /// which Kineto's do within a process.
-  void append(Json document) {
-    const Json events = std::move(document[kEvents]);
-    document.erase(kEvents);
-    const int64_t base = document.value("baseTimeNanoseconds", int64_t{0});
-    std::string text;
-    if (!base_nanoseconds_) {
-      base_nanoseconds_ = base;
-      head_ = document;
-      text = fmt::format("{{\"{}\": [\n", kEvents);
-    }
-    // Microseconds count from the base; another base would shift these events against the others.
-    const double shift = static_cast<double>(base - *base_nanoseconds_) * 1e-3;
-    const int64_t first_arrow = arrows_;
-    for (Json event : events) {
-      // Each recording numbers its arrows from forward to backward from 1.
-      if (event.value("cat", "") == "fwdbwd" && event.contains("id")) {
-        event["id"] = event["id"].get<int64_t>() + first_arrow;
-        arrows_ = std::max(arrows_, event["id"].get<int64_t>());
-      }
-      if (shift != 0 && event.contains("ts")) event["ts"] = event["ts"].get<double>() + shift;
-      text += has_events_ ? ",\n" : "";
-      text += event.dump(-1, ' ', false, Json::error_handler_t::replace);
-      has_events_ = true;
-    }
-    write(text);
-  }
-
-  /// Puts the file in its place; `path` may differ from the constructor's in its name.
-  void finish(const std::filesystem::path& path) {
-    if (!base_nanoseconds_) write(fmt::format("{{\"{}\": [", kEvents));
-    head_["traceName"] = path.filename().string();
-    write("\n],\n" + head_.dump().substr(1) + "\n");  // without the opening brace
-    file_.commit_as(path);
-  }
-
- private:
-  static constexpr const char* kEvents = "traceEvents";
-
-  void write(const std::string& text) { file_.write(text.data(), std::ssize(text)); }
-
-  ReplacementFile file_;
-  int64_t arrows_ = 0;  // highest number of an arrow so far
-  std::optional<int64_t> base_nanoseconds_;
-  Json head_;  // what of the first trace is not events; written after them
-  bool has_events_ = false;
-};
-
 OperatorRecorder::OperatorRecorder(const TrainOptions& options, const instruments::Device& device,
                                    const std::filesystem::path& folder)
     : operator_steps_(options.operator_steps()),
@@ -493,8 +438,8 @@ OperatorRecorder::OperatorRecorder(const TrainOptions& options, const instrument
                                                options.profile_stacks)),
       flops_statistics_(std::make_unique<Statistics>(device.is_gpu(), false, false)) {
   if (operator_steps_.empty()) return;
-  trace_ =
-      std::make_unique<TraceFile>(folder / trace_name(operator_steps_.first, operator_steps_.last));
+  trace_ = std::make_unique<instruments::TraceFile>(
+      folder / trace_name(operator_steps_.first, operator_steps_.last));
 }
 
 OperatorRecorder::~OperatorRecorder() {
@@ -529,7 +474,7 @@ void OperatorRecorder::end_step() {
   statistics_->add(events);
   last_recorded_ = step_;
   try {
-    trace_->append(instruments::chrome_trace(*result, folder_));
+    trace_->append(*result);
   } catch (...) {
     trace_.reset();  // what it holds so far must not become a file
     throw;

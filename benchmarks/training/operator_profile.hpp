@@ -14,6 +14,7 @@
 
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
+#include "benchmarks/instruments/trace_file.hpp"
 #include "benchmarks/training/component_ranges.hpp"
 #include "benchmarks/training/train_options.hpp"
 
@@ -54,7 +55,6 @@ class OperatorRecorder {
 
  private:
   class Statistics;
-  class TraceFile;
 
   StepRange operator_steps_;
   StepRange flops_steps_;
@@ -63,7 +63,7 @@ class OperatorRecorder {
   std::filesystem::path folder_;
   std::unique_ptr<Statistics> statistics_;
   std::unique_ptr<Statistics> flops_statistics_;
-  std::unique_ptr<TraceFile> trace_;
+  std::unique_ptr<instruments::TraceFile> trace_;
   std::unique_ptr<instruments::KinetoSession> session_;
   std::unique_ptr<ComponentTracker> tracker_;
   std::unique_ptr<at::RecordFunction> step_range_;
