@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -233,5 +234,11 @@ def soak(scope: Scope) -> Iterator[Tried]:
         with scratch() as folder:
             return judged(one.__name__, one(scope, folder), scope.minutes)
 
-    for one in (training, served, comparison, ranks):
-        yield from scope.tried(one.__name__, [one], watched)
+    def lane(parts: Sequence[Callable[[Scope, Path], Watch]]) -> list[Tried]:
+        return [t for one in parts for t in scope.tried(one.__name__, [one], watched)]
+
+    # the comparison beside the others, which take as long together; the heaviest of them first, so
+    # that it does not look as if its steps became slower
+    with ThreadPoolExecutor() as pool:
+        for tried in pool.map(lane, ((ranks, served, training), (comparison,))):
+            yield from tried
