@@ -29,8 +29,10 @@ std::string program_digest() {
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words) {
-  app.add_option("--bucket-mb", options.bucket_MiB,
-                 "gradients that travel together, MiB (the first bucket has at most 1)")
+  app.add_option(
+         "--bucket-mb", options.bucket_MiB,
+         "gradients that travel together, MiB at most (of the first bucket 1), unless one alone is "
+         "larger")
       ->check(console::number())
       ->group(group)
       ->capture_default_str();

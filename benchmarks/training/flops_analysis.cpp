@@ -173,16 +173,20 @@ class Analysis {
 
   Json component(const ComponentCost& cost, const ComponentSeconds& seconds) const {
     const auto flops = static_cast<double>(cost.forward_flops + cost.backward_flops);
+    // a fused loss has its time, and neither LM head nor cross-entropy have one of their own
+    const auto measured = [&](double value) {
+      return seconds.total() > 0 ? Json(value) : Json(nullptr);
+    };
     return {{"name", cost.name},
             {"parameters", cost.parameters},
             {"forward_flops", cost.forward_flops},
             {"backward_flops", cost.backward_flops},
             {"elementwise_flops", or_null(cost.elementwise_flops)},
             {"bytes", or_null(cost.bytes)},
-            {"forward_seconds", seconds.forward},
-            {"backward_seconds", seconds.backward},
+            {"forward_seconds", measured(seconds.forward)},
+            {"backward_seconds", measured(seconds.backward)},
             {"percent", 100.0 * ratio(seconds.total(), profiled_seconds_)},
-            {"flops_per_sec", ratio(flops, seconds.total())},
+            {"flops_per_sec", flops > 0 ? measured(ratio(flops, seconds.total())) : Json(nullptr)},
             {"arithmetic_intensity_flops_per_byte",
              cost.bytes > 0 ? Json(ratio(static_cast<double>(intensity_flops(cost)),
                                          static_cast<double>(cost.bytes)))

@@ -114,6 +114,18 @@ TEST(FlopsAnalysisTest, PointsOfTheRooflineAreOfTheFlopsThatReallyRan) {
   EXPECT_TRUE(found);
 }
 
+TEST(FlopsAnalysisTest, WhatHasNoTimeOrNoFlopsOfItsOwnIsNullAndNot0) {
+  const auto analysis = analyze_flops(kTiny, half_a_second(), made_up());
+  std::map<std::string, Json> rows;
+  for (const Json& row : analysis.at("flops_profile").at("components")) rows[row.at("name")] = row;
+  for (const char* key : {"forward_seconds", "backward_seconds", "flops_per_sec"}) {
+    EXPECT_TRUE(rows.at("embedding").at(key).is_null()) << key;  // no time was recorded
+    EXPECT_TRUE(rows.at("ffn/down_proj").at(key).is_number()) << key;
+  }
+  EXPECT_TRUE(rows.at("residual").at("forward_seconds").is_number());
+  EXPECT_TRUE(rows.at("residual").at("flops_per_sec").is_null());
+}
+
 TEST(FlopsAnalysisTest, APeakBelowWhatTheStepReallyRanIsMeasuredAgain) {
   // Recomputes its forward: between the model's rate and the one that ran is no peak.
   const Workload workload{ModelConfig(), Variant({Switch::checkpoint}), Dtype::f32, 8, 128};

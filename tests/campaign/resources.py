@@ -43,6 +43,9 @@ TOLD = (
     # of what a library wrote and did not look at
     "is the disk full",
 )
+# whose failure may go unsaid: one that is there is made again, and not every file system can say
+# that the name of a file, which is on the disk itself, is there too
+OF_FOLDERS = ("mkdir", "fsync")
 FAILED, REFUSED = 1, 2
 
 
@@ -75,15 +78,16 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
         call, name = calls[number - 1].split(maxsplit=1)
         problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}"]
         problems += uncaught(said)
+        folders = {path.name for path in (folder, *folder.rglob("*")) if path.is_dir()}
         left = [path.name for end in ("tmp", "part") for path in folder.rglob(f"*.{end}")]
         problems += [f"{left} are left"] * bool(left)
         if status and kind == SHORT:
             problems.append(f"a short write is no error, and the status {status}")
-        elif kind != SHORT and (status or call != "mkdir"):  # of a folder that is there
-            # of a file that is written beside it first
-            named = "/" + re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip(".")
+        elif kind != SHORT and (status or not (call in OF_FOLDERS and name in folders)):
+            # of a file that is written beside it first, hidden or not
+            of = re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip(".")
             reasons = [line for line in said.splitlines() if any(r in line.lower() for r in TOLD)]
-            if not any(named in line for line in reasons):
+            if not any(re.search(rf"/\.?{re.escape(of)}", line) for line in reasons):
                 problems.append(f"no reason with its file: {reasons} in ...{end_of(said)!r}")
         # every line of the journal that was written before is there
         written = sum(one.split() == ["write", "journal.jsonl"] for one in calls[: number - 1])

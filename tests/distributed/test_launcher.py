@@ -19,6 +19,7 @@ from tinyllama_tools.commands.ranks import (
     cause_of,
     core_order,
     core_sets,
+    run_world,
     watch,
 )
 from tinyllama_tools.core.app import INTERRUPTED
@@ -156,6 +157,15 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert " ".join(said.split()) in page
     # what may be tracked as it is: no path outside the checkout
     assert str(launch.out) not in page + json.dumps(found)
+
+
+def test_a_log_that_cannot_be_written_is_told_and_what_ranks_say_is_heard() -> None:
+    told = io.StringIO()
+    command = ("sh", "-c", "echo first; echo second")
+    cores = allowed_cores()[:1]
+    found = run_world(command, [cores], SOON, Path("/dev/full"), Progress(told))
+    assert found is None
+    assert told.getvalue().count("/dev/full: cannot be written: No space left on device") == 1
 
 
 def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:

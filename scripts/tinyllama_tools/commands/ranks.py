@@ -216,14 +216,17 @@ def run_world(
     progress: Progress,
 ) -> Failure | None:
     """A rank on each set of cores, none of which is left when it ends. What they say goes to `log`,
-    and what rank 0 says to a terminal too."""
+    as far as that can be written, and what rank 0 says to a terminal too."""
     ranks: list[Rank] = []
-    with log.open("w", encoding="utf-8", buffering=1) as stream:
+    unwritten: list[OSError] = []
+    # what a buffer kept would fail again when it is closed
+    with log.open("wb", buffering=0) as stream:
 
         def say(number: int, line: str) -> None:
-            # where a disk is full, the result says so
-            with contextlib.suppress(OSError):
-                stream.write(f"[rank {number}] {line}\n")
+            try:
+                stream.write(f"[rank {number}] {line}\n".encode())
+            except OSError as error:  # what is measured is worth more
+                unwritten.append(error)
             if number == 0 and line:
                 progress.passing(line)
 
@@ -236,6 +239,8 @@ def run_world(
         finally:
             for rank in ranks:
                 rank.close()
+            if unwritten:
+                progress.line(f"{log}: cannot be written: {unwritten[0].strerror}")
 
 
 def program_in(build_folder: Path) -> str:
