@@ -49,6 +49,7 @@ void TraceFile::append(torch::autograd::profiler::ProfilerResult& recording) {
   };
   try {
     Json head = Json::parse(stream, take);
+    head.erase(kEvents);
     if (head_.is_null()) head_ = std::move(head);
   } catch (const Json::exception& error) {
     throw std::runtime_error(
@@ -73,7 +74,6 @@ void TraceFile::add(Json& event, int64_t base_nanoseconds, int64_t first_arrow) 
 }
 
 void TraceFile::finish(const std::filesystem::path& path) {
-  head_.erase(kEvents);
   head_["traceName"] = path.filename().string();
   // without the opening brace
   text_ += "\n],\n" + head_.dump(-1, ' ', false, Json::error_handler_t::replace).substr(1) + "\n";
