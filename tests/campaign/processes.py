@@ -199,7 +199,8 @@ def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
     said = said_in(folder)
     is_clear = 0 in statuses and set(statuses) <= {0, REFUSED}
     if REFUSED in statuses:
-        is_clear &= bool(re.search(r"^(scripts/|tiny_llama_)\S+: ", said, re.MULTILINE))
+        # a command of two words has a space in its name
+        is_clear &= bool(re.search(r"^(scripts/|tiny_llama_)\w+( \w+)?: ", said, re.MULTILINE))
     problems = [] if is_clear else [f"statuses {statuses}: ...{said[-300:]!r}"]
     return problems + uncaught(said) + left_of(folder)
 

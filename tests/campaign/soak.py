@@ -237,7 +237,7 @@ def soak(scope: Scope) -> Iterator[Tried]:
     def lane(parts: Sequence[Callable[[Scope, Path], Watch]]) -> list[Tried]:
         return [t for one in parts for t in scope.tried(one.__name__, [one], watched)]
 
-    # the comparison beside the others, which take as long together; the heaviest of them first, so
+    # the comparison beside the others, which end before it does; the heaviest of them first, so
     # that it does not look as if its steps became slower
     with ThreadPoolExecutor() as pool:
         for tried in pool.map(lane, ((ranks, served, training), (comparison,))):

@@ -185,6 +185,11 @@ def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert resources.outcome(1, "failed")
     shells = [processes.start_shell(code, tmp_path) for code in ("exit 2", "exit 2")]
     assert "statuses [2, 2]" in processes.ended(shells, tmp_path)[0]
+    refusal = "echo scripts/compare run: blocks.jsonl: File exists >&2; exit 2"
+    for second, problems in ((refusal, 0), ("exit 2", 1)):
+        (tmp_path / second[:4]).mkdir()
+        shells = [processes.start_shell(code, tmp_path / second[:4]) for code in ("exit 0", second)]
+        assert len(processes.ended(shells, tmp_path / second[:4])) == problems
     monkeypatch.setattr(runs, "GRACE_S", 0.1)
     # one in a session of its own bears the mark too
     shell = processes.start_shell("sleep 60 & setsid sleep 60 & exit 0", tmp_path)
