@@ -203,7 +203,7 @@ def check_command(command: str, folder: Path, output: str) -> None:
             check_folder("scripts/study --enable-profilers", made / "pytorch_profiles")
     elif "--analyze-existing" in command:
         made = folder / option(command, "--output-dir")
-        check_folder("scripts/profile --analyze-existing", made)
+        check_folder("scripts/profile --analyze-existing DIR --generate-report", made)
     elif command.startswith("scripts/profile") and "--profile-dir" in command:
         check_folder("scripts/profile", folder / option(command, "--profile-dir"))
     elif command.startswith("scripts/exercise"):
