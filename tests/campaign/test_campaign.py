@@ -25,8 +25,6 @@ from tinyllama_tools.proofs.run_tests import Program
 NAMES = {
     "kills": ("benchmark", "training", "rank"),
     "writes": ("history add", "benchmark"),
-    # a limited address space meets what is listed in the page
-    "memory": ("request that fails",),
     "signals": ("history add",),
     "sides": ("crash",),
     "soak": ("training", "served", "ranks"),
