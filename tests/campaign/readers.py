@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import random
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -129,7 +130,7 @@ READERS = {
     ),
     "calibrate": Reader("blocks.jsonl", CALIBRATE + "--families 1 --cases 2 --jobs 1"),
     "history add": Reader(
-        "new.json", "compare history add --skip-known --store {folder}/kept.jsonl {folder}/new.json"
+        "new.json", "compare history add --skip-known --store {folder}/out/kept {folder}/new.json"
     ),
     "history": Reader("history.jsonl", "compare history show --store {folder}/history.jsonl"),
     "report of a result": Reader("new.json", REPORT + "new.json"),
@@ -270,6 +271,8 @@ def try_reader(scope: Scope, name: str) -> Tried:
         contents = (damaged(original, draw) for draw in draws)
         deep = b"[" * LEVELS + b"\n"
         for content in itertools.chain([deep], contents):
+            # a history that grows with each try would take hours to read
+            shutil.rmtree(folder / "out", ignore_errors=True)
             (folder / reader.damaged).write_bytes(content)
             if fault := fault_of(reader, folder, is_unreadable=content is deep):
                 faults.setdefault(re.sub(r"'[^']*'|[0-9]+", "", fault)[:50], fault)
