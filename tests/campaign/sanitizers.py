@@ -28,7 +28,9 @@ SUPPRESSIONS = Path(__file__).with_name("thread_sanitizer.txt")
 # of each preset: what its programs start with. Leaks: libtorch keeps memory until the end.
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "asan": {
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:log_path={log}",
+        # tests ask for more than there can be
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:log_path={log}"
+        ":allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:log_path={log}",
     },
     "tsan": {
