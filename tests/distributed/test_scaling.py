@@ -193,16 +193,34 @@ def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_p
             analysis_of(tmp_path)
         file.unlink()
     changed = document(4, 1)
+    changed["context"]["device"]["name"] = "Another CPU"
+    write_world(tmp_path, 4, changed)
+    with pytest.raises(BadInputError, match=r"device\.name is 'Another CPU', in ranks_2\.json"):
+        analysis_of(tmp_path)
+    changed = document(4, 1)
     changed["context"]["distributed"]["bucket_MiB"] = 1.0
     write_world(tmp_path, 4, changed)
-    said = "ranks_4.json: distributed.bucket_MiB is 1.0, in ranks_2.json 25.0"
-    assert said in analysis_of(tmp_path).warnings
+    said, found = "distributed.bucket_MiB is 1.0, in ranks_2.json 25.0", analysis_of(tmp_path)
+    assert found.warnings == (f"ranks_4.json: {said}",)
+    # nothing is carried from the one to the other
+    assert {check["ranks"] - check["fitted_at"] for check in found.checks} == {0}
+    projection = projection_of(found, None, read_interconnects())
+    assert said in projection["missing"]["small"] and projection["steps"] == []
+
+
+def on_nodes(made: Json, nodes: int) -> Json:
+    """Its ranks on so many hosts."""
+    for rank in made["context"]["distributed"]["ranks"]:
+        rank["node"] = rank["rank"] % nodes
+    return made
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run with its scaling.json and a number of ranks that failed."""
+    """A whole run over two hosts with its scaling.json and a number of ranks that failed."""
     made = write_run(tmp_path_factory.mktemp("results") / "20260304T050607Z_scaling")
+    for ranks in (1, 2, 4):
+        write_world(made, ranks, on_nodes(document(ranks), 2))
     (made / "ranks_8.json").write_text("{", encoding="utf-8")
     assert main([f"--from={made}", LINKS]) == 1
     # what is known to have failed stays known
@@ -236,7 +254,7 @@ def test_document_page_and_section_say_the_same(
     medians = [point["efficiency"]["median"] for point in found["points"]]
     assert medians == [point.efficiency.median for point in analysis.points]
     links = [one["name"] for one in found["projection"]["interconnects"]]
-    assert links == ["measured", "nvlink4_ndr", "ethernet_10g"]
+    assert links == ["measured", "ethernet_10g"]
     assert [figure.id for figure in of.figures] == ["speedup", "scaling_loss"]
     points = rows(of, "parallel_efficiency")
     assert [row["step"] for row in points] == [
@@ -255,8 +273,8 @@ def test_document_page_and_section_say_the_same(
     first = found["projection"]["steps"][0]
     ends = dict.fromkeys(f"{first[f'efficiency_{end}']:.0f}" for end in ("low", "high"))
     assert rows(of, "projected_efficiency")[0]["8 devices"] == " to ".join(ends)
-    (link,) = (row for row in rows(of, "projection_links") if row["link"] == "NVLink 4")
-    assert (link["bandwidth"], link["latency"]) == pytest.approx((450, 3.4))
+    _measured, link = rows(of, "projection_links")
+    assert (link["bandwidth"], link["latency"]) == pytest.approx((1.25, 10))
     capsys.readouterr()
     assert main([f"--from={folder / 'ranks_4.json'}", LINKS]) == 0
     said, page = capsys.readouterr().out, (folder / "scaling.md").read_text(encoding="utf-8")
@@ -391,9 +409,23 @@ def test_an_all_reduce_is_the_faster_of_ring_and_tree(ranks: int, size: float) -
     assert (found.latency, found.bandwidth) == pytest.approx((1e-5, 1e9))
 
 
-def test_projections_are_bounds_of_what_links_and_buckets_allow() -> None:
+def on_device(folder: Path, device: Json, nodes: int = 1) -> Analysis:
+    """The reference's ranks as if of this device, on so many hosts."""
+    folder.mkdir(exist_ok=True)
+    for ranks in (1, 2):
+        made = document(ranks)
+        made["context"]["device"] |= device
+        write_world(folder, ranks, on_nodes(made, nodes))
+    return analysis_of(folder)
+
+
+H100 = {"name": "NVIDIA H100 80GB HBM3", "backend": "cuda"}
+MI300X = {"name": "AMD Instinct MI300X", "backend": "hip"}
+
+
+def test_projections_are_bounds_of_what_links_and_buckets_allow(tmp_path: Path) -> None:
     """Nothing hidden, and all that can be; over nodes of one device and of several."""
-    analysis = analysis_of(reference("ranks"))
+    analysis = on_device(tmp_path, H100, nodes=2)
     wanted = {"nvlink4_ndr", "ethernet_10g"}
     links = [one for one in read_interconnects() if one["name"] in wanted]
     assert sorted(link["devices_per_node"] for link in links) == [1, 8]
@@ -418,6 +450,78 @@ def test_projections_are_bounds_of_what_links_and_buckets_allow() -> None:
             assert row[f"efficiency_{other}"] == pytest.approx(efficiency)
     with pytest.raises(ValueError, match="12 ranks: must be a multiple of the 8 devices"):
         all_reduce(12, 1024, over["nvlink4_ndr"])
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ({}, set()),
+        (H100, {"nvlink4_ndr"}),
+        (H100 | {"name": "NVIDIA H200"}, {"nvlink4_ndr"}),
+        (H100 | {"name": "NVIDIA GH200 480GB"}, set()),
+        (H100 | {"name": "NVIDIA H100 PCIe"}, {"pcie5_100gbe"}),
+        (H100 | {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}, set()),
+        (MI300X, {"mi300x_ndr"}),
+        (MI300X | {"backend": "cpu"}, set()),
+        (MI300X | {"name": "AMD Instinct MI250X"}, {"mi250x_slingshot11"}),
+    ],
+)
+def test_a_step_is_projected_over_links_of_its_own_device_alone(
+    device: Json, expected: set[str], tmp_path: Path
+) -> None:
+    """Two ranks on one host: of any link of other devices, and of what that host has no room for,
+    nothing is said but what is missing. Any GPU may be alone in a node with an adapter, and a rank
+    of a CPU that shares its host with no other."""
+    analysis = on_device(tmp_path, device)
+    found = projection_of(analysis, None, every := read_interconnects())
+    ethernet = {"ethernet_100g", "ethernet_10g"}
+    used = expected | (
+        set() if analysis.results[0].context["device"]["backend"] == "cpu" else ethernet
+    )
+    assert {row["interconnect"] for row in found["steps"]} == used
+    assert {one["name"] for one in found["interconnects"]} == used
+    left_out, names = found["links_left_out"], {one["name"] for one in every}
+    assert left_out.keys() == {"measured"} | names - used
+    assert left_out.pop("measured").startswith("beyond 2 ranks: all that were measured were on one")
+    name = analysis.device
+    assert all(f"{name} (" in why and "--local-step" in why for why in left_out.values())
+    assert all("a part of one" in left_out[link] for link in ethernet - used)
+    for row in found["steps"]:
+        assert row["device"].startswith(name) and row["measured_ranks"] == 2
+        assert row["link_from"].startswith("datasheet") and row["ranks"] >= 8
+    # of several hosts the link that was measured is one between hosts
+    found = projection_of(on_device(tmp_path, device, nodes=2), None, every)
+    (kind,) = {r["link_from"] for r in found["steps"] if r["interconnect"] == "measured"}
+    assert kind == "measured" and "measured" not in found["links_left_out"]
+    assert {row["interconnect"] for row in found["steps"]} == {"measured"} | ethernet | expected
+
+
+def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks of a CPU, and a step of a GPU given with --local-step."""
+    run, source = write_run(tmp_path / "run", (1, 2)), tmp_path / "gpu.json"
+    made = read_json(RESULTS / "reference/tiny_f32_2core_xeon_avx512.json")
+    made["context"]["device"] |= MI300X
+    source.write_text(json.dumps(made), encoding="utf-8")
+    assert main([f"--from={run}", f"--local-step={source}"]) == 0
+    found, said = read_json(run / "scaling.json")["projection"], capsys.readouterr().out
+    pairs = {(r["size"], r["device"].partition(" (")[0], r["interconnect"]) for r in found["steps"]}
+    cpu = read_json(run / "ranks_1.json")["context"]["device"]["name"]
+    ethernet = ("ethernet_100g", "ethernet_10g")
+    expected = {("tiny", MI300X["name"], link) for link in ("mi300x_ndr", *ethernet)}
+    # of the ranks, which share their host, nothing
+    assert pairs == expected
+    devices = {step["name"].split("/")[3]: step["device"] for step in found["local_steps"]}
+    threads = made["context"]["threads"]
+    assert devices["tiny"] == f"{MI300X['name']} (hip, threads: {threads})"
+    assert devices["small"] == f"{cpu} (cpu, threads: 1)"
+    assert f"other devices than a step, which is of {cpu} (cpu, threads: 1); measure" in said
+    # caches that were made cold are no step's
+    made["context"]["cold_cache"] = True
+    source.write_text(json.dumps(made), encoding="utf-8")
+    assert main([f"--from={run}", f"--local-step={source}"]) == 2
+    assert "was measured with --cold-cache" in capsys.readouterr().err
 
 
 def test_buckets() -> None:

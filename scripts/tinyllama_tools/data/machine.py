@@ -17,14 +17,26 @@ from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]
+ONE_DEVICE = ("device.name", "device.architecture", "device.backend")
 # A time of one is a time of the other's device.
-SAME_DEVICE = ("device.name", "device.architecture", "device.backend", "threads")
+SAME_DEVICE = (*ONE_DEVICE, "threads")
 # Rounds of one run. Of `settings`, every one that either has: precision of products, affinity,
 # clocks, variables of the environment.
 SAME_RUN = (
     *(*SAME_DEVICE, "device.driver_version", "device.runtime_version", "torch_version"),
     *("git_commit", "git_dirty", "cold_cache", "memory_source", "settings"),
 )
+
+
+def device_of(context: Context) -> dict[str, Any]:
+    """What SAME_DEVICE names, of a result: `name`, `architecture`, `backend`, `threads`."""
+    return {key.rpartition(".")[2]: value_at(context, key) for key in SAME_DEVICE}
+
+
+def device_text(device: Mapping[str, Any]) -> str:
+    """`Intel(R) Xeon(R) Processor (cpu, threads: 2)`, of device_of(): what a time belongs to."""
+    of = {key: value or "unknown" for key, value in device.items()}
+    return f"{of['name']} ({of['backend']}, threads: {of['threads']})"
 
 
 # a key with dots, as in the file, and what each of two contexts says of it

@@ -16,9 +16,9 @@ CHECK = "check.json"
 SCHEMAS: Mapping[str, Json] = json.loads(
     Path(__file__).with_name("schemas.json").read_text(encoding="utf-8")
 )
-# a projection's are as those of fixtures/interconnects.json
+# a projection's are as those of fixtures/interconnects.json; none where none is of the device
 SCHEMAS["scaling"]["properties"]["projection"]["properties"] |= {
-    "interconnects": SCHEMAS["interconnects"]
+    "interconnects": SCHEMAS["interconnects"] | {"minItems": 0}
 }
 
 
@@ -81,7 +81,7 @@ AXES: Mapping[str, Axis] = {axis.given: axis for axis in (BY_SEQ, BY_BATCH)}
 
 
 # of several ranks: what scripts/scaling writes, and beside it the programs' files
-SCALING_KIND, SCALING_SCHEMA_VERSION = "scaling", 1
+SCALING_KIND, SCALING_SCHEMA_VERSION = "scaling", 2
 SCALING_FILE, SCALING_PAGE = "scaling.json", "scaling.md"
 RANK_FILES = "ranks_*.json"
 CONTEXT_OF_RANKS = "distributed"

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -101,6 +101,8 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
 
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
+# the name of the link that was measured here, and a kind of local steps
+MEASURED = "measured"
 
 
 def read_interconnects(path: Path = FIXTURE) -> list[Json]:
@@ -110,6 +112,26 @@ def read_interconnects(path: Path = FIXTURE) -> list[Json]:
     if problem := schema_problem(document, schema | {"required": ["interconnects"]}):
         raise bad_file(path, problem, "correct it, as the others are")
     return document["interconnects"]
+
+
+def stands_for(over: Json, device: Mapping[str, Any]) -> bool:
+    """Whether the figures of an interconnect are of this device's links. `device`: of a local step.
+    Names are matched as those of fixtures/device_peaks.json are, by words."""
+    name = str(device["name"]).lower()
+    return any(
+        all(of.get(key) in (None, device[key]) for key in ("backend", "threads", "whole_node"))
+        and all(word in name for word in of["words"])
+        and not any(word in name for word in of.get("without", ()))
+        for of in over["match"]
+    )
+
+
+def figures_from(over: Json) -> str:
+    """Where latency and bandwidth of an interconnect's links come from."""
+    if over["name"] == MEASURED:
+        return "measured"
+    links = [link for link in (over["device"], over["network"]) if link]
+    return "datasheet, latency assumed" if any(of["is_assumed"] for of in links) else "datasheet"
 
 
 FIRST_BUCKET_BYTES = MIB

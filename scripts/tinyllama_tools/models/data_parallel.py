@@ -11,13 +11,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import MIB
-from tinyllama_tools.data.machine import first_difference
+from tinyllama_tools.data.machine import SAME_DEVICE, device_of, device_text, first_difference
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
@@ -41,12 +41,15 @@ from tinyllama_tools.data.results import (
 )
 from tinyllama_tools.data.studies import COSTS, rounds_of
 from tinyllama_tools.models.collectives import (
+    MEASURED,
     AlphaBeta,
     all_reduce,
     buckets_of,
+    figures_from,
     fit_collectives,
     flat_all_reduce,
     link_of_ring,
+    stands_for,
 )
 from tinyllama_tools.models.prediction import calibrate_rates, is_own_shape, predict_steps
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Estimate, median_interval
@@ -137,8 +140,8 @@ def losses_of(result: ScalingResult) -> Iterator[Json]:
         yield part | dict(zip(("low", "high"), ends, strict=True))
 
 
-# kinds of local steps; the first is also the name of the link that was measured here
-MEASURED, PREDICTED = "measured", "predicted"
+# the kind of a local step that is not MEASURED
+PREDICTED = "predicted"
 # By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.
 BACKWARD_SHARE = 2 / 3
 
@@ -200,7 +203,7 @@ class Analysis:
 
     @property
     def device(self) -> str:
-        """Of the smallest world; may be empty."""
+        """Of all worlds; may be empty."""
         return (self.results[0].context.get("device") or {}).get("name", "")
 
     @property
@@ -211,11 +214,13 @@ class Analysis:
     @property
     def interconnect(self) -> Json | None:
         """What explains the all-reduce of the largest world as a ring, as read_interconnects() has
-        others; None without a fit."""
+        others, for the device that was measured; None without a fit. Where all ranks were on one
+        host it is no link between hosts, and serves as many ranks as that has room for."""
         found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
         if not found:
             return None
-        fit, backend = found[-1], self.results[-1].distributed["backend"]
+        last, device = self.results[-1], device_of(self.results[-1].context)
+        fit, backend = found[-1], last.distributed["backend"]
         source = (
             f"measured here: all_reduce of {fit.ranks} ranks over {backend}, taken as a ring "
             f"({fit.sizes} sizes)"
@@ -225,6 +230,12 @@ class Analysis:
         sources = dict.fromkeys(("bandwidth_source", "latency_source"), source)
         network = {"name": backend, "link": link._asdict(), **sources, "is_assumed": False}
         about = {"name": MEASURED, "title": title, "devices_per_node": 1}
+        own = {key: device[key] for key in ("backend", "threads") if device[key]}
+        about["match"] = [{"words": [str(device["name"]).lower()], **own}]
+        if len({of["node"] for of in last.distributed["ranks"]}) == 1:
+            # how many GPUs a host has is not in the file
+            rooms = last.context.get("num_cpus", 0) // (device["threads"] or 1)
+            about["most_ranks"] = max(fit.ranks, rooms if device["backend"] == "cpu" else 0)
         return about | {"network": network, "device": None}
 
 
@@ -244,8 +255,16 @@ def _differences(ordered: Sequence[ScalingResult]) -> Iterator[str]:
 
 
 def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
-    """BadInputError for steps that have no place on one curve, and for two results of one number of
-    ranks."""
+    """BadInputError for steps that have no place on one curve, for another device, and for two
+    results of one number of ranks."""
+    first = ordered[0]
+    for other in ordered[1:]:
+        if found := first_difference(first.context, other.context, SAME_DEVICE):
+            name, here, there = found
+            raise BadInputError(
+                f"{other.path}: {name} is {there!r}, in {first.path.name} it is {here!r}: a "
+                "scaling run is of one device; put the others into folders of their own"
+            )
     names = [one.name for one in ordered if one.name is not None]
     has_one_step = len({(name.size, name.dtype, name.variant, name.seq) for name in names}) <= 1
     if not has_one_step or len({one.ranks for one in ordered}) < len(ordered):
@@ -263,11 +282,13 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     ordered = sorted(results, key=lambda one: one.ranks)
     _refuse_no_run(ordered)
     fits, refused = fit_collectives([row for one in ordered for row in one.collectives])
+    warnings = tuple(_differences(ordered))
     reductions = {fit.ranks: fit for fit in fits if fit.operation == ALL_REDUCE}
     checks: list[Json] = []
     for result in ordered:
-        # from its own fit, and from that of the largest smaller number of ranks
-        smaller = max((ranks for ranks in reductions if ranks < result.ranks), default=0)
+        # from its own fit, and where all are alike from that of the largest smaller number of ranks
+        fewer = (ranks for ranks in reductions if ranks < result.ranks and not warnings)
+        smaller = max(fewer, default=0)
         used = [reductions[n] for n in (result.ranks, smaller) if n in reductions]
         checks += (check for fit in used for check in checks_of(result, fit))
     return Analysis(
@@ -278,7 +299,7 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
         tuple(checks),
         tuple(refused),
         {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
-        tuple(_differences(ordered)),
+        warnings,
     )
 
 
@@ -290,7 +311,8 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
 @dataclass(frozen=True)
 class LocalStep:
     """`seconds` at the batch of `name`, between `low` and `high` where it is PREDICTED, which
-    `range_words` names. `source`: the file and row, or what the prediction rests on."""
+    `range_words` names. `source`: the file and row, or what the prediction rests on, with its
+    commit. `device`: device_of() that, and `whole_node`."""
 
     name: CaseName
     seconds: float
@@ -298,6 +320,7 @@ class LocalStep:
     high: float
     kind: str
     source: str
+    device: Json
     range_words: str = ""
 
 
@@ -312,12 +335,32 @@ class StepSource(NamedTuple):
 
 def read_step_source(path: Path) -> StepSource:
     """A result of the suite, or a folder of one. BadInputError for one that cannot be used, which
-    is to be said before hours of measuring."""
+    is to be said before hours of measuring: also of cold caches, which no training step has."""
     files, costs = [path], []
     if path.is_dir():
         files = rounds_of(path) or [path / SUITE_FILE]
         costs = read_costs(path / COSTS) if (path / COSTS).exists() else []
-    return StepSource(path, read_result_set(files), costs)
+    results = read_result_set(files)
+    if results.context.get("cold_cache") is True:
+        raise BadInputError(
+            f"{path}: was measured with --cold-cache, and a step among others finds its caches "
+            "warm; measure without it"
+        )
+    return StepSource(path, results, costs)
+
+
+def _placed(context: Mapping[str, Any], *, is_shared: bool = False) -> Json:
+    """device_of() and `whole_node`: whether nothing else of its node computes. That is so of a GPU,
+    whose step does not know of its neighbours; of a CPU where there is a thread for each core, of
+    which there may be two logical processors, and no rank beside it: `is_shared`."""
+    device = device_of(context)
+    has_all = 2 * (device["threads"] or 0) >= context.get("num_cpus", 0) and not is_shared
+    return device | {"whole_node": device["backend"] != "cpu" or has_all}
+
+
+def _made_by(context: Mapping[str, Any]) -> str:
+    commit, torch = str(context.get("git_commit"))[:8], context.get("torch_version")
+    return f"commit {commit}, libtorch {torch}"
 
 
 def _predicted_steps(
@@ -330,7 +373,9 @@ def _predicted_steps(
         found, _ = predict_steps(rates, source.costs)
     except BadInputError as error:
         return {}, str(error)
-    how = (PREDICTED, rates.basis(), rates.spread.words)
+    context = source.results.context
+    basis = f"{rates.basis()}, {_made_by(context)}"
+    how = (PREDICTED, basis, _placed(context), rates.spread.words)
     steps = {
         one.cost.name.size: LocalStep(one.cost.name, one.seconds, one.low, one.high, *how)
         for one in found
@@ -352,29 +397,34 @@ def local_steps(
     largest batch of its longest sequence), else by the rank that computed alone, else predicted
     from the source; and why the other problem sizes have none."""
     found, reason, measured = {}, REMEDY, []
+    ranks = results[-1].distributed["ranks"]
+    is_shared = len({rank["node"] for rank in ranks}) < len(ranks)
     # the world with the fewest ranks counts, whose rank alone had no neighbours that wait
     for one in results[::-1]:
         if (row := one.steps.get(ALONE)) is not None:
             # the same step as a case of one process
             name = replace(row.name, ranks=None, mode="")
-            measured.append((name, row.median_seconds, f"{row.name}, {one.path.name}"))
+            where = f"{row.name}, {one.path.name}, {_made_by(one.context)}"
+            own = (where, _placed(one.context, is_shared=is_shared))
+            measured.append((name, row.median_seconds, *own))
     if source is not None:
         found, why = _predicted_steps(source, dtype, variant)
-        reason = f"{source.path}: {why}"
+        reason, context = f"{source.path}: {why}", source.results.context
         files = ", ".join(path.name for path in source.results.paths)
+        files += f", {_made_by(context)}"
         cases = sorted(
             source.results.cases.values(),
             key=lambda c: (is_own_shape(c.name), c.name.seq, c.name.batch),
         )
         measured += [
-            (case.name, case.median_seconds, f"{case.name}, {files}")
+            (case.name, case.median_seconds, f"{case.name}, {files}", _placed(context))
             for case in cases
             if case.name.is_training_step
             and (case.name.dtype, case.name.variant) == (dtype, variant)
         ]
     # the last of a size counts
-    for name, seconds, where in measured:
-        found[name.size] = LocalStep(name, *[seconds] * 3, MEASURED, where)
+    for name, seconds, where, device in measured:
+        found[name.size] = LocalStep(name, *[seconds] * 3, MEASURED, where, device)
     ordered = {size: found[size] for size in (*problem_sizes(), *found) if size in found}
     return ordered, {size: reason for size in problem_sizes() if size not in found}
 
@@ -390,7 +440,9 @@ def project(step: LocalStep, buckets: Sequence[float], over: Json, ranks: int) -
     low, high = step_bounds(step.seconds, each)
     return {
         "size": step.name.size,
+        "device": device_text(step.device),
         "interconnect": over["name"],
+        "link_from": figures_from(over),
         "scaling": WEAK,
         "ranks": ranks,
         "batch": step.name.batch,
@@ -407,33 +459,71 @@ def project(step: LocalStep, buckets: Sequence[float], over: Json, ranks: int) -
 
 
 NO_STEP = "no data-parallel step was measured, so dtype and variant of a projection are open"
+MEASURE_THERE = (
+    "measure the step there, scripts/bench --components full_step, and give its results.json to "
+    "--local-step"
+)
+
+
+def _why_no_link(over: Json, steps: Iterable[LocalStep]) -> str:
+    """What is missing for an interconnect, or beyond some number of ranks; empty where nothing
+    is."""
+    others = [step.device for step in steps if not stands_for(over, step.device)]
+    devices = ", ".join(dict.fromkeys(map(device_text, others)))
+    if others and any("whole_node" in of for of in over["match"]):
+        return (
+            f"figures are of whole nodes, and a step is of a part of one, {devices}; measure it "
+            "with all processors of a host, and give its results.json to --local-step"
+        )
+    if others:
+        return f"figures are of other devices than a step, which is of {devices}; {MEASURE_THERE}"
+    if (most := over.get("most_ranks", RANKS[-1])) < RANKS[-1]:
+        return (
+            f"beyond {most} ranks: all that were measured were on one host, which has no room for "
+            "more; measure ranks on several hosts"
+        )
+    return ""
 
 
 def projection_of(
     analysis: Analysis, source: StepSource | None, interconnects: Sequence[Json]
 ) -> Json:
-    """`projection` of scaling.json: over the link measured here, where there is one, and over
-    `interconnects`. `source`: as of local_steps()."""
+    """`projection` of scaling.json: over the link measured here, where there is one, and over those
+    of `interconnects` whose figures are of the device that a step was measured on;
+    `links_left_out`: what is missing for the others. `source`: as of local_steps()."""
     name, sizes = analysis.name, problem_sizes()
     links = [*filter(None, [analysis.interconnect]), *interconnects]
     local: dict[str, LocalStep] = {}
     missing = dict.fromkeys(sizes, NO_STEP)
-    if name is not None:
+    if analysis.warnings:
+        missing = dict.fromkeys(
+            sizes, f"the numbers of ranks are not alike: {analysis.warnings[0]}"
+        )
+    elif name is not None:
         local, missing = local_steps(analysis.results, source, name.dtype, name.variant)
-    run, known, rows = analysis.results[-1].distributed, [], []
+    last, known, rows = analysis.results[-1], [], []
     for size, step in local.items():
         # buckets of a model of the user's own are known of what was run alone
         if size == name.size:
-            buckets = run["bucket_bytes"]
+            buckets = last.distributed["bucket_bytes"]
         elif size in sizes:
-            buckets = buckets_of(sizes[size], name.dtype, MIB * run["bucket_MiB"])
+            buckets = buckets_of(sizes[size], name.dtype, MIB * last.distributed["bucket_MiB"])
         else:
             continue
-        known.append(asdict(step) | {"name": str(step.name)})
-        rows += [project(step, buckets, link, ranks) for link in links for ranks in RANKS]
+        known.append(asdict(step) | {"name": str(step.name), "device": device_text(step.device)})
+        rows += [
+            project(step, buckets, link, ranks) | {"measured_ranks": last.ranks}
+            for link in links
+            if stands_for(link, step.device)
+            for ranks in RANKS
+            if ranks <= link.get("most_ranks", ranks)
+        ]
+    used = {row["interconnect"] for row in rows}
+    reasons = {link["name"]: _why_no_link(link, local.values()) for link in links if local}
     return {
         "local_steps": known,
-        "interconnects": links,
+        "interconnects": [link for link in links if link["name"] in used],
+        "links_left_out": {link: why for link, why in reasons.items() if why},
         "missing": missing,
         "steps": rows,
     }

@@ -36,11 +36,12 @@ def _rates(analysis: Analysis) -> Iterator[Json]:
 
 
 def _overview(projection: Json) -> Iterable[Json]:
-    """Efficiencies of a size, scaling and interconnect in a row; weak scaling first."""
+    """Efficiencies of a size, device, scaling and interconnect in a row; weak scaling first."""
     found: dict[tuple[str, ...], Json] = {}
     for step in sorted(projection["steps"], key=lambda of: of["scaling"] != WEAK):
         ends = (f"{step['efficiency_low']:.0f}", f"{step['efficiency_high']:.0f}")
-        row = found.setdefault((step["size"], step["scaling"], step["interconnect"]), dict(step))
+        own = (step["size"], step["device"], step["scaling"], step["interconnect"])
+        row = found.setdefault(own, dict(step))
         row[f"{step['ranks']} devices"] = " to ".join(dict.fromkeys(ends))
     return found.values()
 
@@ -83,9 +84,12 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
         f"({len(of['bucket_bytes'])} of them, {of['gradient_bytes']:,} bytes)"
     )
     yield from (f"not alike: {text}" for text in analysis.warnings)
-    if missing := (projection or {}).get("missing"):
-        # all for the same reason
-        yield f"no projection of {', '.join(missing)}: {next(iter(missing.values()))}"
+    for what, key in (("of", "missing"), ("over", "links_left_out")):
+        reasons: dict[str, list[str]] = {}
+        for one, reason in (projection or {}).get(key, {}).items():
+            reasons.setdefault(reason, []).append(one)
+        for reason, names in reasons.items():
+            yield f"no projection {what} {', '.join(names)}: {reason}"
 
 
 def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) -> Iterator[Omission]:
@@ -140,7 +144,8 @@ METHOD = (
 def build(page: Section, inputs: ReportInputs) -> None:
     """Of every data-parallel run that was given."""
     if not inputs.scalings:
-        raise Missing(f"no data-parallel run was given; {Kind.SCALING.command} makes one")
+        what = "no data-parallel run of this device was given"
+        raise Missing(f"{what}; {Kind.SCALING.command} makes one")
     page.text.append(METHOD)
     for number, run in enumerate(inputs.scalings):
         mark = f"_{number + 1}" if number else ""
