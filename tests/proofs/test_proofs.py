@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tinyllama_tools.proofs import golden, prove, run_tests
+from tinyllama_tools.proofs.claims import measured_rows, problems_of, read_claims
 from tinyllama_tools.proofs.golden import (
     CURVES,
     DIMENSIONS,
@@ -394,10 +396,39 @@ def test_page_and_status_say_what_held_and_what_did_not(
     found = {row[0]: row[-1] for row in rows}
     assert (found["wrong \\| scale"], found["late"]) == ("yes, 1 failed", "**no**")
     assert "- `golden_test: A.B`" in text
+    claims = read_claims()
+    assert all(f"| **{of.name}**: {of.claim} | " in text for of in claims)
+    assert all(f"`{test}`" in text for of in claims for test in of.tests)
     assert "- `nothing was proved about: Memory`" in text
     for output, words in ((page / "PROOF.md", "File exists"), (page.parent, "Is a directory")):
         assert prove.main(["-o", str(output)]) == 2
         assert re.search(f"^scripts/prove: .*: {words}$", capsys.readouterr().err, re.M)
+
+
+def test_every_row_of_the_readme_has_a_claim_whose_tests_are_there(tmp_path: Path) -> None:
+    readme, claims = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8"), read_claims()
+    assert list(problems_of(claims, readme)) == []
+    assert len(measured_rows(readme)) >= 5
+    assert all(min(map(len, (of.claim, of.false_if, *of.tests))) > 20 for of in claims)
+    # a row that nobody stands behind, one that is gone, tests that are renamed or gone
+    (row, *_), (first, *others) = measured_rows(readme), claims
+    assert first.row == row and first.row not in {of.row for of in others}
+    more = readme.replace(f"| {row} |", "| a new claim | | |\n| a better one |")
+    assert list(problems_of(claims, more)) == [
+        "no claim for README's row 'a new claim'",
+        "no claim for README's row 'a better one'",
+        f"README has no row '{row}'",
+    ]
+    assert list(problems_of(others, readme)) == [f"no claim for README's row '{row}'"]
+    absent = ("tests/proofs/test_proofs.py::test_of_nothing", "tests/none.py::test_a")
+    absent += ("model/golden_test.cpp::GoldenTest.Logits", "model/none_test.cpp::GoldenTest.A")
+    for tests, said in ((absent, [f"no test {test}" for test in absent]), ((), ["has no test"])):
+        found = list(problems_of([replace(first, tests=tests), *others], readme))
+        assert [text.partition("' ")[2] or text.partition("': ")[2] for text in found] == said
+    # a claim without what would make it false
+    (tmp_path / "claims.ini").write_text("[a]\nclaim = it is so\ntests = a::b\n")
+    with pytest.raises(KeyError, match="false if"):
+        read_claims(tmp_path / "claims.ini")
 
 
 # what is compiled in seconds; the others take minutes

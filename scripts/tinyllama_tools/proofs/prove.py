@@ -26,6 +26,7 @@ import transformers
 
 from tinyllama_tools.core.app import PROJECT, ToolError, changed_files, head_commit, run_command
 from tinyllama_tools.core.text import say, template
+from tinyllama_tools.proofs.claims import problems_of, read_claims
 from tinyllama_tools.proofs.golden import (
     GOLDEN_CASES,
     GOLDEN_FOLDER,
@@ -236,6 +237,8 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     names = dict.fromkeys((*SECTIONS, *(proof.section for proof in proofs)))
     sections = {name: [proof for proof in proofs if proof.section == name] for name in names}
     failed += [f"nothing was proved about: {name}" for name, found in sections.items() if not found]
+    claims = read_claims()
+    failed += problems_of(claims, (PROJECT / "README.md").read_text(encoding="utf-8"))
     about = {
         "proofs": proofs,
         "held": sum(proof.held for proof in proofs),
@@ -243,6 +246,7 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
         "found": sum(map(bool, faults.values())),
         "failed": failed,
         "sections": sections,
+        "claims": claims,
         "environment": ran_on,
     }
     page.write_text(template(Path(__file__).with_name("proof.md.j2")).render(about))
