@@ -242,6 +242,9 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
         *(shown(s, "ms") for s in steps),
         f"{steps[0] / steps[1]:.2f}x",
     ]
+    path.write_text(json.dumps(changed(faster, {"context.torch_version": "2.14.0"})))
+    assert run(tmp_path, "--compare", a, path.parent) == 0
+    assert "- torch_version: 2.13.0 against 2.14.0\n" in capsys.readouterr().out
     other = write_profile(tmp_path / "v3", made_up_summary(seq_len=64, profilers=()))
     path = other / SUMMARY
     path.write_text(json.dumps(json.loads(path.read_text()) | {"distributed": FOUR_RANKS}))
@@ -252,6 +255,35 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 # What is read.
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("context.device.name", "another"),
+        ("context.threads", 4),
+        ("context.torch_version", "2.14.0"),
+        ("context.git_commit", "fedcba9876543210"),
+        ("configuration.seq_len", 64),
+        ("configuration.variant", "fused"),
+    ],
+)
+def test_profiles_of_different_runs_are_no_one_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object
+) -> None:
+    """A run's shares beside another's time."""
+    folder, part = tmp_path / "profile", ("operators",)
+    write_profile(folder / "baseline_training", made_up_summary(profilers=()))
+    write_profile(folder / "pytorch_profiling", made_up_summary(profilers=part))
+    assert run(tmp_path, "--analyze-existing", folder) == 0
+    other = changed(made_up_summary(profilers=part), {key: value})
+    write_profile(folder / "pytorch_profiling", other)
+    capsys.readouterr()
+    assert run(tmp_path, "--analyze-existing", folder) == 2
+    said = capsys.readouterr().err
+    name = key.removeprefix("context.").removeprefix("configuration.")
+    assert f"profiles of different runs: {name} is " in said
+    assert repr(value) in said
 
 
 def test_a_run_as_a_stored_case() -> None:
@@ -397,10 +429,15 @@ def test_the_newest_ablation_of_this_device_and_step_is_found(tmp_path: Path) ->
         assert found is not None and found.file == path
         medians = {name: ratio.median for name, ratio in found.speedups.items()}
         assert medians == {"qkv": pytest.approx(1.25), "optimized": 2.0}
+    # the commit that it is of stands in its title where it is another
+    assert found.title == "tiny bf16, batch 8 x sequence 128"
+    other = find_ablation(changed(summary, {"context.git_commit": "fedcba9876543210"}), tmp_path)
+    assert other.title.endswith(f", commit {CONTEXT['git_commit'][:8]}")
     for key, value in (
         ("configuration.variant", "fused"),
         ("configuration.seq_len", 64),
         ("configuration.gradient_accumulation_steps", 2),
+        ("context.torch_version", "2.14.0"),
     ):
         assert find_ablation(changed(summary, {key: value}), tmp_path) is None
 

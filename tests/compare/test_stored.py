@@ -115,6 +115,18 @@ def test_growth_other_work_and_filters(tmp_path: Path) -> None:
     worse = {"TFLOPS", "allocations", "model_flops", "max_rel_error"}
     assert {c["name"] for c in moved if c["worse"]} == worse
     assert any("1 did not do the same work, model_flops" in text for text in found.warnings)
+    # of other work no ratio is in the mean, which says what else it is of than code
+    ratios = [case["ratio"] for name, case in found.cases.items() if name != FFN]
+    assert found.document["geometric_mean_ratio"] == pytest.approx(stats.gmean(ratios))
+    other = {"threads": 4, "cold_cache": True}
+    cold = write_json(tmp_path / "cold.json", document(TIMES, context=other))
+    count = len(TIMES)
+    for file, words in ((base, "(+0.0 %)\n"), (cold, "code alone: threads, cold_cache differ\n")):
+        Found(tmp_path / "out", base, file)
+        page = (tmp_path / "out/comparison.md").read_text("utf-8")
+        mean = next(line for line in page.splitlines(keepends=True) if "geometric mean" in line)
+        assert mean.startswith(f"geometric mean of new / base over {count} cases")
+        assert mean.endswith(words)
     assert Found(tmp_path / "out", base, new, "--fail-on-growth").status == 1
     assert Found(tmp_path / "out", new, base, "--fail-on-growth").status == 0
     # names as they are, and as Google Benchmark writes them

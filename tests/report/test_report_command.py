@@ -3,11 +3,12 @@ what it says, and its exit status."""
 
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stored import change, document, read, write_everything, write_result, write_study
+from stored import DEVICE, change, document, read, write_everything, write_result, write_study
 
 import tools
 from built_programs import write_json
@@ -56,14 +57,51 @@ def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capt
     with pytest.raises(BadInputError, match=r"holds none of study\.json, results\.json"):
         source_of(tmp_path)
     taken = re.findall(r"^taking (.*): (.*)$", said.err, re.MULTILINE)
-    kinds = ("grid study", "run of the suite", "data-parallel run")
-    assert taken == [(str(path), kind) for path, kind in zip(newest, kinds, strict=True)]
+    assert taken == [(str(grid), "grid study"), (str(scaling), "data-parallel run")]
     # one that is named is said to be unfinished
     change(running / "study.json", lambda found: found.pop("finished"))
     journal = '{"header": {}}\n{"case": "a"}\n{"case":"b"}\n{"case": "cut'
     (running / "round_1.journal.jsonl").write_text(journal, encoding="utf-8")
     reason = only_error(read(running)).reason
     assert "2 cases in its journal; scripts/study --resume" in reason
+
+
+def test_a_report_is_of_one_device(tmp_path: Path, capsys: Capture) -> None:
+    """What is newest is of another device than the study: that is said, and an older one of the
+    study's is taken; what was named is left out as well."""
+    grid, suite, scaling = write_everything(tmp_path)
+    own = write_result(tmp_path / "20250101T000000Z_own/results.json")
+    foreign = tmp_path / "20270101T000000Z_scaling"
+    shutil.copytree(scaling, foreign)
+    for path in foreign.glob("ranks_*.json"):
+        change(path, lambda of: of["context"]["device"].update(name="Another CPU"))
+    change(foreign / "scaling.json", lambda of: of.update(device="Another CPU"))
+    assert run("--results-folder", tmp_path, "--format=md") == WRITTEN
+    said = capsys.readouterr()
+    taken = re.findall(r"^taking (.*): .*$", said.err, re.MULTILINE)
+    assert taken == [str(path) for path in (grid, own, scaling)]
+    reason = "is of Another CPU (cpu, threads: "
+    for path in (suite, foreign):
+        assert re.search(rf"^left out: result .*{path}.*: {re.escape(reason)}", said.err, re.M), (
+            path
+        )
+    assert f"Tiny LLaMA on {DEVICE}" in said.out
+    assert said.out.count(f"this report of {DEVICE} (cpu, threads: ") == 2
+    # named together with it, and of two runs of ranks alone the first counts
+    both = read(grid, foreign)
+    assert (both.scalings, [of.name for of in both.omissions]) == ((), [str(foreign)])
+    ranks = read(foreign, scaling)
+    assert [one.path for one in ranks.scalings] == [foreign]
+    assert command.build_document(ranks).title.startswith("Tiny LLaMA on Another CPU")
+    # files that were made of others: projections, and what fits into which memory
+    change(scaling / "scaling.json", lambda of: of.update(device="Another CPU"))
+    change(grid / "frontier.json", lambda of: of.update(device="Another CPU"))
+    change(grid / "costs.json", lambda of: of["device"].update(name="Another CPU"))
+    found = read(grid, scaling)
+    assert found.study.costs == () and found.study.frontier is None
+    assert found.scalings[0].projection is None
+    assert all("is of Another CPU" in of.reason and of.is_error for of in found.omissions)
+    assert len(found.omissions) == 3
 
 
 @pytest.mark.parametrize("kind", ["md", "fom"])

@@ -302,6 +302,19 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     assert found.warnings == (f"not measured in every round: {NAME}",)
     found = read_result_set([skipped])
     assert {n: c.skipped for n, c in found.left_out.items()} == {NAME: "too long"}
+    # nor is there a speedup over what a round found wrong
+    rows = [row for row in document()["benchmarks"] if row["run_name"].startswith(NAME)]
+    fast = [json.loads(json.dumps(row).replace("baseline", "optimized")) for row in rows]
+    fast = [row | {"speedup": 1.5} for row in fast]
+    both = write_json(tmp_path / "d.json", document(benchmarks=[*rows, *fast]))
+    (optimized,) = (n for n in read_result_set([both]).cases if n != NAME)
+    for files, speedup in (([both, both], 1.5), ([both, failed], None)):
+        assert read_result_set(files).cases[optimized].counters.get("speedup") == speedup
+    # machines of one kind are not one machine
+    context = document()["context"] | {"host_name": "host_0123abcd"}
+    other = write_json(tmp_path / "c.json", document(context=context))
+    (said,) = read_result_set([MEASURED, other]).warnings
+    assert said.startswith("measured on 2 hosts: ") and "host_0123abcd" in said
 
 
 def test_products_are_the_best_of_each_shape_and_those_without_a_figure_named(

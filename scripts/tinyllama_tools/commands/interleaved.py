@@ -29,6 +29,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
+from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.data.names import UNITS, CaseName
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
 from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
@@ -88,6 +89,14 @@ def median_seconds(entries: Sequence[Json]) -> float:
     return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
 
 
+def keep_best_peaks(peaks: Json, context: Json) -> None:
+    """Of all processes the best counts, for the rows of all (data/machine.py)."""
+    for name, peak in context["peaks"]["measured"].items():
+        rate, known = (of.get(unit_of(name)) for of in (peak, peaks.get(name, {})))
+        if name not in peaks or (rate and known and rate > known):
+            peaks[name] = peak
+
+
 # Our program refuses a case that it cannot warm up, meter and time within its limit.
 FEWEST_ITERATIONS = 3
 
@@ -138,8 +147,7 @@ class OurSide(Side):
             raise SideError(str(error)) from error
 
     def _rows(self, case: CaseName, document: Json) -> list[Json]:
-        for name, peak in document["context"]["peaks"]["measured"].items():
-            self._peaks.setdefault(name, peak)
+        keep_best_peaks(self._peaks, document["context"])
         rows = rows_of(document, replace(case, variant=self.variant))
         for key in ("skip_message", "error_message"):
             if key in rows[-1]:
@@ -307,7 +315,7 @@ class InterleavedSteps:
     def measure(self, folder: Path) -> tuple[Json, str, bool]:
         """All cases, written after each; the document, its page, and whether it was interrupted."""
         self.context = self.program.measure([QUICKEST], 1)["context"]
-        self.peaks |= self.context["peaks"]["measured"]
+        keep_best_peaks(self.peaks, self.context)
         self.sides, cases = self.begin(), self.options.cases
         try:
             for number, case in enumerate(cases, start=1):

@@ -28,6 +28,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import DTYPES, positive, script_parser
 from tinyllama_tools.core.text import say
+from tinyllama_tools.data.machine import SAME_DEVICE
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     SAME_WORK,
@@ -328,14 +329,14 @@ COMPARED = (
     ("operators a step", "operators.operator_calls_per_step", ""),
     ("kernels a step", "operators.kernels_per_step", ""),
 )
-SAME_DEVICE = ("device.name", "device.backend", "threads")
+SAME_MACHINE = (*SAME_DEVICE, "torch_version")
 
 
 def comparison_text(a: Path, b: Path) -> str:
     """The page of two folders of profiles."""
     sides = [MeasuredRun("", "", read_profiles(folder)) for folder in (a, b)]
     conditions = [
-        work_of(side.summary) | {key: side(f"context.{key}") for key in SAME_DEVICE}
+        work_of(side.summary) | {key: side(f"context.{key}") for key in SAME_MACHINE}
         for side in sides
     ]
     values = [("step", [side.step_seconds for side in sides], "ms")]
@@ -351,7 +352,7 @@ def comparison_text(a: Path, b: Path) -> str:
         sides=sides,
         different=[
             (key, *found)
-            for key in (*SAME_WORK, *SAME_DEVICE)
+            for key in (*SAME_WORK, *SAME_MACHINE)
             if (found := [side[key] for side in conditions])[0] != found[1]
         ],
         rows=rows,

@@ -42,6 +42,11 @@ class CounterChange:
     def is_one_sided(self) -> bool:
         return self.base is None or self.new is None
 
+    @property
+    def is_other(self) -> bool:
+        """Known on both sides, and not the same."""
+        return not self.is_one_sided and self.base != self.new
+
 
 @dataclass(frozen=True)
 class ComparedCase:
@@ -68,6 +73,11 @@ class ComparedCase:
     allowed: bool = False
 
     @property
+    def is_other_work(self) -> bool:
+        """Whether the sides were not asked to do the same."""
+        return any(c.name in WORK_COUNTERS and c.exact and c.is_other for c in self.counters)
+
+    @property
     def grown(self) -> bool:
         """Whether a deterministic counter got worse: a warning without noise."""
         return any(c.exact and c.worse for c in self.counters)
@@ -78,6 +88,7 @@ class Comparison:
     """`method`: `interleaved` or `stored`. `base`, `new`: what the sides are called
     (commit, build folder, files). `alpha`: chance of a false `slower` or `faster` anywhere in the
     family. `margin`: a fraction. `warnings`: what to know before any number, most important first.
+    `unlike`: what differs between the sides beside their code, and changes what a time means.
     `design`: looks and how the family was corrected, as plain values."""
 
     method: str
@@ -87,6 +98,7 @@ class Comparison:
     alpha: float
     margin: float
     warnings: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
     design: Mapping[str, Any] = field(default_factory=dict)
     base_context: Mapping[str, Any] = field(default_factory=dict)
     new_context: Mapping[str, Any] = field(default_factory=dict)
@@ -94,9 +106,14 @@ class Comparison:
     exit_status: int = NO_REGRESSION
 
     @property
+    def alike(self) -> list[ComparedCase]:
+        """The cases with a ratio whose sides did the same work."""
+        return [case for case in self.cases if case.ratio and not case.is_other_work]
+
+    @property
     def geometric_mean_ratio(self) -> float | None:
-        """Of new over base, of the cases that both sides measured."""
-        logarithms = [math.log(case.ratio) for case in self.cases if case.ratio]
+        """Of new over base, of the cases that both sides measured at the same work."""
+        logarithms = [math.log(case.ratio) for case in self.alike]
         return math.exp(statistics.fmean(logarithms)) if logarithms else None
 
 
@@ -193,6 +210,8 @@ RATE, COST, FACT, LOSS = (1, False), (-1, True), (0, True), (-1, False)
 UNKNOWN = (0, False)
 # what is shown of a case whose time changed, beside time itself
 HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
+# counters that say what was asked for, and not how it was done
+WORK_COUNTERS = {"model_flops", "parameters"}
 # in the order in which people read them
 KINDS: Mapping[str, tuple[int, bool]] = {
     name: kind
@@ -268,6 +287,11 @@ KEYS = (
     *("device architecture", "host_name", "threads", "device driver_version"),
     *("device runtime_version", "torch_version", "library_version", "cold_cache", "verify"),
     *("seed", "weights fingerprint", "memory_source", "num_cpus", "cpu_scaling_enabled"),
+)
+# of these, those that change what a time means, whatever the code
+MEANING = (
+    *("device name", "device architecture", "device backend", "threads", "torch_version"),
+    *("cold_cache", "settings float32_matmul_precision"),
 )
 # of training runs, as work_of() has it
 WORK = (*SAME_WORK, "seed", "deterministic", "data", "variant", "learning_rate")

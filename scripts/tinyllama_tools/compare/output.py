@@ -186,12 +186,14 @@ def _rendered(
 ) -> str:
     """`most_details`: of the cases with another time or a counter that grew; None for all."""
     changed = [row for row in rows if row.case.outcome in CHANGED or row.case.grown]
-    count, mean = sum(case.ratio is not None for case in comparison.cases), ""
+    count, mean = len(comparison.alike), ""
     ratio = comparison.geometric_mean_ratio
     if ratio is not None and count > 1:
         mean = (
             f"geometric mean of new / base over {count} cases: {ratio:.4f} ({change_text(ratio)})"
         )
+        if comparison.unlike:
+            mean += f", not of the code alone: {', '.join(comparison.unlike)} differ"
     took = "" if comparison.seconds is None else f"; {comparison.seconds:.0f} s of measuring"
     return template(TEMPLATES / name).render(
         comparison=comparison,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tinyllama_tools.compare.comparison import (
+    MEANING,
     WORK,
     ComparedCase,
     Comparison,
@@ -31,14 +32,13 @@ from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun
+from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
 
 Runs = Sequence[StoredRun]
 # fewer files of a side have no scatter between them
 FEWEST_FILES = 2
-# counters that say what was asked for, and not how it was done
-WORK_COUNTERS = {"model_flops", "parameters"}
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
@@ -141,14 +141,7 @@ def stored_warnings(
     yield from context_differences(*contexts)
     configurations = [[run.configuration for run in runs] for runs in (base, new)]
     yield from value_differences(WORK, *configurations, "not the same work: ")
-    other_work = [
-        case.name
-        for case in cases
-        if any(
-            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
-            for c in case.counters
-        )
-    ]
+    other_work = [case.name for case in cases if case.is_other_work]
     if other_work:
         yield (
             f"{len(other_work)} did not do the same work, model_flops or parameters differ: "
@@ -163,6 +156,14 @@ def stored_warnings(
             yield f"--allow-missing '{pattern}': no case is called so"
     for run in (*base, *new):
         yield from run.warnings
+
+
+def _unlike(base: Runs, new: Runs) -> tuple[str, ...]:
+    """The names of MEANING, and of what training runs were asked for, that the sides differ in."""
+    contexts = [[run.context for run in runs] for runs in (base, new)]
+    asked = [[run.configuration for run in runs] for runs in (base, new)]
+    of_work = [name for name in SAME_WORK if value_differences([name], *asked)]
+    return (*of_work, *(name for name in MEANING if value_differences([name], *contexts)))
 
 
 def _note(base: SideCase, new: SideCase) -> str:
@@ -208,6 +209,7 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         base=_side_name(base),
         new=_side_name(new),
         warnings=tuple(filter(None, (*said, warning))),
+        unlike=_unlike(base, new),
         design={
             "test": "exact rank sum over files" if judgements else "none",
             "correction": "Holm over cases" if judgements else "none",

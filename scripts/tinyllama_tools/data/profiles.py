@@ -19,6 +19,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.core.text import MIB, value_at
+from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import (
     TRAINING_PHASES,
     TRAINING_STEP,
@@ -128,8 +129,23 @@ def was_interrupted(runs: Runs) -> bool:
 SECTIONS = ("operators", "memory", "flops")
 
 
+# What runs of one configuration have alike, beside the work.
+SAME_PROFILE = (*SAME_DEVICE, "torch_version", "git_commit", "git_dirty")
+
+
 def merged(summaries: Sequence[Json]) -> Json:
-    """One summary of runs of one configuration: the first, with each profiler's section in it."""
+    """One summary of runs of one configuration: the first, with each profiler's section in it.
+    BadInputError where they are not: shares of one run are no shares of another's time."""
+    first = summaries[0]
+    asked = [key for key in work_of(first) if key not in ("num_steps", "switches")]
+    for other in summaries[1:]:
+        found = first_difference(first["context"], other["context"], SAME_PROFILE)
+        if found := found or first_difference(work_of(first), work_of(other), asked):
+            name, here, there = found
+            raise BadInputError(
+                f"profiles of different runs: {name} is {here!r} in one, {there!r} in another; "
+                "name one of their folders alone, or profile again"
+            )
     found = {n: next((s[n] for s in summaries if s.get(n)), None) for n in SECTIONS}
     return summaries[0] | found
 

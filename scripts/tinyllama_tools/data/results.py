@@ -38,6 +38,7 @@ from tinyllama_tools.data.machine import (
 from tinyllama_tools.data.names import (
     ALONE,
     ALONE_GLOBAL,
+    BASELINE,
     ITERATION,
     OWN_KEYS,
     STEPS,
@@ -64,6 +65,8 @@ SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 NO_REASON = "no reason given"
+# over the baseline at the same point of the same file
+SPEEDUP = "speedup"
 
 
 def _is_row(row: object) -> bool:
@@ -288,6 +291,13 @@ def _products(
     return best_products(products), left_out
 
 
+def _hosts(runs: Sequence[StoredRun]) -> list[str]:
+    """A warning where machines of one kind, whose times differ, are one set."""
+    hosts = dict.fromkeys(str(run.context.get("host_name")) for run in runs)
+    several = f"measured on {len(hosts)} hosts: {listed(list(hosts), 3)}; medians mix them"
+    return [several] if len(hosts) > 1 else []
+
+
 def combine(runs: Sequence[StoredRun]) -> ResultSet:
     """Rounds of the same run as one set; BadInputError where they are not. A file without cases
     tells of products and peaks alone, and is no round."""
@@ -300,7 +310,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
             rows.setdefault(name, {})[number] = row
     cases: dict[str, MeasuredCase] = {}
     left_out: dict[str, StoredCase] = {}
-    warnings = []
+    warnings = _hosts(runs)
     for text, found in rows.items():
         name = parse_case_name(text)
         if name is None or name.is_data_parallel:
@@ -318,7 +328,10 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     context, odd = merged_peaks([run.context for run in runs], products)
     counters = restated([(case.name, case.counters) for case in cases.values()], context)
     for text, found in zip(cases, counters, strict=True):
-        cases[text] = replace(cases[text], counters=found)
+        # over a baseline that another round found wrong, nothing is known to be faster
+        baseline = str(replace(cases[text].name, variant=BASELINE))
+        own = {name: of for name, of in found.items() if name != SPEEDUP or baseline in cases}
+        cases[text] = replace(cases[text], counters=own)
     paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
     title = title_of(first.context)
     return ResultSet(title, paths, context, cases, left_out, products, told)

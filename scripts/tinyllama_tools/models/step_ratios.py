@@ -64,19 +64,26 @@ def profiled_case(summary: Json) -> CaseName:
     return full_step(of["size"], of["dtype"], of["batch_size"], of["seq_len"], of["variant"])
 
 
+# a ratio of another library's operators is not that of these
+SAME_LIBRARY = (*SAME_DEVICE, "torch_version")
+
+
 def _newest(
     name: str, summary: Json, results: Path, speedups: Callable[[Ratios], Mapping[str, Ratio]]
 ) -> Evidence | None:
-    """The newest result of scripts/`name`, published or not, that was made on this device and has
-    any of these speedups; None where there is none."""
+    """The newest result of scripts/`name`, published or not, that was made on this device with this
+    libtorch and has any of these speedups; None where there is none. Its title names its commit
+    where that is another."""
     found: list[tuple[str, Evidence]] = []
     for file in (*results.glob(f"reference/{name}_*.json"), *results.glob(f"*/{name}.json")):
         # another device's, or not ours: nobody asked for this file
         with contextlib.suppress(BadInputError), made_by(f"scripts/{name}", file):
             document = read_step_ratios(file, name)
             context, known = document["context"], speedups(ratios_in(document, name))
-            if known and first_difference(context, summary["context"], SAME_DEVICE) is None:
+            if known and first_difference(context, summary["context"], SAME_LIBRARY) is None:
+                here, there = (of.get("git_commit") for of in (summary["context"], context))
                 title = point_title(profiled_case(summary))
+                title += f", commit {str(there)[:8]}" * (here != there)
                 found.append((str(context["date"]), Evidence(file, title, known)))
     return max(found, key=lambda one: one[0])[1] if found else None
 

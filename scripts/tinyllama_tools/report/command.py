@@ -9,6 +9,7 @@ from pathlib import Path
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import count_of, listed, say
+from tinyllama_tools.data.results import title_of
 from tinyllama_tools.report.document import Document, Kind, Missing, Omission, Section, grouped
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
@@ -51,7 +52,8 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     omissions = [*inputs.omissions, *(of for page in sections for of in page.omissions)]
     last = Section("left_out", "Left out")
     measured.left_out(last, omissions)
-    of = inputs.main.title or next((source.path.name for source in inputs.sources), "")
+    first = next((title_of(run.context) for run in inputs.scalings), "")
+    of = inputs.main.title or first
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     title = title or f"Tiny LLaMA on {of}"
     return Document(title, now, list(measured.facts(inputs)), [*sections, last], omissions)
@@ -62,7 +64,8 @@ EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite or of a
 data-parallel run. Of several results of the suite, the first that has a training step with all its
 parts is analysed (scripts/compare compares results). Without any, the newest of each kind in
-results/ is taken, and what is taken is said.
+results/ is taken, and what is taken is said. A report is of one device: a result of another is left
+out by name.
 
 html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
 and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
@@ -127,10 +130,9 @@ def main(arguments: Sequence[str]) -> int:
     """The exit status. BadInputError where nothing can be used or written."""
     options = parse_options(arguments)
     named, folder = options.results, options.results_folder
-    sources = [] if named else newest_sources(folder)
+    sources, unknown = ([], []) if named else newest_sources(folder)
     for source in sources:
         say(f"taking {shown_path(source.path)}: {source.kind.words}")
-    unknown = []
     for path in named:
         try:
             sources.append(source_of(path))

@@ -19,6 +19,8 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
+from tinyllama_tools.core.text import value_at
+from tinyllama_tools.data.machine import ONE_DEVICE, device_of, device_text, first_difference
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import (
@@ -106,17 +108,47 @@ def source_of(path: Path) -> Source:
 TIME = re.compile(r"\d{8}T\d{6}Z")
 
 
-def newest_sources(results: Path) -> list[Source]:
+Context = Mapping[str, Any]
+
+
+def _context_of(source: Source) -> Context:
+    """Of one of its files; empty where that cannot be read, which is said when all of it is."""
+    files = {Kind.STUDY: rounds_of, Kind.SCALING: lambda path: sorted(path.glob(RANK_FILES))}
+    made = files.get(source.kind, lambda path: [path])(source.path)
+    try:
+        return read_json(made[0])[0].get("context") or {}
+    except (BadInputError, IndexError):
+        return {}
+
+
+def _why_not_beside(first: Context, other: Context) -> str:
+    """Why a result is in no report of the first one's device; empty where it is."""
+    if not (first and other and first_difference(first, other, ONE_DEVICE)):
+        return ""
+    here, there = (device_text(device_of(context)) for context in (first, other))
+    return f"is of {there}, and this report of {here}; name it alone"
+
+
+def newest_sources(results: Path) -> tuple[list[Source], list[Omission]]:
     """The newest of each kind, of grid studies the newest that has measured a round: what a report
-    takes where nothing was named."""
+    takes where nothing was named. All are of the device of the first kind that is there; newer ones
+    of other devices are told."""
     dated = [path for path in results.glob("*") if path.is_dir() and TIME.search(path.name)]
     folders = sorted(dated, key=lambda path: TIME.search(path.name)[0], reverse=True)
-    found = []
+    found: list[Source] = []
+    others: list[Omission] = []
+    first: Context = {}
     for name, kind in FILES.items():
         of_kind = (folder for folder in folders if (folder / name).is_file())
         usable = (folder for folder in of_kind if kind is not Kind.STUDY or rounds_of(folder))
-        found += [source_of(folder) for folder in list(usable)[:1]]
-    return found
+        for source in map(source_of, usable):
+            context = _context_of(source)
+            if not (why := _why_not_beside(first, context)):
+                found.append(source)
+                first = first or context
+                break
+            others.append(Omission("result", shown_path(source.path), why))
+    return found, others
 
 
 # ---- what follows from a result: laws of time with their held-out checks, predictions
@@ -216,6 +248,11 @@ class ScalingRun:
     projection: Json | None = None
 
     @property
+    def context(self) -> Context:
+        """Of its smallest world, whose device is that of all."""
+        return self.analysis.results[0].context
+
+    @property
     def title(self) -> str:
         """`tiny, baseline, f32: 1, 2, 4 ranks (weak)`."""
         name = self.analysis.name
@@ -227,7 +264,7 @@ class ScalingRun:
 @dataclass(frozen=True)
 class ReportInputs:
     """`main`: the result of the suite, or of a grid study, that is analysed; NOTHING where there
-    is none. `study`: the one that it is of."""
+    is none. `study`: the one that it is of. `scalings`: of its device, or of that of the first."""
 
     sources: tuple[Source, ...] = ()
     main: ResultSet = NOTHING
@@ -349,12 +386,18 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
 def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     """BadInputError where no result can be used."""
     (results, failures), file = read_scaling_run(path), path / SCALING_FILE
-    document = None
+    document, again = None, "scripts/scaling --from FOLDER"
     if path.is_dir() and file.exists():
-        again = "scripts/scaling --from FOLDER"
         document = _attempt(omissions, file, lambda of: _checked(of, "scaling", again))
+    analysis = analyse(results)
+    made_of = (analysis.device, [one.ranks for one in analysis.results])
+    if document and (document.get("device"), document.get("processes")) != made_of:
+        what = f"is of {document.get('device')}, ranks {document.get('processes')}"
+        why = f"{what}, and the results of {made_of[0]}, {made_of[1]}; make it again: {again}"
+        omissions.append(Omission("file", shown_path(file), why, is_error=True))
+        document = None
     projection = document["projection"] if document else None
-    return ScalingRun(path, analyse(results), failures, projection)
+    return ScalingRun(path, analysis, failures, projection)
 
 
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
@@ -368,8 +411,20 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
         omissions.append(Omission("file", str(folder), why_no_round(folder), is_error=True))
 
     def beside(name: str, read: Callable[[Path], Found]) -> Found | None:
+        """What it reads; what fits into which memory is of a device as times are."""
         path = folder / name
-        return _attempt(omissions, path, read) if path.exists() else None
+
+        def read_own(path: Path) -> Found:
+            said = read_json(path)[0].get("device")
+            made_on = said.get("name") if isinstance(said, dict) else said
+            here = value_at(results.context, "device.name")
+            if name != CHECK and made_on and here and made_on != here:
+                raise bad_file(
+                    path, f"is of {made_on}, the rounds of {here}", "make it there again"
+                )
+            return read(path)
+
+        return _attempt(omissions, path, read_own) if path.exists() else None
 
     check = None
     if results is not NOTHING:
@@ -412,4 +467,11 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         omissions.append(Omission("case", name, case.reason, bool(case.failed)))
 
     study = next((of for of in found[Kind.STUDY] if of.results is main), None)
-    return ReportInputs(tuple(sources), main, study, tuple(found[Kind.SCALING]), tuple(omissions))
+    first, runs = main.context, []
+    for run in found[Kind.SCALING]:
+        first = first or run.context
+        if why := _why_not_beside(first, run.context):
+            omissions.append(Omission("result", shown_path(run.path), why))
+        else:
+            runs.append(run)
+    return ReportInputs(tuple(sources), main, study, tuple(runs), tuple(omissions))
