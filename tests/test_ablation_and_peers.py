@@ -142,6 +142,25 @@ def test_figures_of_the_page_are_those_of_the_turns(program: FakeProgram, tmp_pa
     assert next(rows, None) is None
 
 
+def test_peaks_are_the_best_of_all_processes(
+    program: FakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process is not the one that the others' rows are of."""
+    measure = program.measure
+
+    def better(*given: object, **more: object) -> Json:
+        found = measure(*given, **more)
+        peaks = found["context"]["peaks"]
+        rate = 1e11 * (2 + len(program.calls) % 3)
+        measured = peaks["measured"] | {"f32": {"flops_per_second": rate, "source": "made up"}}
+        return found | {"context": found["context"] | {"peaks": peaks | {"measured": measured}}}
+
+    monkeypatch.setattr(program, "measure", better)
+    document, page = ablation(tmp_path, *MAIN)
+    assert document["context"]["peaks"]["measured"]["f32"]["flops_per_second"] == 4e11
+    assert "f32 | 400 GFLOP/s" in page
+
+
 @pytest.mark.parametrize(("name", "page_of"), [("ablation", ablation_page), ("peers", peers_page)])
 def test_a_published_page_is_that_of_the_published_result(
     name: str, page_of: Callable[[Json], str]

@@ -250,6 +250,7 @@ def test_document_page_and_section_say_the_same(
 ) -> None:
     found, of, analysis = read_json(folder / "scaling.json"), section(inputs), analysis_of(folder)
     assert (found["kind"], found["processes"], found["scaling"]) == ("scaling", [1, 2, 4], "weak")
+    assert found["git_commit"] == document(1)["context"]["git_commit"], "what was measured"
     assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(8, 1)]
     medians = [point["efficiency"]["median"] for point in found["points"]]
     assert medians == [point.efficiency.median for point in analysis.points]
@@ -517,6 +518,12 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     assert devices["tiny"] == f"{MI300X['name']} (hip, threads: {threads})"
     assert devices["small"] == f"{cpu} (cpu, threads: 1)"
     assert f"other devices than a step, which is of {cpu} (cpu, threads: 1); measure" in said
+    # the link is of the ranks that it was measured between, whatever was run without collectives
+    made_4 = on_nodes(document(4), 2)
+    rows = [row for row in made_4["benchmarks"] if "full_step" in row["run_name"]]
+    write_world(run, 4, made_4 | {"benchmarks": rows})
+    assert analysis_of(run).interconnect["most_ranks"] == 2
+    (run / "ranks_4.json").unlink()
     # caches that were made cold are no step's
     made["context"]["cold_cache"] = True
     source.write_text(json.dumps(made), encoding="utf-8")

@@ -90,6 +90,7 @@ def test_a_report_is_of_one_device(tmp_path: Path, capsys: Capture) -> None:
     # named together with it, and of two runs of ranks alone the first counts
     both = read(grid, foreign)
     assert (both.scalings, [of.name for of in both.omissions]) == ((), [str(foreign)])
+    assert [of.path for of in both.sources] == [grid]
     ranks = read(foreign, scaling)
     assert [one.path for one in ranks.scalings] == [foreign]
     assert command.build_document(ranks).title.startswith("Tiny LLaMA on Another CPU")
@@ -159,10 +160,14 @@ def of_another_run(content: Json) -> None:
     content["context"]["threads"] = 64
 
 
+def of_other_weights(content: Json) -> None:
+    content["context"]["weights"] = {"fingerprint": "x"}
+
+
 DAMAGES: dict[str, tuple[Callable[[Json], object], str]] = {
     "round_2.json": (lambda of: of["benchmarks"][0].update(real_time=math.nan), "finite number"),
     "round_3.json": (of_another_run, "threads is 64"),
-    "products.json": (of_another_run, "threads is 64"),
+    "products.json": (of_other_weights, "weights is {'fingerprint': 'x'}"),
     "check.json": (of_another_run, "threads is 64"),
     "costs.json": (lambda of: of["cases"][0].update(bytes=-1), "cases[0].bytes: -1 is less"),
     "frontier.json": (lambda of: of.update(limit_bytes=math.inf), "limit_bytes: inf is not"),

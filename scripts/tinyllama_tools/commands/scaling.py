@@ -15,7 +15,6 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
-    head_commit,
     now_text,
     run_folder,
     without_folders,
@@ -113,7 +112,8 @@ def scaling_document(
         "schema_version": SCALING_SCHEMA_VERSION,
         "command": command,
         "date": now_text(),
-        "git_commit": head_commit(PROJECT),
+        # that figures belong to
+        "git_commit": analysis.results[0].context.get("git_commit"),
         "device": analysis.device,
         "processes": [one.ranks for one in analysis.results],
         "files": [one.path.name for one in analysis.results],

@@ -21,10 +21,10 @@ ONE_DEVICE = ("device.name", "device.architecture", "device.backend")
 # A time of one is a time of the other's device.
 SAME_DEVICE = (*ONE_DEVICE, "threads")
 # Rounds of one run. Of `settings`, every one that either has: precision of products, affinity,
-# clocks, variables of the environment.
+# clocks, variables of the environment; of `weights`, which model a size without a name is.
 SAME_RUN = (
     *(*SAME_DEVICE, "device.driver_version", "device.runtime_version", "torch_version"),
-    *("git_commit", "git_dirty", "cold_cache", "memory_source", "settings"),
+    *("git_commit", "git_dirty", "cold_cache", "memory_source", "settings", "weights"),
 )
 
 

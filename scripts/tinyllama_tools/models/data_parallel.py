@@ -213,14 +213,16 @@ class Analysis:
 
     @property
     def interconnect(self) -> Json | None:
-        """What explains the all-reduce of the largest world as a ring, as read_interconnects() has
-        others, for the device that was measured; None without a fit. Where all ranks were on one
-        host it is no link between hosts, and serves as many ranks as that has room for."""
+        """What explains the all-reduce of the largest world that has a fit as a ring, as
+        read_interconnects() has others, for the device that was measured; None without a fit. Where
+        all its ranks were on one host it is no link between hosts, and serves as many ranks as that
+        has room for."""
         found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
         if not found:
             return None
-        last, device = self.results[-1], device_of(self.results[-1].context)
-        fit, backend = found[-1], last.distributed["backend"]
+        fit = found[-1]
+        world = next(one for one in self.results if one.ranks == fit.ranks)
+        device, backend = device_of(world.context), world.distributed["backend"]
         source = (
             f"measured here: all_reduce of {fit.ranks} ranks over {backend}, taken as a ring "
             f"({fit.sizes} sizes)"
@@ -232,9 +234,9 @@ class Analysis:
         about = {"name": MEASURED, "title": title, "devices_per_node": 1}
         own = {key: device[key] for key in ("backend", "threads") if device[key]}
         about["match"] = [{"words": [str(device["name"]).lower()], **own}]
-        if len({of["node"] for of in last.distributed["ranks"]}) == 1:
+        if len({of["node"] for of in world.distributed["ranks"]}) == 1:
             # how many GPUs a host has is not in the file
-            rooms = last.context.get("num_cpus", 0) // (device["threads"] or 1)
+            rooms = world.context.get("num_cpus", 0) // (device["threads"] or 1)
             about["most_ranks"] = max(fit.ranks, rooms if device["backend"] == "cpu" else 0)
         return about | {"network": network, "device": None}
 

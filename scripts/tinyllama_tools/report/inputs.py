@@ -467,11 +467,13 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         omissions.append(Omission("case", name, case.reason, bool(case.failed)))
 
     study = next((of for of in found[Kind.STUDY] if of.results is main), None)
-    first, runs = main.context, []
+    first, runs, others = main.context, [], set()
     for run in found[Kind.SCALING]:
         first = first or run.context
         if why := _why_not_beside(first, run.context):
             omissions.append(Omission("result", shown_path(run.path), why))
+            others.add(run.path)
         else:
             runs.append(run)
-    return ReportInputs(tuple(sources), main, study, tuple(runs), tuple(omissions))
+    taken = tuple(source for source in sources if source.path not in others)
+    return ReportInputs(taken, main, study, tuple(runs), tuple(omissions))
