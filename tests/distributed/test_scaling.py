@@ -518,6 +518,14 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     assert devices["tiny"] == f"{MI300X['name']} (hip, threads: {threads})"
     assert devices["small"] == f"{cpu} (cpu, threads: 1)"
     assert f"other devices than a step, which is of {cpu} (cpu, threads: 1); measure" in said
+    # a step of all threads of the host stands for a node, but for no rank with one of them
+    own = RESULTS / "reference/tiny_f32_2core_xeon_avx512.json"
+    assert main([f"--from={run}", f"--local-step={own}"]) == 0
+    found = read_json(run / "scaling.json")["projection"]
+    assert {(r["size"], r["interconnect"]) for r in found["steps"]} == {
+        ("tiny", link) for link in ethernet
+    }
+    assert "(cpu, threads: 2)" in found["links_left_out"]["measured"]
     # the link is of the ranks that it was measured between, whatever was run without collectives
     made_4 = on_nodes(document(4), 2)
     rows = [row for row in made_4["benchmarks"] if "full_step" in row["run_name"]]
