@@ -113,7 +113,7 @@ TEST_F(JournalTest, WhatIsNotAJournalIsRefusedWithItsLine) {
   for (const char* line : {"{}", "{\"journal\": \"other\", \"header\": {}}",
                            "{\"journal\": 7, \"schema_version\": 1, \"header\": {}}",
                            "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 1}",
-                           "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 3, "
+                           "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 4, "
                            "\"header\": 1}"}) {
     write(std::string(line) + "\n");
     EXPECT_EQ(read_error(), at_line(1, "is not the header of a journal")) << line;

@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kSecondsPerType = 3.0;
 constexpr double kSecondsPerGemm = 0.05;
+constexpr const char* kCurve = "bandwidth_curve";
 
 Json to_json(const instruments::MeasuredPeak& peak, const char* unit) {
   return {{unit, peak.per_second}, {"source", peak.source}};
@@ -36,6 +37,22 @@ instruments::MeasuredPeak from_json(const Json& json, const char* unit) {
   if (!source.is_string())
     throw std::invalid_argument(fmt::format("source = {}: must be a text", printable_json(source)));
   return {per_second.get<double>(), source.get<std::string>()};
+}
+
+std::map<int64_t, instruments::MeasuredPeak> curve_from_json(const Json& json) {
+  if (!json.is_array() || json.empty())
+    throw std::invalid_argument(
+        fmt::format("{} = {}: must be a list of sizes", kCurve, printable_json(json)));
+  std::map<int64_t, instruments::MeasuredPeak> curve;
+  for (const Json& point : json) {
+    const auto peak = from_json(point, "bytes_per_second");
+    const Json bytes = point.value("bytes", Json());
+    if (!bytes.is_number_integer() || !(bytes.get<int64_t>() > 0))
+      throw std::invalid_argument(
+          fmt::format("bytes = {}: must be a positive integer", printable_json(bytes)));
+    curve[bytes.get<int64_t>()] = peak;
+  }
+  return curve;
 }
 
 instruments::MeasuredPeak measure_type(const instruments::Device& device, const std::string& name,
@@ -60,9 +77,8 @@ MeasuredPeaks::MeasuredPeaks(const instruments::Device& device, bool has_cold_ca
 
 void MeasuredPeaks::measure(const Plan& plan) {
   shapes_ = gemm_shapes(plan.cases);
-  const bool wants_memory = needs_memory_bandwidth(plan) && bandwidth_.memory.per_second == 0;
-  if (wants_memory || bandwidth_.cache.per_second == 0)
-    keep_better(instruments::measure_bandwidth(device_, wants_memory));
+  const int64_t traffic = largest_traffic(plan);
+  if (!has_bandwidth_of(traffic)) keep_better(instruments::measure_bandwidth(device_, traffic));
   for (const auto& type : plan.gemm_types) {
     if (flops_.contains(type)) continue;
     flops_[type] = measure_type(device_, type, shapes_);
@@ -76,15 +92,19 @@ instruments::MeasuredPeak MeasuredPeaks::measure_flops_again(const std::string& 
 }
 
 instruments::MeasuredPeak MeasuredPeaks::measure_bandwidth_again() {
-  const bool with_memory = bandwidth_.memory.per_second > 0;
-  const auto again = instruments::measure_bandwidth(device_, with_memory);
+  const bool reaches_memory = bandwidth_.memory.per_second > 0 || bandwidth_.curve.empty();
+  const auto again = instruments::measure_bandwidth(
+      device_, reaches_memory ? instruments::kTrafficOfMemory : bandwidth_.curve.rbegin()->first);
   keep_better(again);
   return again.memory;
 }
 
 void MeasuredPeaks::keep_better(const instruments::Bandwidth& found) {
   if (found.memory.per_second > bandwidth_.memory.per_second) bandwidth_.memory = found.memory;
-  if (found.cache.per_second > bandwidth_.cache.per_second) bandwidth_.cache = found.cache;
+  for (const auto& [bytes, peak] : found.curve) {
+    instruments::MeasuredPeak& known = bandwidth_.curve[bytes];
+    if (peak.per_second > known.per_second) known = peak;
+  }
 }
 
 instruments::MeasuredPeak MeasuredPeaks::measure_gemm(const std::string& type,
@@ -119,7 +139,7 @@ double MeasuredPeaks::mfu_flops(const std::string& type) const {
 
 double MeasuredPeaks::bandwidth(int64_t bytes) const {
   if (has_cold_caches_) return bandwidth_.memory.per_second;
-  return instruments::attainable_bandwidth(bandwidth_, device_.description(), bytes);
+  return instruments::attainable_bandwidth(bandwidth_, bytes);
 }
 
 Json MeasuredPeaks::to_json() const {
@@ -128,7 +148,11 @@ Json MeasuredPeaks::to_json() const {
     measured[type] = harness::to_json(peak, "flops_per_second");
   if (bandwidth_.memory.per_second > 0)
     measured["memory_bandwidth"] = harness::to_json(bandwidth_.memory, "bytes_per_second");
-  measured["cache_bandwidth"] = harness::to_json(bandwidth_.cache, "bytes_per_second");
+  Json& curve = measured[kCurve] = Json::array();
+  for (const auto& [bytes, peak] : bandwidth_.curve) {
+    curve.push_back({{"bytes", bytes}});
+    curve.back().update(harness::to_json(peak, "bytes_per_second"));
+  }
   Json datasheet = nullptr;
   if (datasheet_) {
     datasheet = {{"device", datasheet_->device},
@@ -152,8 +176,8 @@ void MeasuredPeaks::restore(const Json& json, const std::vector<Case>& cases) {
   for (const auto& [key, value] : json.at("measured").items()) {
     if (key == "memory_bandwidth") {
       bandwidth_.memory = from_json(value, "bytes_per_second");
-    } else if (key == "cache_bandwidth") {
-      bandwidth_.cache = from_json(value, "bytes_per_second");
+    } else if (key == kCurve) {
+      bandwidth_.curve = curve_from_json(value);
     } else {
       flops_[key] = from_json(value, "flops_per_second");
     }
@@ -161,19 +185,23 @@ void MeasuredPeaks::restore(const Json& json, const std::vector<Case>& cases) {
 }
 
 bool MeasuredPeaks::has(const Plan& plan) const {
-  return bandwidth_.cache.per_second > 0 &&
-         (bandwidth_.memory.per_second > 0 || !needs_memory_bandwidth(plan)) &&
+  return has_bandwidth_of(largest_traffic(plan)) &&
          std::ranges::all_of(plan.gemm_types,
                              [&](const auto& type) { return flops_.contains(type); });
 }
 
-bool MeasuredPeaks::needs_memory_bandwidth(const Plan& plan) const {
-  return std::ranges::any_of(plan.peak_cases,
-                             [](const PeakCase& peak) { return peak.type.empty(); }) ||
-         std::ranges::any_of(plan.cases, [&](const Case& test_case) {
-           return has_cold_caches_ ||
-                  !instruments::fits_into_cache(device_.description(), test_case.cost().bytes);
-         });
+bool MeasuredPeaks::has_bandwidth_of(int64_t traffic) const {
+  return !bandwidth_.curve.empty() &&
+         (bandwidth_.memory.per_second > 0 || bandwidth_.curve.rbegin()->first >= traffic);
+}
+
+int64_t MeasuredPeaks::largest_traffic(const Plan& plan) const {
+  const bool has_row =
+      std::ranges::any_of(plan.peak_cases, [](const PeakCase& peak) { return peak.type.empty(); });
+  if (has_row || has_cold_caches_) return instruments::kTrafficOfMemory;
+  int64_t largest = 1;
+  for (const Case& test_case : plan.cases) largest = std::max(largest, test_case.cost().bytes);
+  return largest;
 }
 
 std::vector<instruments::GemmShape> gemm_shapes(const std::vector<Case>& cases) {

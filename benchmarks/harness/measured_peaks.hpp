@@ -20,8 +20,8 @@ class MeasuredPeaks {
   explicit MeasuredPeaks(const instruments::Device& device, bool has_cold_caches = false);
 
   /// Measures what the plan's rows are held against, what a journal brought along excepted: each of
-  /// its types of GEMMs, with the matrix shapes of its cases; the last-level cache's bandwidth,
-  /// and memory's where a case has more traffic than fits into the cache or a row is of it.
+  /// its types of GEMMs, with the matrix shapes of its cases; bandwidth up to the largest traffic
+  /// of a case, and to memory's where a row is of it or caches are cold.
   void measure(const Plan& plan);
   /// Measures GEMMs of one type again, or bandwidth, keeps the better figure, and returns what
   /// was measured now.
@@ -44,7 +44,6 @@ class MeasuredPeaks {
   double mfu_flops(const std::string& type) const;
   /// What `bytes` of traffic can see: instruments::attainable_bandwidth; memory's with cold caches.
   double bandwidth(int64_t bytes) const;
-  const instruments::Bandwidth& bandwidths() const { return bandwidth_; }
 
   /// For the context of a result, and back from a journal. restore() throws std::invalid_argument
   /// that names the key and the rule for what to_json() does not write.
@@ -54,7 +53,8 @@ class MeasuredPeaks {
   bool has(const Plan& plan) const;
 
  private:
-  bool needs_memory_bandwidth(const Plan& plan) const;
+  int64_t largest_traffic(const Plan& plan) const;
+  bool has_bandwidth_of(int64_t traffic) const;
   void keep_better(const instruments::Bandwidth& found);
 
   instruments::Device device_;

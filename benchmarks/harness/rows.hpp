@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 using Counters = std::map<std::string, double>;
 
 /// Format of context and counters; results/schema.json describes it.
-inline constexpr int kSchemaVersion = 3;
+inline constexpr int kSchemaVersion = 4;
 
 /// Samples that a row keeps of its repetition, evenly spaced in time.
 inline constexpr size_t kMostSamplesInARow = 200;

@@ -131,16 +131,17 @@ TEST(RowsTest, TheFileIsGoogleBenchmarksJsonInTheOrderOfTheResults) {
 class CountersTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // 4 TFLOP/s of GEMMs, 10 GB/s of memory, 40 GB/s of cache.
-    peaks.restore(testing::made_up_peaks(4e12, 10e9, 40e9));
+    // 4 TFLOP/s of GEMMs.
+    peaks.restore(testing::made_up_peaks(4e12, 10e9, curve));
     test_case.known_memory = PredictedMemory{.weights = 3 << 20};
   }
   void set_cost(const Cost& cost) {
     component.cost = [cost](const Workload&, Pass) { return cost; };
   }
-  int64_t cache_bytes() const { return cpu.description().last_level_cache_bytes; }
-  double smallest_level_bandwidth() const { return cache_bytes() > 0 ? 40e9 : 10e9; }
-
+  // A second-level cache of 1 MiB, a last one of 32 MiB, memory.
+  static constexpr int64_t kMiB = 1 << 20;
+  const std::map<int64_t, double> curve = {
+      {kMiB / 2, 80e9}, {kMiB, 80e9}, {2 * kMiB, 20e9}, {32 * kMiB, 20e9}, {64 * kMiB, 10e9}};
   instruments::Device cpu = instruments::Device::select("cpu");
   MeasuredPeaks peaks{cpu};
   Component component = testing::linear_component();
@@ -191,23 +192,21 @@ TEST_F(CountersTest, MfuIsAgainstTheDatasheetWhereItKnowsTheType) {
 }
 
 TEST_F(CountersTest, RoofOfACaseBoundByBandwidth) {
-  // Much more than any cache: 100 GB in 40 s; its GEMMs would take 1 ms.
-  const int64_t bytes = 100'000'000'000;
-  set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = bytes});
-  // The cache serves at most its own size, at four times memory's bandwidth.
-  const double cached = 2 * static_cast<double>(cache_bytes());
-  const double least = (100e9 - cached) / 10e9 + cached / 40e9;
-  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("roof_percent") / 40, 100 * least / 40);
+  // 100 GB from memory take 10 s, its GEMMs 1 ms.
+  set_cost(
+      {.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = 100'000'000'000});
+  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("roof_percent") / 40, 25);
   EXPECT_DOUBLE_EQ(rate_counters(test_case, 40.0).at("GB_per_second"), 2.5);
 }
 
-TEST_F(CountersTest, ACachedWorkingSetIsHeldAgainstTheCache) {
-  set_cost({.bytes = 40'000});
-  const double seconds = 40'000 / smallest_level_bandwidth();
-  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("roof_percent") / seconds, 100.0);
-  if (cache_bytes() == 0) GTEST_SKIP() << "the last-level cache is unknown here";
-  EXPECT_DOUBLE_EQ(peaks.bandwidth(cache_bytes()), 40e9);
-  EXPECT_DOUBLE_EQ(peaks.bandwidth(4 * cache_bytes()), 2 / (1 / 10e9 + 1 / 40e9));
+TEST_F(CountersTest, ACaseIsHeldAgainstTheLevelThatItsTrafficReaches) {
+  // Whatever the machine's own caches: 24 MiB are three quarters of this last level.
+  for (const auto& [bytes, rate] : std::map<int64_t, double>{
+           {1000, 80e9}, {kMiB, 80e9}, {24 * kMiB, 20e9}, {64 * kMiB, 10e9}, {80 * kMiB, 10e9}}) {
+    set_cost({.bytes = bytes});
+    const double seconds = static_cast<double>(bytes) / rate;
+    EXPECT_NEAR(shares(test_case, peaks).at("roof_percent") / seconds, 100.0, 1e-9) << bytes;
+  }
 }
 
 TEST_F(CountersTest, WithoutGemmsNoFlopRatesAndNoPeakOfGemms) {
@@ -267,7 +266,7 @@ TEST_F(SharesTest, EveryRowHasThoseOfTheLastPeaks) {
 TEST_F(SharesTest, RowsAboveAPeakKeepAllButTheirSharesAndSayWhy) {
   add_shares(test_case, peaks, result);
   // The faster repetition ran 4 GFLOP in 2 ms.
-  peaks.restore(testing::made_up_peaks(2e12 / 1.06, 10e9, 40e9));
+  peaks.restore(testing::made_up_peaks(2e12 / 1.06, 10e9, curve));
   add_shares(test_case, peaks, result);
   for (const Json& entry : result.entries) {
     EXPECT_TRUE(entry.contains("samples_per_second"));
@@ -277,7 +276,7 @@ TEST_F(SharesTest, RowsAboveAPeakKeepAllButTheirSharesAndSayWhy) {
               "2 TFLOP/s are 106 % of the measured bf16 peak: the time, the count or the peak is "
               "wrong");
   }
-  peaks.restore(testing::made_up_peaks(2e12 / 1.04, 10e9, 40e9));
+  peaks.restore(testing::made_up_peaks(2e12 / 1.04, 10e9, curve));
   add_shares(test_case, peaks, result);
   EXPECT_FALSE(result.entries[1].contains("above_peak"));
   EXPECT_DOUBLE_EQ(result.entries[1].at("peak_percent").get<double>(), 104);
@@ -290,9 +289,8 @@ TEST_F(SharesTest, RowsAboveTheDatasheetOrTheRoofHaveNone) {
   add_shares(test_case, peaks, result);
   EXPECT_CONTAINS(result.entries[0].at("above_peak"), "105 % of the datasheet's bf16 peak");
   peaks.set_datasheet(std::nullopt);
-  // So few bytes fit into every cache.
-  peaks.restore(testing::made_up_peaks(4e12, 10e6, 40e6));
-  set_cost({.bytes = static_cast<int64_t>(0.0022 * 1e-3 * smallest_level_bandwidth())});
+  peaks.restore(testing::made_up_peaks(4e12, 10e6, {{kMiB, 40e6}}));
+  set_cost({.bytes = 88'000});  // in 2 ms
   add_shares(test_case, peaks, result);
   EXPECT_CONTAINS(result.entries[0].at("above_peak"),
                   "0.002 s are 110 % of what the measured roofline allows");
@@ -431,8 +429,11 @@ TEST_F(CountersTest, PeaksThatNobodyWroteAreRefused) {
       {R"({"measured": {"f32": 1}})", "1: must have flops_per_second and source"},
       {R"({"measured": {"f32": {"flops_per_second": 0, "source": "x"}}})",
        "flops_per_second = 0: must be a positive number"},
-      {R"({"measured": {"cache_bandwidth": {"bytes_per_second": "1", "source": "x"}}})",
+      {R"({"measured": {"bandwidth_curve": [{"bytes": 1, "bytes_per_second": "1", "source": "x"}]}})",
        "bytes_per_second = \"1\": must be a positive number"},
+      {R"({"measured": {"bandwidth_curve": [{"bytes": -1, "bytes_per_second": 1, "source": "x"}]}})",
+       "bytes = -1: must be a positive integer"},
+      {R"({"measured": {"bandwidth_curve": []}})", "bandwidth_curve = []: must be a list of sizes"},
       {R"({"measured": {"f32": {"flops_per_second": 1, "source": 2}}})",
        "source = 2: must be a text"}};
   for (const auto& [text, rule] : texts) {
@@ -450,13 +451,10 @@ TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
   MeasuredPeaks without_memory(cpu);
   without_memory.restore(json);
   EXPECT_FALSE(without_memory.to_json().at("measured").contains("memory_bandwidth"));
-  const bool cache_is_known = cache_bytes() > 0;
-  EXPECT_EQ(without_memory.has({{test_case}, {}, {}}), cache_is_known);
+  EXPECT_TRUE(without_memory.has({{test_case}, {}, {}}));
   EXPECT_FALSE(without_memory.has({{test_case}, {}, {{"peak/bandwidth", ""}}}));
-  if (cache_is_known) {
-    EXPECT_DOUBLE_EQ(without_memory.bandwidth(1000), 40e9);
-  }
-  set_cost({.bytes = 2 * cache_bytes() + 1});
+  EXPECT_DOUBLE_EQ(without_memory.bandwidth(1000), 80e9);
+  set_cost({.bytes = 64 * kMiB + 1});
   EXPECT_FALSE(without_memory.has({{test_case}, {}, {}}));
   EXPECT_TRUE(peaks.has({{test_case}, {}, {}}));
 }

@@ -28,7 +28,7 @@ namespace {
 class RunnerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    peaks.restore(testing::made_up_peaks(1e15, 1e15, 1e15));
+    peaks.restore(testing::made_up_peaks(1e15, 1e15, {{1 << 20, 1e15}}));
     settings.timing.iterations = 3;
   }
   void TearDown() override { instruments::host_allocator::set_limit(0); }
@@ -318,7 +318,7 @@ TEST_F(RunnerTest, CpuTimeIsOfTheWorkAlone) {
 
 TEST_F(RunnerTest, ACaseFarAboveThePeakIsTimedAllTheSame) {
   // 10^18 FLOPs would take this peak 100 ms, and no machine does them in microseconds.
-  peaks.restore(testing::made_up_peaks(1e19, 1e15, 1e15));
+  peaks.restore(testing::made_up_peaks(1e19, 1e15, {{1 << 20, 1e15}}));
   Component boaster = honest;
   boaster.cost = [](const Workload& w, Pass pass) {
     // As an attention kernel, whose GEMMs the profiler cannot count.
@@ -408,7 +408,7 @@ TEST_F(RunnerTest, AClockThatFallsAndWhatHoldsItDownAreTold) {
 
 TEST_F(RunnerTest, TheClockOfACaseIsNotThatOfPeaksMeasuredAgain) {
   // Any case is above these bandwidths, and measuring them takes long.
-  peaks.restore(testing::made_up_peaks(1e15, 1, 1));
+  peaks.restore(testing::made_up_peaks(1e15, 1, {{1 << 20, 1}}));
   auto looks = std::make_shared<std::atomic<int>>(0);
   settings.sensors = instruments::SystemReader{"a fake", [looks] {
                                                  ++*looks;

@@ -286,13 +286,7 @@ class SuiteRun {
       progress.say(fmt::format("measured peak {}: {}FLOP/s ({})", type,
                                console::format_count(peak.per_second), peak.source));
     }
-    const auto& [memory, cache] = peaks_.bandwidths();
-    const std::string of_memory =
-        memory.per_second > 0
-            ? fmt::format("memory {}B/s, ", console::format_count(memory.per_second))
-            : "";
-    progress.say(fmt::format("measured bandwidth: {}last-level cache {}B/s", of_memory,
-                             console::format_count(cache.per_second)));
+    progress.say("measured bandwidth: " + bandwidth_text(peaks_.to_json().at("measured")));
   }
 
   void open_journal() {

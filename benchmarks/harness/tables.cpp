@@ -318,14 +318,14 @@ std::string peak_rows(const std::vector<CaseResult>& results) {
 std::string measured_peaks_line(const Json& context) {
   if (!context.contains("peaks")) return "";
   std::vector<std::string> peaks;
-  for (const auto& [name, peak] : context.at("peaks").at("measured").items()) {
-    const bool is_bandwidth = peak.contains("bytes_per_second");
-    const double rate = peak.at(is_bandwidth ? "bytes_per_second" : "flops_per_second");
-    std::string what = name;
-    std::ranges::replace(what, '_', ' ');
-    peaks.push_back(
-        fmt::format("{} {}{}/s", what, console::format_count(rate), is_bandwidth ? "B" : "FLOP"));
+  const Json& measured = context.at("peaks").at("measured");
+  for (const auto& [name, peak] : measured.items()) {
+    if (!peak.contains("flops_per_second")) continue;
+    const double rate = peak.at("flops_per_second");
+    peaks.push_back(fmt::format("{} {}FLOP/s", name, console::format_count(rate)));
   }
+  if (const std::string text = bandwidth_text(measured); !text.empty())
+    peaks.push_back("bandwidth " + text);
   return peaks.empty() ? "" : fmt::format("measured peaks: {}\n\n", fmt::join(peaks, ", "));
 }
 
@@ -379,6 +379,18 @@ std::vector<MeasuredCase> measured_cases(const std::vector<Case>& cases,
 }
 
 }  // namespace
+
+std::string bandwidth_text(const Json& measured_peaks) {
+  constexpr size_t step = 4;
+  const Json curve = measured_peaks.value("bandwidth_curve", Json::array());
+  std::vector<std::string> texts;
+  for (size_t left = curve.size(); left > 0; left -= std::min(left, step)) {
+    const Json& point = curve.at(left - 1);
+    texts.push_back(fmt::format("{}B/s at {}", console::format_count(point.at("bytes_per_second")),
+                                console::format_bytes(point.at("bytes"))));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
 
 std::vector<std::string> column_names() {
   std::vector<std::string> names = {kAll};

@@ -32,6 +32,10 @@ double seconds_of(const Json& entry);
 /// "12.3 us", "4.56 ms", "7.890 s"
 std::string format_seconds(double seconds);
 
+/// "10.00 GB/s at 256.00 MiB, 21.00 GB/s at 16.00 MiB": of context.peaks.measured the bandwidth
+/// curve's largest traffic, and from there every sixteenth of it. Empty without a curve.
+std::string bandwidth_text(const Json& measured_peaks);
+
 /// What --columns may name: every counter that rows have, and "all".
 std::vector<std::string> column_names();
 

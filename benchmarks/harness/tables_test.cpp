@@ -278,12 +278,18 @@ TEST_F(TablesTest, PeaksShowTheBestRepetition) {
 }
 
 TEST_F(TablesTest, ThePeaksThatPercentagesAreOf) {
-  context["peaks"] = testing::made_up_peaks(4e11, 10e9, 40e9);
+  context["peaks"] = testing::made_up_peaks(4e11, 10e9,
+                                            {{1 << 16, 80e9},
+                                             {1 << 17, 70e9},
+                                             {1 << 18, 60e9},
+                                             {1 << 19, 50e9},
+                                             {1 << 20, 40e9},
+                                             {1 << 21, 20e9}});
   EXPECT_EQ(text().find("measured peaks"), std::string::npos) << "nothing was measured";
   add(a_case(0, Pass::forward), 1);
   EXPECT_EQ(line_of("measured peaks"),
-            "measured peaks: f32 400.00 GFLOP/s, bf16 400.00 GFLOP/s, memory bandwidth 10.00 GB/s, "
-            "cache bandwidth 40.00 GB/s");
+            "measured peaks: f32 400.00 GFLOP/s, bf16 400.00 GFLOP/s, bandwidth 20.00 GB/s at "
+            "2.00 MiB, 70.00 GB/s at 128.00 KiB");
 }
 
 TEST_F(TablesTest, SumOfPartsIsTheSumOfThePartsOverTheWhole) {

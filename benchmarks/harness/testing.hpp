@@ -108,14 +108,16 @@ inline Case small_case(const Component& component, Pass pass, Dtype dtype = Dtyp
   return {&component, pass, "custom", {small_config(), Variant(), dtype, batch, 4}, ""};
 }
 
-/// Peaks as a journal would hold them.
+/// Peaks as a journal would hold them. `curve`: bandwidths by bytes of traffic.
 inline nlohmann::ordered_json made_up_peaks(double flops, double memory_bandwidth,
-                                            double cache_bandwidth) {
+                                            const std::map<int64_t, double>& curve) {
   nlohmann::ordered_json measured;
   for (const char* type : {"f32", "bf16"})
     measured[type] = {{"flops_per_second", flops}, {"source", "made up"}};
   measured["memory_bandwidth"] = {{"bytes_per_second", memory_bandwidth}, {"source", "made up"}};
-  measured["cache_bandwidth"] = {{"bytes_per_second", cache_bandwidth}, {"source", "made up"}};
+  for (const auto& [bytes, rate] : curve)
+    measured["bandwidth_curve"].push_back(
+        {{"bytes", bytes}, {"bytes_per_second", rate}, {"source", "made up"}});
   return {{"measured", measured}};
 }
 

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <bit>
+#include <cmath>
+#include <iterator>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +23,7 @@
 namespace tinyllama::instruments {
 namespace {
 
+constexpr int64_t kibibyte = int64_t{1} << 10;
 constexpr int64_t mebibyte = int64_t{1} << 20;
 constexpr int64_t array_count = 3;
 constexpr float factor = 0.5F;
@@ -29,11 +33,15 @@ constexpr int64_t length_unit = 64;
 
 using Input = std::span<const float>;
 
-/// The loop behind the bandwidth of a CPU: a = b + s c. All three spans are of one length, a
-/// multiple of 16, do not overlap, and start at a multiple of 64 bytes.
-struct Triad {
+/// A loop behind the bandwidth of a CPU, over one thread's part of the arrays. All spans are of one
+/// length, a multiple of 16, do not overlap, and start at a multiple of 64 bytes.
+struct Kernel {
   std::string_view name;
+  bool in_place;  ///< a = s a + 1, where b and c are empty; otherwise a = b + s c
   void (*loop)(std::span<float> a, Input b, Input c, float s);
+
+  /// How often a pass transfers an element of `a`'s length.
+  int64_t transfers() const { return in_place ? 2 : array_count; }
 };
 
 // Inlined into functions for several instruction sets, so that each gets its own vectorised copy.
@@ -44,8 +52,17 @@ struct Triad {
   for (size_t i = 0; i < a.size(); ++i) to[i] = from_b[i] + s * from_c[i];
 }
 
+// Tends to 1 / (1 - s): no denormal numbers, however often it runs.
+[[gnu::always_inline]] inline void update_body(std::span<float> a, float s) {
+  for (float& value : a) value = s * value + 1.0F;
+}
+
 [[gnu::noinline]] void triad_baseline(std::span<float> a, Input b, Input c, float s) {
   triad_body(a, b, c, s);
+}
+
+[[gnu::noinline]] void update_baseline(std::span<float> a, Input, Input, float s) {
+  update_body(a, s);
 }
 
 #ifdef __x86_64__
@@ -54,9 +71,19 @@ struct Triad {
   triad_body(a, b, c, s);
 }
 
+[[gnu::noinline, gnu::target("avx2,fma")]] void update_avx2(std::span<float> a, Input, Input,
+                                                            float s) {
+  update_body(a, s);
+}
+
 [[gnu::noinline, gnu::target("avx512f,prefer-vector-width=512")]] void triad_avx512(
     std::span<float> a, Input b, Input c, float s) {
   triad_body(a, b, c, s);
+}
+
+[[gnu::noinline, gnu::target("avx512f,prefer-vector-width=512")]] void update_avx512(
+    std::span<float> a, Input, Input, float s) {
+  update_body(a, s);
 }
 
 /// Streaming stores leave the overwritten lines unread: three transfers where ordinary stores need
@@ -72,46 +99,38 @@ struct Triad {
 }
 #endif
 
-/// With the widest vectors that this processor has.
-Triad triad_with_ordinary_stores() {
+/// Those that compete at every size, with the widest vectors that this processor has.
+std::vector<Kernel> kernels() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return {"AVX-512, ordinary stores", &triad_avx512};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return {"AVX2, ordinary stores", &triad_avx2};
-  }
+  const Kernel streaming{"triad, streaming stores", false, &triad_streaming};
+  if (__builtin_cpu_supports("avx512f"))
+    return {{"triad, AVX-512", false, &triad_avx512},
+            {"update in place, AVX-512", true, &update_avx512},
+            streaming};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return {{"triad, AVX2", false, &triad_avx2},
+            {"update in place, AVX2", true, &update_avx2},
+            streaming};
+  return {
+      {"triad", false, &triad_baseline}, {"update in place", true, &update_baseline}, streaming};
+#else
+  return {{"triad", false, &triad_baseline}, {"update in place", true, &update_baseline}};
 #endif
-  return {"ordinary stores", &triad_baseline};
-}
-
-/// The loops that compete for the bandwidth of memory: ordinary stores and, where the processor has
-/// them, stores that do not read the line they overwrite.
-std::vector<Triad> triads_for_memory() {
-  std::vector<Triad> triads{triad_with_ordinary_stores()};
-#ifdef __x86_64__
-  triads.push_back({"streaming stores", &triad_streaming});
-#endif
-  return triads;
-}
-
-int64_t cache_bytes(const Device& device) {
-  constexpr int64_t where_unknown = 64 * mebibyte;
-  const int64_t known = device.description().last_level_cache_bytes;
-  return known > 0 ? known : where_unknown;
 }
 
 struct Arrays {
   at::Tensor a, b, c;
 
-  /// `bytes`: of all three together, rounded down.
-  Arrays(const Device& device, int64_t bytes) {
+  /// For a kernel whose pass transfers `bytes` in all, rounded down.
+  Arrays(const Device& device, int64_t bytes, const Kernel& kernel) {
     const int64_t length = std::max<int64_t>(
-        bytes / array_count / int64_t{sizeof(float)} / length_unit * length_unit, length_unit);
+        bytes / kernel.transfers() / int64_t{sizeof(float)} / length_unit * length_unit,
+        length_unit);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(device.torch());
     a = at::full({length}, 0.0F, options);
-    b = at::full({length}, 1.0F, options);
-    c = at::full({length}, 2.0F, options);
+    b = at::full({kernel.in_place ? 0 : length}, 1.0F, options);
+    c = at::full({kernel.in_place ? 0 : length}, 2.0F, options);
   }
-  int64_t bytes() const { return array_count * a.numel() * int64_t{sizeof(float)}; }
 };
 
 std::span<float> part(const at::Tensor& array, int64_t index, int64_t parts) {
@@ -121,102 +140,131 @@ std::span<float> part(const at::Tensor& array, int64_t index, int64_t parts) {
   return {array.data_ptr<float>() + begin, static_cast<size_t>(end - begin)};
 }
 
-/// `passes` triads over the arrays, each thread over a part of its own; the threads meet only at
-/// the end.
-void run_on_cpu(const Triad& triad, const Arrays& arrays, int64_t passes) {
+/// `passes` over the arrays, each thread over a part of its own; the threads meet only at the end.
+void run_on_cpu(const Kernel& kernel, const Arrays& arrays, int64_t passes) {
   const int64_t parts = at::get_num_threads();
   at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
       for (int64_t pass = 0; pass < passes; ++pass) {
-        triad.loop(part(arrays.a, index, parts), part(arrays.b, index, parts),
-                   part(arrays.c, index, parts), factor);
+        kernel.loop(part(arrays.a, index, parts), part(arrays.b, index, parts),
+                    part(arrays.c, index, parts), factor);
       }
     }
   });
 }
 
-void run_on_gpu(Arrays& arrays, int64_t passes) {
+void run_on_gpu(const Kernel& kernel, Arrays& arrays, int64_t passes) {
   for (int64_t pass = 0; pass < passes; ++pass) {
-    at::add_out(arrays.a, arrays.b, arrays.c, factor);
+    if (kernel.in_place) {
+      arrays.a.neg_();
+    } else {
+      at::add_out(arrays.a, arrays.b, arrays.c, factor);
+    }
   }
 }
 
-/// Bytes per second of the fastest of several repetitions of `run`, which makes `passes` passes
-/// over the arrays.
-double best_rate(const Device& device, const Arrays& arrays, int64_t passes,
-                 const std::function<void()>& run) {
-  constexpr int64_t repetitions = 10;
-  run();
-  const std::vector<double> seconds = time_iterations(
-      device, repetitions, [] {}, run);
-  return static_cast<double>(arrays.bytes() * passes) / *std::ranges::min_element(seconds);
+/// The best of some repetitions of many passes each, so that neither the clock nor the start of
+/// threads and kernels shows; the first repetition warms up.
+MeasuredPeak measure_kernel(const Device& device, const Kernel& kernel, int64_t bytes) {
+  constexpr int64_t most_repetitions = 10;
+  constexpr double seconds_budget = 0.05;
+  Arrays arrays(device, bytes, kernel);
+  const int64_t moved = kernel.transfers() * arrays.a.numel() * int64_t{sizeof(float)};
+  const int64_t passes = device.is_gpu() ? std::clamp<int64_t>(4096 * mebibyte / moved, 2, 200)
+                                         : std::max<int64_t>(1, 64 * mebibyte / moved);
+  const auto run = [&] {
+    if (device.is_gpu()) return run_on_gpu(kernel, arrays, passes);
+    run_on_cpu(kernel, arrays, passes);
+  };
+  const auto seconds_of = [&](int64_t repetitions) {
+    const std::vector<double> seconds = time_iterations(
+        device, repetitions, [] {}, run);
+    return *std::ranges::min_element(seconds);
+  };
+  const double first = seconds_of(1);
+  const auto affordable = static_cast<int64_t>(seconds_budget / std::max(first, 1e-9));
+  const double best = seconds_of(std::clamp<int64_t>(affordable, 2, most_repetitions));
+  const std::string threads =
+      device.is_gpu() ? "" : fmt::format(", {} threads", at::get_num_threads());
+  return {static_cast<double>(moved * passes) / best,
+          fmt::format("{}, {:.3g} MiB a pass{}", kernel.name,
+                      static_cast<double>(moved) / static_cast<double>(mebibyte), threads)};
 }
 
-MeasuredPeak measure(const Device& device, Arrays& arrays, int64_t passes,
-                     const std::vector<Triad>& triads) {
-  const double size = static_cast<double>(arrays.bytes()) / static_cast<double>(mebibyte);
-  if (device.is_gpu()) {
-    return {best_rate(device, arrays, passes, [&] { run_on_gpu(arrays, passes); }),
-            fmt::format("triad through at::add_out, {:.3g} MiB", size)};
-  }
+MeasuredPeak measure_size(const Device& device, int64_t bytes, bool is_of_memory) {
+  std::vector<Kernel> every = kernels();
+  if (device.is_gpu())
+    every = {{"triad, at::add_out", false, nullptr}, {"update in place, at::neg_", true, nullptr}};
   MeasuredPeak best;
-  for (const Triad& triad : triads) {
-    const double rate =
-        best_rate(device, arrays, passes, [&] { run_on_cpu(triad, arrays, passes); });
-    if (rate <= best.per_second) continue;
-    best = {rate, fmt::format("triad, {}, {:.3g} MiB, {} threads", triad.name, size,
-                              at::get_num_threads())};
+  for (const Kernel& kernel : every) {
+    // whose one array is half as large: part of it would stay in a cache
+    if (is_of_memory && kernel.in_place) continue;
+    MeasuredPeak found = measure_kernel(device, kernel, bytes);
+    if (found.per_second > best.per_second) best = std::move(found);
   }
   return best;
 }
 
-MeasuredPeak measure_memory(const Device& device) {
+int64_t next_power_of_two(int64_t value) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
+}
+
+/// The curve's size that is memory's: of arrays at least four times as large as the last-level
+/// cache.
+int64_t size_of_memory(const CurveRange& range) {
+  constexpr int64_t where_unknown = 64 * mebibyte;
+  const int64_t cache = range.last_level_cache_bytes;
   // Behind the last-level cache that a GPU reports there can be a larger one of the memory (256 MiB
   // on an MI300X).
-  const int64_t at_least = device.is_gpu() ? 1536 * mebibyte : 64 * mebibyte;
-  const int64_t wanted = std::max(4 * cache_bytes(device), at_least);
-  Arrays arrays(device, std::min(wanted, device.free_memory_bytes() / 4));
-  return measure(device, arrays, 1, triads_for_memory());
-}
-
-/// Working sets of 3/4 of the last-level cache, half of that, ... down to about what a thread's
-/// second-level cache holds. On CPUs sets of 1 to 2 MiB were the fastest so far, and large ones
-/// take long to make.
-MeasuredPeak measure_cache(const Device& device) {
-  const int64_t smallest = device.is_gpu() ? 2 * mebibyte : mebibyte / 4 * at::get_num_threads();
-  const int64_t largest = cache_bytes(device) / 4 * 3;
-  MeasuredPeak best;
-  int64_t bytes = device.is_gpu() ? largest : std::min(largest, 64 * mebibyte);
-  do {
-    Arrays arrays(device, bytes);
-    // Many passes a measurement, so that neither the clock nor the threads' start shows.
-    const int64_t fewest = device.is_gpu() ? 50 : 1;
-    const int64_t passes = std::max(fewest, 64 * mebibyte / arrays.bytes());
-    MeasuredPeak peak = measure(device, arrays, passes, {triad_with_ordinary_stores()});
-    if (peak.per_second > best.per_second) best = std::move(peak);
-    bytes /= 2;
-  } while (bytes >= smallest);
-  return best;
+  const int64_t at_least = range.is_gpu ? 1536 * mebibyte : 64 * mebibyte;
+  return next_power_of_two(std::max(4 * (cache > 0 ? cache : where_unknown), at_least));
 }
 
 }  // namespace
 
-Bandwidth measure_bandwidth(const Device& device, bool with_memory) {
-  return {with_memory ? measure_memory(device) : MeasuredPeak(), measure_cache(device)};
+std::vector<int64_t> curve_sizes(const CurveRange& range, int64_t traffic) {
+  const int64_t smallest =
+      range.is_gpu ? 2 * mebibyte : next_power_of_two(range.threads * 64 * kibibyte);
+  const int64_t memory = size_of_memory(range);
+  const int64_t wanted = traffic >= memory ? memory : next_power_of_two(traffic);
+  std::vector<int64_t> sizes{smallest};
+  while (sizes.back() < wanted && 2 * sizes.back() <= range.free_bytes / 4)
+    sizes.push_back(2 * sizes.back());
+  return sizes;
 }
 
-bool fits_into_cache(const DeviceDescription& device, int64_t bytes) {
-  return bytes <= 2 * device.last_level_cache_bytes;
+Bandwidth measure_bandwidth(const Device& device, int64_t traffic) {
+  const CurveRange range{device.is_gpu(), at::get_num_threads(),
+                         device.description().last_level_cache_bytes, device.free_memory_bytes()};
+  Bandwidth found;
+  const std::vector<int64_t> sizes = curve_sizes(range, traffic);
+  // Where memory is too short for memory's own size, the largest that there is room for stands in.
+  const bool reaches_memory = traffic >= size_of_memory(range);
+  for (const int64_t bytes : sizes)
+    found.curve[bytes] = measure_size(device, bytes, reaches_memory && bytes == sizes.back());
+  if (reaches_memory) found.memory = found.curve[sizes.back()];
+  return found;
 }
 
-double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,
-                            int64_t bytes) {
-  // What stayed in the last-level cache since the last iteration saves a read and a write of it.
-  const auto total = static_cast<double>(bytes);
-  if (fits_into_cache(device, bytes)) return bandwidth.cache.per_second;
-  const auto cached = static_cast<double>(2 * device.last_level_cache_bytes);
-  return total /
-         ((total - cached) / bandwidth.memory.per_second + cached / bandwidth.cache.per_second);
+double attainable_bandwidth(const Bandwidth& bandwidth, int64_t bytes) {
+  const auto& curve = bandwidth.curve;
+  const auto best_from = [&](auto size) {
+    double best = 0;
+    for (; size != curve.end(); ++size) best = std::max(best, size->second.per_second);
+    return best;
+  };
+  const auto above = curve.lower_bound(bytes);
+  if (above == curve.end()) {
+    if (bandwidth.memory.per_second > 0 || curve.empty()) return bandwidth.memory.per_second;
+    return curve.rbegin()->second.per_second;
+  }
+  const double of_above = best_from(above);
+  if (above->first == bytes || above == curve.begin()) return of_above;
+  const auto below = std::prev(above);
+  const double share =
+      std::log2(static_cast<double>(bytes) / static_cast<double>(below->first)) /
+      std::log2(static_cast<double>(above->first) / static_cast<double>(below->first));
+  return best_from(below) * std::pow(of_above / best_from(below), share);
 }
 
 }  // namespace tinyllama::instruments

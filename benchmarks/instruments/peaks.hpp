@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -53,20 +54,35 @@ std::string refuse_gemm(const Device& device, c10::ScalarType type, const GemmSh
 MeasuredPeak measure_gemm(const Device& device, c10::ScalarType type, const GemmPaths& paths,
                           const GemmShape& shape, double seconds_budget);
 
-/// Triad a = b + s c, 3 arrays, counted as 2 reads and 1 write. `memory`: working set well beyond
-/// the last-level cache; `cache`: the best over working sets that fit into it.
+/// Bandwidth as a function of the traffic of a pass, warm, over and over. So much traffic is that
+/// of a working set as large, where everything is read or written once (triad a = b + s c), or of
+/// one half as large, where everything is read and written (a = s a + 1): at each size the better
+/// one.
 struct Bandwidth {
-  MeasuredPeak memory;
-  MeasuredPeak cache;
+  std::map<int64_t, MeasuredPeak> curve;  ///< by bytes of traffic: powers of two
+  MeasuredPeak memory;                    ///< of the curve's largest size, where that is memory's
 };
-/// `with_memory`: whether memory's is wanted, which takes most of the time; it is 0 otherwise.
-Bandwidth measure_bandwidth(const Device& device, bool with_memory = true);
-/// Whether so many bytes of traffic, read and written, are all the last-level cache's.
-bool fits_into_cache(const DeviceDescription& device, int64_t bytes);
-/// Bytes per second that `bytes` of traffic can see at best, over and over: the last-level cache's
-/// bandwidth for as much as fits into it, read and written, memory's for the rest. `bytes` > 0.
-double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,
-                            int64_t bytes);
+/// Traffic beyond every cache.
+inline constexpr int64_t kTrafficOfMemory = std::numeric_limits<int64_t>::max();
+struct CurveRange {
+  bool is_gpu = false;
+  int64_t threads = 1;
+  int64_t last_level_cache_bytes = 0;  ///< 0: unknown
+  int64_t free_bytes = 0;
+};
+/// The sizes of a curve that reaches `traffic`: from about what the threads' first-level caches
+/// hold to the first power of two that is as large, and at most to triads over arrays of four times
+/// the last-level cache, which are memory's. The same sizes whatever the traffic, so that rows of
+/// two plans are held against the same points. None but the first is over a quarter of what is
+/// free.
+std::vector<int64_t> curve_sizes(const CurveRange& range, int64_t traffic);
+/// Of these sizes; `memory` is 0 where the traffic does not reach it, which saves most of the time.
+Bandwidth measure_bandwidth(const Device& device, int64_t traffic = kTrafficOfMemory);
+/// Bytes per second that `bytes` of traffic can see at best, over and over: the curve at that size,
+/// between two sizes a straight line in the logarithms, beyond the largest memory's. Less traffic
+/// is never slower at best than more, so a size counts as the best of itself and all larger ones:
+/// what is slower there was disturbed, or waited for the start of a GPU's kernels. `bytes` > 0.
+double attainable_bandwidth(const Bandwidth& bandwidth, int64_t bytes);
 
 /// One row of fixtures/device_peaks.json: dense figures of one logical device.
 struct DatasheetPeaks {

@@ -6,6 +6,7 @@
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -106,12 +107,81 @@ TEST(GemmPeakTest, WhatDoesNotFitIsRefused) {
                            {"1048576x4096x4096x64", "more than half"});
 }
 
-TEST(BandwidthTest, MemoryAndCacheArePositiveWithASource) {
-  const Bandwidth bandwidth = measure_bandwidth(Device::select("auto"));
-  EXPECT_GT(bandwidth.memory.per_second, 0);
-  EXPECT_GT(bandwidth.cache.per_second, 0);
-  EXPECT_FALSE(bandwidth.memory.source.empty());
-  EXPECT_FALSE(bandwidth.cache.source.empty());
+constexpr int64_t kMiB = 1 << 20;
+
+/// Of a machine whose second level holds 1 MiB, and its last level 32.
+double synthetic_rate(int64_t bytes) {
+  if (bytes <= kMiB) return 80e9;
+  return bytes <= 32 * kMiB ? 20e9 : 10e9;
+}
+
+Bandwidth synthetic_curve(int64_t traffic = kTrafficOfMemory) {
+  Bandwidth bandwidth;
+  const CurveRange range{false, 2, 32 * kMiB, int64_t{64} << 30};
+  for (const int64_t bytes : curve_sizes(range, traffic))
+    bandwidth.curve[bytes] = {synthetic_rate(bytes), "made up"};
+  if (traffic == kTrafficOfMemory) bandwidth.memory = bandwidth.curve.rbegin()->second;
+  return bandwidth;
+}
+
+TEST(BandwidthTest, TrafficIsHeldAgainstTheLevelThatItReachesAndNoFasterOne) {
+  const Bandwidth bandwidth = synthetic_curve();
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, 1), 80e9);
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, kMiB), 80e9);
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, 24 * kMiB), 20e9) << "not the second level's";
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, 64 * kMiB), 10e9);
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, int64_t{1} << 50), 10e9);
+}
+
+TEST(BandwidthTest, BetweenTwoSizesItFallsEvenlyInTheLogarithms) {
+  Bandwidth bandwidth = synthetic_curve();
+  // half way from 1 to 2 MiB, by factors
+  EXPECT_NEAR(attainable_bandwidth(bandwidth, 1482910), 40e9, 1e4);
+  double before = 1e12;
+  for (int64_t bytes = 1000; bytes < 512 * kMiB; bytes += bytes / 7) {
+    const double now = attainable_bandwidth(bandwidth, bytes);
+    EXPECT_LE(now, before) << bytes;
+    EXPECT_GE(now, synthetic_rate(std::bit_ceil(static_cast<uint64_t>(bytes)))) << bytes;
+    before = now;
+  }
+  // A disturbed size is no less than what more traffic reaches.
+  bandwidth.curve[4 * kMiB].per_second = 1e9;
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, 4 * kMiB), 20e9);
+  EXPECT_DOUBLE_EQ(attainable_bandwidth(bandwidth, 3 * kMiB), 20e9);
+  EXPECT_DOUBLE_EQ(attainable_bandwidth({}, 7), 0);
+}
+
+TEST(BandwidthTest, SizesArePowersOfTwoAsFarAsTheTrafficGoes) {
+  const int64_t free = int64_t{64} << 30;
+  const auto sizes = [&](CurveRange range, int64_t traffic) { return curve_sizes(range, traffic); };
+  const auto all = sizes({false, 2, 32 * kMiB, free}, kTrafficOfMemory);
+  EXPECT_EQ(all.front(), kMiB / 8);
+  EXPECT_EQ(all.back(), 128 * kMiB) << "four times the last level";
+  for (size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i], 2 * all[i - 1]);
+  const auto some = sizes({false, 2, 32 * kMiB, free}, 5 * kMiB);
+  EXPECT_EQ(some, std::vector<int64_t>(all.begin(), all.begin() + 7)) << "to 8 MiB";
+  EXPECT_EQ(sizes({false, 2, 33 * kMiB, free}, kTrafficOfMemory).back(), 256 * kMiB);
+  EXPECT_EQ(sizes({false, 2, 0, free}, kTrafficOfMemory).back(), 256 * kMiB) << "unknown cache";
+  EXPECT_EQ(sizes({true, 2, 4 * kMiB, free}, kTrafficOfMemory).back(), 2048 * kMiB);
+  EXPECT_EQ(sizes({false, 2, 32 * kMiB, 256 * kMiB}, kTrafficOfMemory).back(), 64 * kMiB);
+  EXPECT_EQ(sizes({false, 96, 32 * kMiB, free}, 1), std::vector<int64_t>{8 * kMiB});
+  EXPECT_EQ(synthetic_curve(kMiB).memory.per_second, 0);
+}
+
+TEST(BandwidthTest, EverySizeIsMeasuredWithItsSource) {
+  const Device device = Device::select("auto");
+  const Bandwidth bandwidth = measure_bandwidth(device);
+  double best = 0;
+  for (const auto& [bytes, peak] : bandwidth.curve) {
+    EXPECT_GT(peak.per_second, 0) << bytes;
+    EXPECT_FALSE(peak.source.empty()) << bytes;
+    best = std::max(best, peak.per_second);
+  }
+  EXPECT_GE(bandwidth.curve.rbegin()->first, 4 * device.description().last_level_cache_bytes);
+  EXPECT_DOUBLE_EQ(bandwidth.memory.per_second, bandwidth.curve.rbegin()->second.per_second);
+  EXPECT_LE(bandwidth.memory.per_second, 1.05 * best);
+  EXPECT_EQ(measure_bandwidth(device, 1).curve.size(), 1U);
+  EXPECT_EQ(measure_bandwidth(device, 1).memory.per_second, 0);
 }
 
 const std::filesystem::path real_file =

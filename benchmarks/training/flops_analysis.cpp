@@ -56,7 +56,7 @@ Json or_null(int64_t value) {
 Json roofline_point(const std::string& name, double flops, int64_t bytes, double seconds,
                     const Denominators& d) {
   const double intensity = ratio(flops, static_cast<double>(bytes));
-  const double bandwidth = instruments::attainable_bandwidth(d.bandwidth, d.device, bytes);
+  const double bandwidth = instruments::attainable_bandwidth(d.bandwidth, bytes);
   const double by_memory = intensity * bandwidth;
   const double attainable = std::min(d.measured_flops.per_second, by_memory);
   const double achieved = ratio(flops, seconds);
@@ -156,9 +156,12 @@ class Analysis {
       points.push_back(roofline_point(cost.name, flops, cost.bytes, seconds, d_));
     }
     const double bandwidth = d_.bandwidth.memory.per_second;
+    Json curve = Json::array();
+    for (const auto& [traffic, peak] : d_.bandwidth.curve)
+      curve.push_back({{"bytes", traffic}, {"bytes_per_second", peak.per_second}});
     return {{"peak_flops", d_.measured_flops.per_second},
             {"peak_memory_bandwidth", bandwidth},
-            {"cache_bandwidth", d_.bandwidth.cache.per_second},
+            {"bandwidth_curve", curve},
             {"ridge_point_flops_per_byte", ratio(d_.measured_flops.per_second, bandwidth)},
             {"points", points}};
   }
@@ -292,8 +295,7 @@ Denominators measure_denominators(const instruments::Device& device, const Workl
     return instruments::measure_gemm_peak(device, scalar, paths, shapes, kSecondsForPeak);
   });
   return {peak, instruments::measure_bandwidth(device),
-          instruments::find_datasheet_peaks(device_peaks, device.description()), type,
-          device.description()};
+          instruments::find_datasheet_peaks(device_peaks, device.description()), type};
 }
 
 Json analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,

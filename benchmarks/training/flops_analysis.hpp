@@ -37,7 +37,6 @@ struct Denominators {
   instruments::Bandwidth bandwidth;
   std::optional<instruments::DatasheetPeaks> datasheet;
   std::string gemm_type;  ///< "f32", ...: which of the datasheet's figures counts
-  instruments::DeviceDescription device;
 };
 struct FlopsMeasurement {
   int64_t step = 0;         ///< whose components were timed

@@ -368,7 +368,7 @@ TEXTS = {
     "[1, 2]": "holds no object",
     "[" * 100_000: "is no JSON",
     "\udcff": "is no JSON",
-    json.dumps(WHOLE | {"context": CONTEXT | {"schema_version": 4}}): "version is 4, must be 3",
+    json.dumps(WHOLE | {"context": CONTEXT | {"schema_version": 5}}): "version is 5, must be 4",
     json.dumps(WHOLE | {"benchmarks": []}): "holds no case",
     # which a report reads
     json.dumps(WHOLE | {"context": CONTEXT | {"peaks": {"datasheet": 1.5}}}): "peaks.datasheet: ",

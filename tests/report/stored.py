@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from built_programs import write_json
-from published import STUDY, write_run
+from published import STUDY, with_curve, write_run
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Section, Table
@@ -31,7 +31,7 @@ OWN_SHAPE = r"/tiny/f32/batch:8/seq:128/"
 
 @functools.cache
 def _parsed(name: str) -> Json:
-    return json.loads((STUDY / name).read_text(encoding="utf-8"))
+    return with_curve(json.loads((STUDY / name).read_text(encoding="utf-8")))
 
 
 def document(name: str, keep: str = "") -> Json:

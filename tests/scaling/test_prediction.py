@@ -9,13 +9,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 from scipy.stats import t as student
 
-from published import STUDY
+from published import STUDY, write_study_with_curves
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
@@ -43,10 +44,7 @@ ROUND = read_result_set([STUDY / "round_1.json"])
 CELLS = {n: c for n, c in ROUND.cases.items() if c.name.component in (*PARTS, STEP)}
 CELLS = {n: c for n, c in CELLS.items() if c.name.batch != 2 and c.name.seq != 256}
 COSTS = {str(cost.name): cost for cost in read_costs(STUDY / "costs.json")}
-PEAKS = {
-    **{"f32": {"flops_per_second": 375e9}, "memory_bandwidth": {"bytes_per_second": 39e9}},
-    "cache_bandwidth": {"bytes_per_second": 218e9},
-}
+PEAKS = {"f32": {"flops_per_second": 375e9}, "memory_bandwidth": {"bytes_per_second": 39e9}}
 
 
 def named(component: str, size: str) -> str:
@@ -87,7 +85,7 @@ class SimulatedMachine:
     off: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def traffic_seconds(self, total: float) -> float:
-        """What the roofline allows for so many bytes."""
+        """What stays in its cache saves a read and a write."""
         cached = min(total, 2 * self.cache_bytes)
         return (total - cached) / 39e9 + cached / 218e9
 
@@ -115,8 +113,10 @@ class SimulatedMachine:
             seconds = self.seconds(case.name) * math.exp(random.normal(0, self.noise))
             counters = {**case.counters, "operators": operators(case.name)}
             cases[text] = replace(case, seconds=(seconds,), counters=counters)
-        device = {"name": "Simulated", "last_level_cache_bytes": self.cache_bytes}
-        return replace(ROUND, cases=cases, context={"device": device, "peaks": {"measured": PEAKS}})
+        sizes = (2**power for power in range(17, 35))
+        rates = [{"bytes": of, "bytes_per_second": of / self.traffic_seconds(of)} for of in sizes]
+        peaks = {"measured": {**PEAKS, "bandwidth_curve": rates}}
+        return replace(ROUND, cases=cases, context={"peaks": peaks})
 
 
 QUIET = SimulatedMachine(noise=0.0)
@@ -160,7 +160,7 @@ def test_what_cannot_be_calibrated_on_is_named() -> None:
         *((without(part), "f32", part) for part in ("embedding", STEP)),
         (good, "bf16", "bf16"),
         (replace(good, cases=bare), "f32", "loss/.*: the row has no counter model_"),
-        (replace(good, context={}), "f32", "cache_bandwidth"),
+        (replace(good, context={}), "f32", "bandwidth_curve"),
     ):
         with pytest.raises(BadInputError, match=words):
             calibrate_rates(results, dtype, "baseline")
@@ -274,8 +274,8 @@ def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
 MOST_OFF, MOST_MEMORY_OFF = 15.0, 5.0
 
 
-def test_reference_study_is_as_laws_and_predictions_say() -> None:
-    inputs = read_inputs([source_of(STUDY)])
+def test_reference_study_is_as_laws_and_predictions_say(tmp_path: Path) -> None:
+    inputs = read_inputs([source_of(write_study_with_curves(tmp_path / "study"))])
     assert inputs.main.context["git_dirty"] is False and inputs.study.description["finished"]
     for size in ("tiny", "small"):
         # the components together and the full step alone

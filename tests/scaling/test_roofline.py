@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from built_programs import write_json
-from published import MEASURED
-from tinyllama_tools.core.app import Json, problem_sizes
+from published import MEASURED, with_curve
+from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.data.machine import Machine, ProductRate
 from tinyllama_tools.data.names import CaseName, full_step, parse_case_name, wholes_among
 from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
@@ -26,7 +26,9 @@ from tinyllama_tools.models.roofline import (
     step_times,
 )
 
-PEAK, MEMORY, CACHE, CACHE_BYTES = 1e9, 1e8, 1e9, 1000
+# a second-level cache that holds 500 bytes, a last level, memory
+PEAK, MEMORY, CACHE, FAST = 1e9, 1e8, 1e9, 4e9
+CURVE = {250: FAST, 500: FAST, 1000: CACHE, 2000: CACHE, 4000: MEMORY}
 AXES = "baseline/small/f32/batch:8/seq:256"
 STEP = full_step("small", "f32", 8, 256)
 PRODUCTS = step_products(problem_sizes()["small"], 8, 256)
@@ -56,11 +58,11 @@ def case(text: str, seconds: float, **counters: float) -> MeasuredCase:
 
 
 def result_set(cases: Sequence[MeasuredCase], products: Sequence[ProductRate] = ()) -> ResultSet:
-    bandwidths = {"memory_bandwidth": MEMORY, "cache_bandwidth": CACHE}
-    peaks = {name: {"bytes_per_second": of} for name, of in bandwidths.items()}
-    peaks["f32"] = {"flops_per_second": PEAK}
-    device = {"name": "toy", "last_level_cache_bytes": CACHE_BYTES}
-    context = {"peaks": {"measured": peaks}, "device": device}
+    peaks: Json = {
+        **{"f32": {"flops_per_second": PEAK}, "memory_bandwidth": {"bytes_per_second": MEMORY}},
+        "bandwidth_curve": [{"bytes": of, "bytes_per_second": rate} for of, rate in CURVE.items()],
+    }
+    context = {"peaks": {"measured": peaks}, "device": {"name": "toy"}}
     by_name = {str(one.name): one for one in cases}
     return ResultSet("toy", (Path("toy.json"),), context, by_name, (), tuple(products))
 
@@ -84,8 +86,10 @@ def test_points_by_hand() -> None:
         (NORM, {"elementwise_flops": 5000.0, "bytes": 1000.0}, 5.0, 5 * CACHE, 25.0, "bandwidth"),
         # what really ran counts
         (FFN, {"model_flops": 2e3, "hardware_flops": 1.5e3}, 15.0, PEAK, 37.5, "compute"),
-        # twice the cache is read and written there, 10 bytes beyond take 0.1 us from memory
-        (NORM, {"bytes": 2010.0, "elementwise_flops": 4020.0}, 2.0, 4020 / 2.1e-6, 52.5, None),
+        # three quarters of what the last level holds are not the second level's, nor memory's
+        (NORM, {"bytes": 1500.0, "elementwise_flops": 1500.0}, 1.0, CACHE, 37.5, None),
+        (NORM, {"bytes": 400.0, "elementwise_flops": 400.0}, 1.0, FAST, 2.5, None),
+        (NORM, {"bytes": 1e4, "elementwise_flops": 2e3}, 0.2, 0.2 * MEMORY, 2500.0, None),
     ):
         (point,) = roofline_of(result_set([case(name, 4e-6, **counters)])).points
         found = (point.intensity, point.attainable, point.percent)
@@ -105,12 +109,28 @@ def test_points_by_hand() -> None:
     assert found == (pytest.approx(2000 / (4 * 300)), 50.0, "compute")
     # nothing stays in a cache that is made cold
     cold = Machine.from_context(result_set([]).context | {"cold_cache": True})
-    assert cold.traffic_seconds(1000) == pytest.approx(1000 / MEMORY)
+    assert cold.traffic_seconds(100) == pytest.approx(100 / MEMORY)
+
+
+def test_the_bandwidth_of_traffic_is_read_from_the_curve() -> None:
+    machine = Machine.from_context(result_set([]).context)
+    read = machine.attainable_bandwidth
+    for size, rate in ((1, FAST), (500, FAST), (2000, CACHE), (4000, MEMORY), (1e12, MEMORY)):
+        assert read(size) == pytest.approx(rate)
+    # half way between two sizes, by factors
+    assert read(500 * 2**0.5) == pytest.approx((FAST * CACHE) ** 0.5)
+    found = [read(size) for size in range(1, 5000, 7)]
+    assert found == sorted(found, reverse=True)
+    # what was disturbed is no less than what more traffic reaches
+    disturbed = replace(machine, curve=[(250, 1.0), *machine.curve[1:]])
+    assert disturbed.attainable_bandwidth(100) == disturbed.attainable_bandwidth(300) == FAST
+    with pytest.raises(BadInputError, match="4001 bytes of traffic are beyond the measured curve"):
+        replace(machine, memory_bandwidth=None).attainable_bandwidth(4001)
 
 
 def test_launches_bound_what_they_explain_mostly() -> None:
     # 10 operators and nothing to move, so 0.9 us each
-    small = case(NORM, 9.01e-6, bytes=10.0, operators=10.0)
+    small = case(NORM, 9.0025e-6, bytes=10.0, operators=10.0)
     for seconds, flops, operators, bound in (
         (2e-4, 5e4, 150, "latency"),
         # products take longer than launches do
@@ -136,8 +156,8 @@ def test_launches_bound_what_they_explain_mostly() -> None:
 SCORES = flops_of("scores", "values")
 LEAST = (FLOPS - 127.5 / 256 * SCORES) / PEAK
 HEAD_LIGHT = flops_of("loss") / PEAK
-# 2000 bytes of the update fit the cache once read and once written, 2000 come from memory
-UPDATE_LIGHT, SMALL_LIGHT = 2000 / CACHE + 2000 / MEMORY, 100 / CACHE
+# of 4000 and 100 bytes
+UPDATE_LIGHT, SMALL_LIGHT = 4000 / MEMORY, 100 / FAST
 
 
 def step_cases(without: str = "", **other: float) -> list[MeasuredCase]:
@@ -208,9 +228,9 @@ def test_the_light_of_a_step_is_the_sum_of_its_parts() -> None:
     found = times_of(step_cases(loss=HEAD_LIGHT / 1.01, block=50.0))
     assert found.errors == [] and found.share_percent is not None
     # the larger of products and traffic counts, which any variant tells of
-    fused = case(HEAD.replace("baseline", "fused_loss"), 40.0, bytes=2e9 + 2000)
+    fused = case(HEAD.replace("baseline", "fused_loss"), 40.0, bytes=2e9)
     traffic = part(times_of([*step_cases(without="loss"), fused]), "loss").light
-    assert traffic.seconds == traffic.traffic == pytest.approx(20 + 2000 / CACHE)
+    assert traffic.seconds == traffic.traffic == pytest.approx(20)
 
 
 def test_what_is_missing_is_named() -> None:
@@ -231,12 +251,12 @@ def test_what_is_missing_is_named() -> None:
         assert found.total.seconds == 1.0
 
 
-def test_the_products_of_a_real_run_are_those_that_it_counted() -> None:
-    measured = read_result_set([MEASURED])
-    peak = Machine.from_context(measured.context).peak_flops["f32"]
+def test_the_products_of_a_real_run_are_those_that_it_counted(measured: Path) -> None:
+    found_in = read_result_set([measured])
+    peak = Machine.from_context(found_in.context).peak_flops["f32"]
     for variant in ("baseline", "optimized"):
         step = full_step("tiny", "f32", 8, 128, variant)
-        found, counters = step_times(measured, step), measured.cases[str(step)].counters
+        found, counters = step_times(found_in, step), found_in.cases[str(step)].counters
         # every product at the peak, without what is masked, and updates come on top
         least = found.total.light.products * peak
         assert least == pytest.approx(counters["causal_flops"], rel=1e-12)
@@ -268,7 +288,12 @@ NAME, TINY_STEP = f"embedding/forward_backward/{TINY}", f"full_step/train/{TINY}
 
 def document(**more: object) -> Json:
     """The measured file, to be changed."""
-    return json.loads(MEASURED.read_text(encoding="utf-8")) | more
+    return with_curve(json.loads(MEASURED.read_text(encoding="utf-8"))) | more
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_json(tmp_path_factory.mktemp("measured") / MEASURED.name, document())
 
 
 def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 0) -> Json:
@@ -283,7 +308,7 @@ def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 
 TINY_PEAK = document()["context"]["peaks"]["measured"]["f32"]["flops_per_second"]
 
 
-def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
+def test_what_rounds_lack_or_failed_is_named(tmp_path: Path, measured: Path) -> None:
     def changed(name: str, **values: object) -> Path:
         """The measured file with these values in every entry of NAME."""
         rows = document()["benchmarks"]
@@ -293,11 +318,11 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path) -> None:
     failed = changed("a.json", error_occurred=True, error_message="wrong result")
     skipped = changed("b.json", skipped=True, skip_message="too long")
     # a failure in one round is the case's
-    found = read_result_set([MEASURED, skipped, failed])
+    found = read_result_set([measured, skipped, failed])
     assert {n: c.failed for n, c in found.left_out.items()} == {NAME: "wrong result"}
     assert NAME not in found.cases
     # a skip leaves the other rounds
-    found = read_result_set([MEASURED, skipped, MEASURED])
+    found = read_result_set([measured, skipped, measured])
     assert (found.cases[NAME].rounds, len(found.cases[NAME].seconds)) == ((1, 3), 2)
     assert found.warnings == (f"not measured in every round: {NAME}",)
     found = read_result_set([skipped])
@@ -341,18 +366,20 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
     def with_peaks(name: str, **factors: float) -> Path:
         content = document()
         for peak, factor in factors.items():
-            of = content["context"]["peaks"]["measured"][peak]
-            unit = next(key for key in of if key.endswith("_per_second"))
-            of |= {unit: of[unit] * factor, "source": f"{peak} x {factor}"}
+            found = content["context"]["peaks"]["measured"][peak]
+            for of in found[:1] if peak == "bandwidth_curve" else [found]:
+                unit = next(key for key in of if key.endswith("_per_second"))
+                of |= {unit: of[unit] * factor, "source": f"{peak} x {factor}"}
         return write_json(tmp_path / name, content)
 
     second = with_peaks("b.json", f32=1.25, memory_bandwidth=0.5)
-    third = with_peaks("c.json", cache_bandwidth=2.0)
-    one, found = read_result_set([MEASURED]), read_result_set([MEASURED, second, third])
+    first, third = with_peaks("a.json"), with_peaks("c.json", bandwidth_curve=2.0)
+    one, found = read_result_set([first]), read_result_set([first, second, third])
     machine, of_first = (Machine.from_context(each.context) for each in (found, one))
     assert machine.peak_flops["f32"] == pytest.approx(1.25 * TINY_PEAK)
     assert machine.memory_bandwidth == of_first.memory_bandwidth
-    assert machine.cache_bandwidth == pytest.approx(2 * of_first.cache_bandwidth)
+    (size, rate), *others = of_first.curve
+    assert machine.curve == [(size, pytest.approx(2 * rate)), *others]
     assert found.context["peaks"]["measured"]["f32"]["source"] == "f32 x 1.25"
     # the file's own counter and the point under the roofline are one number
     step, before = found.cases[TINY_STEP].counters, one.cases[TINY_STEP].counters
@@ -362,13 +389,37 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
         assert point.percent == pytest.approx(counter), point.name
 
 
-def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
+def test_a_file_without_a_curve_keeps_its_times_and_has_no_roofline(tmp_path: Path) -> None:
+    now = document()
+    old = document()
+    old["context"]["schema_version"] = 3
+    peaks = old["context"]["peaks"]["measured"]
+    # of the second-level cache, for all that fits into the last
+    peaks["cache_bandwidth"] = peaks.pop("bandwidth_curve")[0] | {"source": "triad, 1.52 MiB"}
+    del peaks["cache_bandwidth"]["bytes"]
+    of_now, found = (
+        read_result_set([write_json(tmp_path / f"{name}.json", content)])
+        for name, content in (("now", now), ("old", old))
+    )
+    assert found.warnings == (
+        "schema_version 3: without a bandwidth curve, so there is no roofline; "
+        "measure again, or name another file",
+    )
+    for name, case in of_now.cases.items():
+        assert found.cases[name].seconds == case.seconds
+        kept = {key: of for key, of in case.counters.items() if key != "roof_percent"}
+        assert found.cases[name].counters == pytest.approx(kept)
+    with pytest.raises(BadInputError, match="no bandwidth_curve"):
+        roofline_of(found)
+
+
+def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path, measured: Path) -> None:
     shapes = {"512x512x512": (2.0, "B"), "256x512x512": (1.4, "C")}
     peak = TINY_PEAK / 1e12
     rows = [gemm_row(f"peak/gemm/f32/{of}", by * peak, x) for of, (by, x) in shapes.items()]
-    rounds, products = read_result_set([MEASURED]), document(benchmarks=rows)
+    rounds, products = read_result_set([measured]), document(benchmarks=rows)
     # a file without cases is no round
-    found = read_result_set([MEASURED, write_json(tmp_path / "products.json", products)])
+    found = read_result_set([measured, write_json(tmp_path / "products.json", products)])
     assert (found.paths, found.warnings) == (rounds.paths, ())
     assert found.context["peaks"]["measured"]["f32"]["source"] == "B"
     before, step = rounds.cases[TINY_STEP].counters, found.cases[TINY_STEP].counters
@@ -387,7 +438,9 @@ def test_what_is_above_the_datasheet_is_no_peak(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, 10**400])
-def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: object) -> None:
+def test_a_peak_that_is_no_rate_is_left_out_and_named(
+    tmp_path: Path, measured: Path, value: object
+) -> None:
     content = document()
     content["context"]["peaks"]["measured"]["f32"]["flops_per_second"] = value
     bad = write_json(tmp_path / "bad.json", content)
@@ -397,7 +450,7 @@ def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: obj
     assert warning.startswith("context.peaks.measured.f32.flops_per_second is ")
     assert len(warning) < 130
     # another round's stands in
-    both = read_result_set([bad, MEASURED])
+    both = read_result_set([bad, measured])
     assert both.context["peaks"]["measured"]["f32"]["flops_per_second"] == TINY_PEAK
 
 
@@ -405,8 +458,10 @@ def test_without_a_bandwidth_of_memory_large_cases_have_no_share_of_the_roofline
     tmp_path: Path,
 ) -> None:
     content = document()
-    content["context"]["peaks"]["measured"]["memory_bandwidth"]["bytes_per_second"] = None
-    content["context"]["device"]["last_level_cache_bytes"] = 2**20
+    measured = content["context"]["peaks"]["measured"]
+    measured["memory_bandwidth"]["bytes_per_second"] = None
+    point = measured["bandwidth_curve"][0]
+    measured["bandwidth_curve"] = [point | {"bytes": 2**of} for of in (20, 21)]
     found = read_result_set([write_json(tmp_path / "a.json", content)])
     assert "memory_bandwidth.bytes_per_second is None" in found.warnings[0]
     for case in found.cases.values():

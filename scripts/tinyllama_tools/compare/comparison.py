@@ -12,6 +12,7 @@ from typing import Any
 
 from tinyllama_tools.core.app import is_number
 from tinyllama_tools.core.text import value_at
+from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
@@ -337,11 +338,16 @@ def one_after_the_other(base: Contexts, new: Contexts) -> str:
     return ""
 
 
-def _peak(contexts: Contexts, name: str) -> float | None:
-    """The mean over those that have it."""
-    peaks = [context_value(context, f"peaks measured {name}") or {} for context in contexts]
-    rates = [v for p in peaks for k, v in p.items() if k != "source" and is_number(v) and v > 0]
-    return statistics.fmean(rates) if rates else None
+def _peaks(contexts: Contexts, name: str) -> dict[int, float]:
+    """The mean over those that have it, of the bandwidth curve by bytes of traffic, else of 0."""
+    found: dict[int, list[float]] = {}
+    for context in contexts:
+        peak = context_value(context, f"peaks measured {name}") or {}
+        for point in peak if isinstance(peak, list) else [peak]:
+            rate = point.get(unit_of(name))
+            if is_number(rate) and rate > 0:
+                found.setdefault(point.get("bytes", 0), []).append(rate)
+    return {size: statistics.fmean(rates) for size, rates in found.items()}
 
 
 def context_differences(base: Contexts, new: Contexts) -> list[str]:
@@ -362,10 +368,11 @@ def context_differences(base: Contexts, new: Contexts) -> list[str]:
         if any(context.get("git_dirty") for context in contexts)
     ]
     for name in context_value(base[0], "peaks measured") or {}:
-        before, after = _peak(base, name), _peak(new, name)
-        if before and after and abs(after / before - 1) > PEAK_CHANGE:
+        before, after = _peaks(base, name), _peaks(new, name)
+        changes = [after[size] / before[size] - 1 for size in before.keys() & after.keys()]
+        if changes and abs(change := statistics.median(changes)) > PEAK_CHANGE:
             found.append(
-                f"the machine's own measured peak ({name}) is {100 * (after / before - 1):+.0f} % "
+                f"the machine's own measured peak ({name}) is {100 * change:+.0f} % "
                 "in the new: it was in another state"
             )
     return found

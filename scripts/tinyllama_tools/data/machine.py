@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number
@@ -57,22 +60,18 @@ def first_difference(here: Context, there: Context, names: Sequence[str]) -> Dif
     return next((found for differences in every for found in differences), None)
 
 
-MEMORY_BANDWIDTH, CACHE_BANDWIDTH = "memory_bandwidth", "cache_bandwidth"
-# peaks that are no rate of FLOPs, in words
-BANDWIDTHS = {
-    MEMORY_BANDWIDTH: "memory bandwidth",
-    CACHE_BANDWIDTH: "last-level cache bandwidth",
-}
+MEMORY_BANDWIDTH, CURVE = "memory_bandwidth", "bandwidth_curve"
 AUTOCAST = "amp_"
 # Of a peak, as benchmarks/harness/rows.hpp: up to it the peak was measured a little too low; above,
 # the time, the count or the peak is wrong.
 LARGEST_SHARE = 1.05
 FLOPS, BYTES = "flops_per_second", "bytes_per_second"
+Peak = Mapping[str, Any]
 
 
 def unit_of(peak: str) -> str:
     """The key that a measured peak's rate is under."""
-    return BYTES if peak in BANDWIDTHS else FLOPS
+    return BYTES if peak in (MEMORY_BANDWIDTH, CURVE) else FLOPS
 
 
 def product_type(dtype: str) -> str:
@@ -82,49 +81,62 @@ def product_type(dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """`peak_flops`: FLOP/s of GEMMs by type; bandwidths in bytes/s, memory's None where it was not
-    measured, as where all cases fit into the cache, or is no rate; `cache_bytes`: of the last-level
-    cache, 0 where the device does not tell or caches were made cold."""
+    """`peak_flops`: FLOP/s of GEMMs by type. `curve`: bytes/s by bytes of traffic, ascending; empty
+    where caches were made cold. `memory_bandwidth`: None where it was not measured, as where no
+    case has that much traffic."""
 
     peak_flops: Mapping[str, float]
+    curve: Sequence[tuple[int, float]]
     memory_bandwidth: float | None
-    cache_bandwidth: float
-    cache_bytes: int
+
+    @cached_property
+    def envelope(self) -> Sequence[tuple[int, float]]:
+        """The curve with each size as the best of itself and all larger ones: less traffic is never
+        slower at best than more."""
+        best = list(accumulate((rate for _, rate in reversed(self.curve)), max))
+        return [(of, rate) for (of, _), rate in zip(self.curve, reversed(best), strict=True)]
+
+    def attainable_bandwidth(self, bytes_moved: float) -> float:
+        """Bytes/s that so much traffic can see at best, over and over: the suite's
+        attainable_bandwidth (benchmarks/instruments/bandwidth.cpp). BadInputError for traffic
+        beyond the curve where memory's bandwidth is not known."""
+        sizes = [size for size, _ in self.curve]
+        above = bisect_left(sizes, bytes_moved)
+        if above == len(sizes):
+            if self.memory_bandwidth is None:
+                raise BadInputError(
+                    f"memory's bandwidth is not known, and {bytes_moved:.4g} bytes of traffic are "
+                    "beyond the measured curve; measure again with peak in --components"
+                )
+            return self.memory_bandwidth
+        size, rate = self.envelope[above]
+        if above == 0 or bytes_moved == size:
+            return rate
+        below, faster = self.envelope[above - 1]
+        return faster * (rate / faster) ** (math.log(bytes_moved / below) / math.log(size / below))
 
     def traffic_seconds(self, bytes_moved: float) -> float:
-        """The least time for that traffic, over and over.
+        """The least time for that traffic, over and over; BadInputError as above."""
+        return bytes_moved / self.attainable_bandwidth(bytes_moved) if bytes_moved else 0.0
 
-        As the suite's attainable_bandwidth (benchmarks/instruments/bandwidth.cpp): what stayed in
-        the last-level cache since the last iteration saves a read and a write of it. BadInputError
-        for traffic beyond it where memory's bandwidth is not known.
-        """
-        cached = min(bytes_moved, 2 * self.cache_bytes)
-        beyond = bytes_moved - cached
-        if beyond and self.memory_bandwidth is None:
-            raise BadInputError(
-                "memory's bandwidth is not known, and the traffic does not stay in the last-level "
-                "cache; measure again with peak in --components"
-            )
-        return cached / self.cache_bandwidth + (beyond / self.memory_bandwidth if beyond else 0.0)
+    @classmethod
+    def of_peaks(cls, context: Context) -> Machine:
+        """Of a set of results, all of whose peaks are rates (merged_peaks), as far as there are
+        any."""
+        measured = dict((context.get("peaks") or {}).get("measured") or {})
+        points = measured.pop(CURVE, ())
+        rates = {name: float(peak[unit_of(name)]) for name, peak in measured.items()}
+        # --cold-cache: nothing stays from one iteration to the next
+        is_cold = context.get("cold_cache") is True
+        curve = [] if is_cold else [(point["bytes"], float(point[BYTES])) for point in points]
+        return cls(rates, curve, rates.pop(MEMORY_BANDWIDTH, None))
 
     @classmethod
     def from_context(cls, context: Context) -> Machine:
-        """Of a set of results, all of whose peaks are rates (merged_peaks). BadInputError where the
-        cache's bandwidth is not among them."""
-        measured = (context.get("peaks") or {}).get("measured") or {}
-        rates = {name: float(peak[unit_of(name)]) for name, peak in measured.items()}
-        if CACHE_BANDWIDTH not in rates:
-            raise BadInputError(f"context.peaks.measured has no cache_bandwidth; {MEASURE_AGAIN}")
-        cache_bytes = value_at(context, "device.last_level_cache_bytes") or 0
-        if not is_number(cache_bytes) or cache_bytes < 0:
-            raise BadInputError(
-                f"context.device.last_level_cache_bytes is {cache_bytes!r}, must be a "
-                f"number of bytes; {MEASURE_AGAIN}"
-            )
-        memory, cache = rates.pop(MEMORY_BANDWIDTH, None), rates.pop(CACHE_BANDWIDTH)
-        # --cold-cache: nothing stays from one iteration to the next
-        reached = 0 if context.get("cold_cache") is True else int(cache_bytes)
-        return cls(rates, memory, cache, reached)
+        """BadInputError where no bandwidth curve was measured."""
+        if not value_at(context, f"peaks.measured.{CURVE}"):
+            raise BadInputError(f"context.peaks.measured has no {CURVE}; {MEASURE_AGAIN}")
+        return cls.of_peaks(context)
 
 
 # what Google Benchmark appends where the number of iterations is fixed
@@ -175,9 +187,6 @@ def best_products(products: Iterable[ProductRate]) -> tuple[ProductRate, ...]:
     return tuple(best.values())
 
 
-Peak = Mapping[str, Any]
-
-
 def _is_rate(value: object) -> bool:
     return is_number(value) and value > 0
 
@@ -192,19 +201,29 @@ def merged_peaks(
 ) -> tuple[Context, tuple[str, ...]]:
     """The first context with the best peaks of all and of the products, and warnings: of a peak
     that is no positive, finite number, and of a product above what the datasheet allows."""
-    peaks: dict[str, Peak] = {}
+    peaks: dict[str, Any] = {}
+    curve: dict[int, Peak] = {}
     warnings: list[str] = []
     first = contexts[0]
-    for name, peak in (p for c in contexts for p in (value_at(c, "peaks.measured") or {}).items()):
-        unit = unit_of(name)
+
+    def keep(best: dict[Any, Any], key: str | int, peak: Peak, unit: str, words: str) -> None:
         value = peak.get(unit)
         if not _is_rate(value):
             warnings.append(
-                f"context.peaks.measured.{name}.{unit} is {value!r}, must be a "
+                f"context.peaks.measured.{words}.{unit} is {value!r}, must be a "
                 "positive, finite number: left out"
             )
-        elif name not in peaks or peaks[name][unit] < value:
-            peaks[name] = peak
+        elif key not in best or best[key][unit] < value:
+            best[key] = peak
+
+    for name, peak in (p for c in contexts for p in (value_at(c, "peaks.measured") or {}).items()):
+        if name != CURVE:
+            keep(peaks, name, peak, unit_of(name), name)
+            continue
+        for point in peak:
+            keep(curve, point["bytes"], point, BYTES, f"{CURVE} at {point['bytes']} bytes")
+    if curve:
+        peaks[CURVE] = [curve[size] for size in sorted(curve)]
     for product in products:
         rate, limit = product.flops_per_second, _datasheet(first, product.type_name) or math.inf
         if product.type_name not in peaks or rate <= peaks[product.type_name][FLOPS]:
@@ -254,8 +273,7 @@ def restated(
 ) -> list[Mapping[str, float]]:
     """The counters of cases with their percentages against the context's own peaks; without peaks
     those of their files, and none of a roofline whose bandwidth is not known."""
-    try:
-        machine = Machine.from_context(context)
-    except BadInputError:
+    if not value_at(context, "peaks.measured"):
         return [counters for _, counters in counters_of]
+    machine = Machine.of_peaks(context)
     return [_restated(name, counters, context, machine) for name, counters in counters_of]

@@ -24,9 +24,10 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
-from tinyllama_tools.core.text import listed
+from tinyllama_tools.core.text import listed, value_at
 from tinyllama_tools.data.machine import (
     ITERATIONS,
+    ROOF,
     SAME_RUN,
     ProductRate,
     best_products,
@@ -61,7 +62,14 @@ from tinyllama_tools.data.studies import (
     is_scaling_result,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+# What it lacks, a bandwidth for each traffic, was the second-level cache's for all that fits into
+# the last level: its times are those of now, its rooflines are not.
+WITHOUT_CURVE = 3
+NO_ROOFLINE = (
+    f"schema_version {WITHOUT_CURVE}: without a bandwidth curve, so there is no roofline; "
+    f"{MEASURE_AGAIN}"
+)
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 NO_REASON = "no reason given"
@@ -86,8 +94,8 @@ def _check(document: Json, path: Path) -> None:
     if version is None:
         what = "its context has no schema_version, so it is of another benchmark"
         raise bad_file(path, what, "name a result file of tiny_llama_bench")
-    if version != SCHEMA_VERSION:
-        what = f"schema_version is {version!r}, must be {SCHEMA_VERSION}"
+    if version not in (SCHEMA_VERSION, WITHOUT_CURVE):
+        what = f"schema_version is {version!r}, must be {SCHEMA_VERSION} or {WITHOUT_CURVE}"
         raise bad_file(path, what, "measure again with this version of the suite")
     rows = document["benchmarks"]
     if isinstance(rows, list) and all(map(_is_row, rows)):
@@ -176,6 +184,18 @@ def _peak_rate(entry: Json) -> float:
     return next((rate for rate in rates if type(rate) in (int, float)), 0.0)
 
 
+def _without(content: Json, key: str) -> Json:
+    return {name: value for name, value in content.items() if name != key}
+
+
+def _without_roofline(context: Json) -> Json:
+    """Of a file of WITHOUT_CURVE: peaks of GEMMs and memory's bandwidth stay."""
+    if not (measured := value_at(context, "peaks.measured")):
+        return context
+    kept = _without(measured, "cache_bandwidth")
+    return context | {"peaks": context["peaks"] | {"measured": kept}}
+
+
 def read_rows(document: Json, path: Path) -> StoredRun:
     """The cases and the machine's peaks of a result file, none of which need be there.
 
@@ -184,8 +204,11 @@ def read_rows(document: Json, path: Path) -> StoredRun:
     case that is there twice.
     """
     _check(document, path)
+    context, rows = document["context"], document["benchmarks"]
+    if context["schema_version"] == WITHOUT_CURVE:
+        context, rows = _without_roofline(context), [_without(row, ROOF) for row in rows]
     by_name: dict[str, list[Json]] = {}
-    for entry in document["benchmarks"]:
+    for entry in rows:
         by_name.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
     cases: dict[str, StoredCase] = {}
     peaks: dict[str, StoredCase] = {}
@@ -193,7 +216,7 @@ def read_rows(document: Json, path: Path) -> StoredRun:
         is_peak = name.startswith(PEAKS)
         found = peaks if is_peak else cases
         found[name] = _suite_case(name, entries, path, is_peak=is_peak)
-    return StoredRun(path, document["context"], cases, peaks)
+    return StoredRun(path, context, cases, peaks)
 
 
 @dataclass(frozen=True)
@@ -325,6 +348,8 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
     if lacking := [text for text, case in cases.items() if len(case.seconds) < len(rounds)]:
         warnings.append(f"not measured in every round: {listed(lacking, 3)}")
+    if any(run.context.get("schema_version") == WITHOUT_CURVE for run in runs):
+        warnings.append(NO_ROOFLINE)
     context, odd = merged_peaks([run.context for run in runs], products)
     counters = restated([(case.name, case.counters) for case in cases.values()], context)
     for text, found in zip(cases, counters, strict=True):

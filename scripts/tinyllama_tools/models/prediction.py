@@ -9,9 +9,8 @@ counts as much as a large one, and none below 0:
   its measured peak, so their coefficient is never below what that allows.
 - Elementwise FLOPs stand for what goes operator by operator: norms, rotary, activations and the
   softmax over S^2 scores, which `bytes` (the least that any implementation must move) leave out.
-- Traffic is `bytes` in seconds of the bandwidth that they see: the last-level cache's for as many
-  as fit into it twice (read and written), the memory's for the rest. So a size beyond the cache
-  comes out slower than the rates of cached sizes say.
+- Traffic is `bytes` in seconds of the bandwidth that so much traffic can see, as measured level by
+  level. So a size beyond a cache comes out slower than the rates of cached sizes say.
 No term grows faster than its figure: nothing is extrapolated with an exponent that was fitted.
 
 The range of a prediction is meant to hold the measured time in 95 of 100 predictions. It comes from

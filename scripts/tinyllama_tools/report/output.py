@@ -29,7 +29,7 @@ from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import MIB, count_of, listed, markdown_table, template
-from tinyllama_tools.data.machine import BANDWIDTHS, BYTES, FLOPS
+from tinyllama_tools.data.machine import BYTES, CURVE, FLOPS, MEMORY_BANDWIDTH
 from tinyllama_tools.report.document import (
     TEMPLATES,
     Document,
@@ -194,10 +194,10 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
     """Name, value and unit: of the first result peaks and headline steps; held-out cells by size,
     over all series; predicted steps; and steps over several ranks. None: not known."""
     measured = (inputs.main.context.get("peaks") or {}).get("measured") or {}
-    for name in sorted(set(measured) - set(BANDWIDTHS)):
+    for name in sorted(set(measured) - {MEMORY_BANDWIDTH, CURVE}):
         yield f"peak/gemm/{name}/TFLOPS", scaled(measured[name].get(FLOPS), 1e-12), "TFLOP/s"
-    for name in BANDWIDTHS:
-        yield f"peak/{name}", scaled(measured.get(name, {}).get(BYTES), 1e-9), "GB/s"
+    memory = measured.get(MEMORY_BANDWIDTH, {}).get(BYTES)
+    yield f"peak/{MEMORY_BANDWIDTH}", scaled(memory, 1e-9), "GB/s"
     shares = {of.step: of.share_percent for of in inputs.steps}
     for step in headline_steps(inputs.main):
         yield f"{step.name}/time", step.median_seconds, "s"

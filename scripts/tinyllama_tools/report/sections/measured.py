@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyllama_tools.core.app import Json, problem_sizes, shown_path
-from tinyllama_tools.core.text import count_of, listed, seconds_text
-from tinyllama_tools.data.machine import BANDWIDTHS, Machine, unit_of
+from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text
+from tinyllama_tools.data.machine import BYTES, CURVE, MEMORY_BANDWIDTH, Machine, unit_of
 from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
 from tinyllama_tools.report.document import (
     COLOURS,
@@ -41,17 +41,28 @@ def cases(page: Section, inputs: ReportInputs) -> None:
     page.table("all_cases", every)
 
 
+def _size_text(size: float) -> str:
+    """Of a power of two from 1 KiB on: `64 KiB`, `256 MiB`."""
+    unit = "KiB" if size < MIB else "MiB"
+    return f"{size / (MIB if unit == 'MiB' else MIB / 1024):g} {unit}"
+
+
 def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
+    """Rates of GEMMs, memory's bandwidth, then what other traffic can see."""
     peaks = context.get("peaks") or {}
     datasheet = peaks.get("datasheet") or {}
     of_types = datasheet.get("flops_per_second") or {}
-    known = {**of_types, "memory_bandwidth": datasheet.get("memory_bytes_per_second")}
-    for name, peak in (peaks.get("measured") or {}).items():
+    known = {**of_types, MEMORY_BANDWIDTH: datasheet.get("memory_bytes_per_second")}
+    measured = dict(peaks.get("measured") or {})
+    curve = measured.pop(CURVE, ())
+    named = [(name, f"{name} GEMMs", unit_of(name), peak) for name, peak in measured.items()]
+    of_sizes = [(CURVE, f"bandwidth, {_size_text(of['bytes'])}", BYTES, of) for of in curve]
+    for name, words, unit, peak in (*named, *of_sizes):
         yield {
-            "figure": BANDWIDTHS.get(name, f"{name} GEMMs"),
-            "measured": scaled(peak.get(unit_of(name)) or None, 1 / GIGA),
+            "figure": "memory bandwidth" if name == MEMORY_BANDWIDTH else words,
+            "measured": scaled(peak.get(unit) or None, 1 / GIGA),
             "datasheet": scaled(known.get(name) or None, 1 / GIGA),
-            "unit": "GB/s" if name in BANDWIDTHS else "GFLOP/s",
+            "unit": "GB/s" if unit == BYTES else "GFLOP/s",
             "measured with": str(peak.get("source") or "unknown"),
         }
 
@@ -100,27 +111,60 @@ ROOF_POINTS = 25
 BOUND_SYMBOLS = {"compute": 0, "bandwidth": 1, "latency": 5}
 MEANINGS = (
     "Circles are bound by GEMMs, squares by bandwidth, triangles by latency: there the start of "
-    "operators takes longer than GEMMs and traffic at their peaks."
+    "operators takes longer than GEMMs and traffic at their peaks. A case's own roof has the "
+    "bandwidth of its traffic, of which the slopes show some."
+)
+OF_THE_CURVE = (
+    "The same traffic over and over: the better of a triad over arrays as large and an update in "
+    "place of one half as large. A size counts as the best of itself and all larger ones."
 )
 
 
+# of the curve's sizes, from the largest down; a level that is hardly faster is the same one
+EVERY_LEVEL, FASTER = 2, 1.1
+DASHES = ("dash", "dashdot", "dot")
+
+
+def _levels(machine: Machine) -> Iterator[tuple[str, float]]:
+    """What traffic can see at some sizes, the slowest first: memory where it was measured."""
+    slowest = machine.memory_bandwidth
+    if slowest is not None:
+        yield "memory", slowest
+    for size, rate in machine.envelope[::-EVERY_LEVEL]:
+        if slowest is None or rate >= FASTER * slowest:
+            yield f"traffic of {_size_text(size)}", rate
+            slowest = rate
+
+
 def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
-    """A roof a type of GEMMs over memory, or over the cache where memory's bandwidth is not known,
-    and else the cache's slope up to the highest peak."""
-    memory = machine.memory_bandwidth
-    bandwidth, level = (machine.cache_bandwidth, "cache") if memory is None else (memory, "memory")
+    """A roof a type of GEMMs over the slowest bandwidth, and the slopes of the other levels up to
+    the highest peak."""
+    (level, bandwidth), *others = _levels(machine)
     traces = []
     for name, peak in machine.peak_flops.items():
         ridge = float(np.clip(peak / bandwidth, first, last))
         xs = sorted({*np.geomspace(first, last, ROOF_POINTS).tolist(), ridge})
         ys = [min(peak, x * bandwidth) / GIGA for x in xs]
         traces.append(trace(f"{name} GEMMs, {level}", xs, ys, mode="lines", colour=GREY))
-    ridge = max(machine.peak_flops.values(), default=0.0) / machine.cache_bandwidth
-    if machine.cache_bandwidth > bandwidth and first < ridge:
-        xs = np.geomspace(first, ridge, ROOF_POINTS).tolist()
-        ys = [x * machine.cache_bandwidth / GIGA for x in xs]
-        traces.append(trace("last-level cache", xs, ys, mode="lines", colour=GREY, dash="dot"))
+    highest = max(machine.peak_flops.values(), default=0.0)
+    for number, (level, bandwidth) in enumerate(others):
+        ridge, dash = highest / bandwidth, DASHES[number % len(DASHES)]
+        if first < ridge:
+            xs = np.geomspace(first, ridge, ROOF_POINTS).tolist()
+            ys = [x * bandwidth / GIGA for x in xs]
+            traces.append(trace(level, xs, ys, mode="lines", colour=GREY, dash=dash))
     return traces
+
+
+def _bandwidth_traces(machine: Machine) -> list[Json]:
+    """The curve as it was measured, and as it is read."""
+    sizes, rates = zip(*machine.curve, strict=True)
+    read = [machine.attainable_bandwidth(size) / GIGA for size in sizes]
+    xs = [size / MIB for size in sizes]
+    return [
+        trace("measured", xs, [rate / GIGA for rate in rates], colour=COLOURS[0]),
+        trace("attainable", xs, read, mode="lines", colour=GREY),
+    ]
 
 
 def _roofline_traces(every: Sequence[RooflinePoint], machine: Machine) -> list[Json]:
@@ -165,6 +209,10 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
     traces = _roofline_traces([*points, *products], found.machine)
     x, y = axis("intensity [FLOP/byte]", log=True), axis("rate [GFLOP/s]", log=True)
     page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS)
+    if found.machine.curve:
+        x, y = axis("traffic of a pass [MiB]", log=True), axis("bandwidth [GB/s]", log=True)
+        traces = _bandwidth_traces(found.machine)
+        page.figure("bandwidth_plot", "Bandwidth by traffic", traces, x, y, OF_THE_CURVE)
     page.table("roofline_points", points)
     page.table("product_points", products)
 
@@ -247,7 +295,7 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
     context = inputs.main.context
     device = (context.get("device") or {}).get("name") or "unknown device"
     for peak in _peaks(context):
-        if peak["measured"]:
+        if peak["measured"] and not str(peak["figure"]).startswith("bandwidth"):
             value = f"{number_text(peak['measured'])} {peak['unit']}"
             yield Fact(str(peak["figure"]), value, device)
     step = main_step(inputs.main)
