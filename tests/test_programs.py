@@ -43,7 +43,7 @@ WRITE = 'cp document "$last"; '
 
 def suite(folder: Path, script: str, *entries: Json) -> SuiteProgram:
     """Of a program that may write these entries."""
-    context = {"schema_version": 3, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
+    context = {"schema_version": 4, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
     (folder / "document").write_text(json.dumps({"context": context, "benchmarks": entries}))
     return SuiteProgram(("--threads=2",), scripted(folder, "tiny_llama_bench", script))
 

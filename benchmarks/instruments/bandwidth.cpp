@@ -166,8 +166,9 @@ void run_on_gpu(const Kernel& kernel, Arrays& arrays, int64_t passes) {
 /// The best of some repetitions of many passes each, so that neither the clock nor the start of
 /// threads and kernels shows; the first repetition warms up.
 MeasuredPeak measure_kernel(const Device& device, const Kernel& kernel, int64_t bytes) {
+  constexpr int64_t fewest_repetitions = 3;
   constexpr int64_t most_repetitions = 10;
-  constexpr double seconds_budget = 0.05;
+  constexpr double seconds_budget = 0.1;
   Arrays arrays(device, bytes, kernel);
   const int64_t moved = kernel.transfers() * arrays.a.numel() * int64_t{sizeof(float)};
   const int64_t passes = device.is_gpu() ? std::clamp<int64_t>(4096 * mebibyte / moved, 2, 200)
@@ -183,7 +184,7 @@ MeasuredPeak measure_kernel(const Device& device, const Kernel& kernel, int64_t 
   };
   const double first = seconds_of(1);
   const auto affordable = static_cast<int64_t>(seconds_budget / std::max(first, 1e-9));
-  const double best = seconds_of(std::clamp<int64_t>(affordable, 2, most_repetitions));
+  const double best = seconds_of(std::clamp(affordable, fewest_repetitions, most_repetitions));
   const std::string threads =
       device.is_gpu() ? "" : fmt::format(", {} threads", at::get_num_threads());
   return {static_cast<double>(moved * passes) / best,

@@ -108,7 +108,7 @@ def _measure(options: list[str], told: Json) -> int:
     out, journal = Path(value(options, "benchmark_out")), Path(value(options, "journal"))
     asked: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
-    context = {"settings": {}, "schema_version": 3, "verify": value(options, "verify")}
+    context = {"settings": {}, "schema_version": 4, "verify": value(options, "verify")}
     context |= {"sizes": sorted(value(options, "sizes").split(","))}
     rows = _journaled(journal, context, resumes="--resume" in options)
     names, parent = _names(options), os.getppid()

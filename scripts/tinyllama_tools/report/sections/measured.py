@@ -120,8 +120,8 @@ OF_THE_CURVE = (
 )
 
 
-# of the curve's sizes, from the largest down; a level that is hardly faster is the same one
-EVERY_LEVEL, FASTER = 2, 1.1
+# of the curve's sizes, from the largest down; a level that is little faster is not drawn
+EVERY_LEVEL, FASTER = 2, 1.5
 DASHES = ("dash", "dashdot", "dot")
 
 
