@@ -18,8 +18,11 @@ from samples import CONTEXT, FFN, LOSS, document, stopped
 from built_programs import write_json
 from chromium import PageOpener
 from tinyllama_tools.compare import history
-from tinyllama_tools.compare.history import FEWEST_FILES, change_indices, commit_time, read_series
+from tinyllama_tools.compare.comparison import WORK_COUNTERS, context_differences
+from tinyllama_tools.compare.history import commit_time, read_series
 from tinyllama_tools.core.app import git
+from tinyllama_tools.data import results
+from tinyllama_tools.stats.change_points import FEWEST_VALUES
 from tools import compare
 
 FIRST_DAY = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc)
@@ -28,11 +31,15 @@ MACHINE = "Some CPU, x86-64 AVX2, 2 threads"
 HOSTILE = "</script><b id='hostile'>CPU"
 
 
+def dated(day: int) -> dict[str, object]:
+    """One commit a day."""
+    date = (FIRST_DAY + datetime.timedelta(days=day)).isoformat()
+    return {"date": date, "git_commit": f"{day:04d}{'ab' * 18}"}
+
+
 def result(path: Path, day: int, times: dict[str, float], **context: object) -> Path:
-    """Of a day, one commit a day where none is named."""
-    told = {"date": (FIRST_DAY + datetime.timedelta(days=day)).isoformat(), **context}
-    commit = {"git_commit": f"{day:04d}{'ab' * 18}"}
-    return write_json(path, document(times, context=commit | told))
+    """Of a day, and of its commit where none is named."""
+    return write_json(path, document(times, context=dated(day) | context))
 
 
 def run(*arguments: object) -> int:
@@ -57,7 +64,7 @@ def status_of(process: BaseProcess) -> int | None:
 
 
 def seconds(path: Path) -> list[list[float]]:
-    return [[point["seconds"] for point in one["points"]] for one in read_series(path)]
+    return [[point["seconds"] for point in one["points"]] for one in read_series(path)[0]]
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +76,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for day in reversed(range(FILES)):
         wobble = (1 + 1e-3 * (day % 4)) * (1.2 if day >= CHANGED_AT else 1.0)
         times = {FFN: 0.010 * wobble, LOSS: 0.005 if day < 4 else 0.0035}
-        version, host = ("2.14.0", "b") if day >= CHANGED_AT else ("2.13.0", "a")
-        own = {"torch_version": version, "host_name": f"host_{host}"}
-        files.append(result(folder / f"{day}.json", day, times, **own))
+        host = "host_b" if day >= CHANGED_AT else "host_a"
+        files.append(result(folder / f"{day}.json", day, times, host_name=host))
     device = {**CONTEXT["device"], "name": HOSTILE}
     files += [result(folder / f"h{day}.json", day, {FFN: 0.1}, device=device) for day in (0, 1)]
     assert run("add", *files, "--store", folder / "history.jsonl") == 0
@@ -171,9 +177,9 @@ def test_files_that_are_no_history_are_named_and_left_alone(
     for text, expected in (
         (b"songs\n", "line 1 cannot be read"),
         (b"songs", "its last line begins otherwise"),
-        (line.replace(b'"version": 1', b'"version": 2'), "[0].version: 1 was expected"),
+        (line.replace(b'"version": 2', b'"version": 3'), "[0].version: 3 is not one of"),
         (line + line.replace(b"0.01", b"-0.1"), "[1].cases"),
-        (line.replace(b'"threads"', b'"thread"') + line, "[0]: 'threads' is"),
+        (line.replace(b'"threads"', b'"thread"') + line, "[0].settings: 'threads' is"),
         (line[:40] + b"\n", "line 1 cannot be read"),
     ):
         path.write_bytes(text)
@@ -196,40 +202,86 @@ def test_writers_at_the_same_time_wait_for_each_other(tmp_path: Path) -> None:
     assert seconds(path) == [[1.0 + day for day in range(32)]]
 
 
-def test_noise_rarely_makes_a_change_and_a_change_is_found_where_it_is() -> None:
-    """300 series: 6 is beyond what a rate of 1 in 100 gives in 95 of 100 tries."""
-    random, sizes = np.random.default_rng(7), [12, 20, 50] * 100
-    noise = [random.normal(0, 0.05, files) for files in sizes]
-    assert sum(bool(change_indices(np.exp(logs).tolist())) for logs in noise) <= 6
-    for files in sizes:
-        spikes = (random.random(files) < 0.1) * random.exponential(0.4, files)
-        assert not change_indices(np.exp(random.normal(spikes, 0.03)).tolist())
-    # twenty files of 4 % scatter, 100 series
-    for shift, least in ((0.2, 98), (0.1, 65)):
-        drawn = np.repeat([0.0, shift], 10) + random.normal(0, 0.04, (100, 20))
-        indices = [change_indices(np.exp(logs).tolist()) for logs in drawn]
-        assert sum(any(abs(i - 10) <= 2 for i in own) for own in indices) >= least
+# Each changes what a time means, whatever the commit.
+MEANINGS: dict[str, dict[str, object]] = {
+    "schema_version": {"schema_version": results.SCHEMA_VERSION + 1},
+    "cold_cache": {"cold_cache": True},
+    "torch_version": {"torch_version": "2.14.0"},
+    "setting float32_matmul_precision": {"settings": {"float32_matmul_precision": "medium"}},
+    "setting blas": {"settings": {"blas": "mkl"}},
+    "weights fingerprint": {"weights": {"fingerprint": "trained"}},
+    "device driver_version": {"device": CONTEXT["device"] | {"driver_version": "6.4"}},
+    "model_flops": {},
+    "parameters": {},
+}
 
 
-def test_changes_of_one_series() -> None:
-    half = FEWEST_FILES // 2
-    rising = [(1 + 1e-3 * i) * (1.0 if i < half else 2.0) for i in range(FEWEST_FILES)]
-    three = np.repeat([0.0, -0.3, 0.1], 10) + np.random.default_rng(9).normal(0, 0.02, 30)
-    outlier = np.repeat([0.0, 0.1], 10) + np.random.default_rng(9).normal(0, 0.02, 20)
-    outlier[13] += 1.5
-    spike = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 5.0, 1.0, 1.01, 0.99, 1.0, 1.01]
-    small = [1.0] * 10 + [1.02] * 10
-    for values, margin, expected in (
-        (np.exp(three).tolist(), 0.03, [10, 20]),
-        # one bad file is no change, and hides none
-        (spike, 0.03, []),
-        (np.exp(outlier).tolist(), 0.03, [10]),
-        (small, 0.03, []),
-        (small, 0.01, [10]),
-        (rising, 0.03, [half]),
-        (rising[1:], 0.03, []),
-    ):
-        assert change_indices(values, margin) == expected
+@pytest.mark.parametrize("what", MEANINGS)
+def test_where_times_mean_something_else_a_series_ends_and_no_commit_is_blamed(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of 40 % that comes with it; and what compare warns of ends a series, in one list."""
+    path = tmp_path / "history.jsonl"
+    for day in range(2 * FEWEST_VALUES):
+        is_after = day >= FEWEST_VALUES
+        if is_after and what == "schema_version":
+            monkeypatch.setattr(results, what.upper(), MEANINGS[what][what])
+        times = {FFN: 0.014 if is_after else 0.010, LOSS: 0.005}
+        counters = {FFN: {what: 2e9}} if what in WORK_COUNTERS and is_after else {}
+        own = MEANINGS[what] if is_after else {}
+        found = document(times, counters=counters, context=dated(day) | own)
+        assert run("add", write_json(tmp_path / f"{day}.json", found), "--store", path) == 0
+    capsys.readouterr()
+    assert run("changes", "--store", path) == 0
+    shown = re.sub(" +", " ", capsys.readouterr().out)
+    assert "No change point." in shown and "+40" not in shown
+    begun = f"{FEWEST_VALUES:04d}ababab"
+    both = "" if what in WORK_COUNTERS else " and 1 more"
+    assert re.search(rf"^\| {begun} \| \w+ \| {FFN}{both} \| .*{what}: ", shown, re.MULTILINE)
+    assert run("page", "-o", tmp_path / "page.html", "--store", path) == 0
+    assert "a series of its own, since" in (tmp_path / "page.html").read_text("utf-8")
+    if what not in WORK_COUNTERS:
+        sides = (document({FFN: 1.0}, context=own)["context"] for own in ({}, MEANINGS[what]))
+        assert any(text.startswith(what) for text in context_differences(*([of] for of in sides)))
+
+
+def test_a_setting_that_comes_back_goes_on_with_its_series_and_is_no_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nightly runs of two kinds, one 40 % slower; and effort that grows is a step with its reason."""
+    path = tmp_path / "history.jsonl"
+    for day in range(4 * FEWEST_VALUES):
+        is_cold, effort = day % 2 == 1, 2e9 if day >= 2 * FEWEST_VALUES else 1e9
+        counters = {LOSS: {"hardware_flops": effort}}
+        times = {FFN: 0.014 if is_cold else 0.010, LOSS: 5e-12 * effort}
+        found = document(times, counters=counters, context=dated(day) | {"cold_cache": is_cold})
+        assert run("add", write_json(tmp_path / f"{day}.json", found), "--store", path) == 0
+    capsys.readouterr()
+    assert [len(of) for of in seconds(path)] == 4 * [2 * FEWEST_VALUES]
+    assert run("changes", "--store", path) == 0
+    shown = capsys.readouterr().out
+    rows = re.findall(r"^\| \+.*", shown, re.MULTILINE)
+    assert len(rows) == 2 and all(f"| {LOSS} " in row for row in rows)
+    assert all("hardware_flops 1000000000.0 before, 2000000000.0 after" in row for row in rows)
+    assert shown.count("cold_cache: False before, True after") == 1
+
+
+def test_results_of_before_settings_were_kept_are_in_no_series_until_they_are_added_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, file = tmp_path / "history.jsonl", result(tmp_path / "a.json", 0, {FFN: 0.01})
+    assert run("add", file, "--store", path) == 0
+    line = json.loads(path.read_text())
+    del line["settings"], line["peaks"]
+    path.write_text(json.dumps(line | {"version": 1, "cases": {FFN: 0.01}, "threads": 2}) + "\n")
+    assert run("show", "--store", path) == 2
+    assert "1 result of format version 1 hold no settings" in capsys.readouterr().err
+    assert run("add", file, "--store", path) == 0
+    assert "result 2:" in capsys.readouterr().out
+    assert seconds(path) == [[0.01]]
+    assert run("changes", "--store", path) == 0
+    assert "in no series until their files are added again" in capsys.readouterr().out
+    assert run("add", file, "--store", path) == 2
 
 
 def test_changes_are_advisory_and_name_commit_and_files_the_newest_first(
@@ -246,7 +298,7 @@ def test_changes_are_advisory_and_name_commit_and_files_the_newest_first(
         # added from the last day to the first
         f"{FILES - CHANGED_AT} to 1",
         # machines of one kind are in one series, and a change does not hide that they are two
-        "libtorch 2.13.0 before, 2.14.0 after; host host_a before, host_b after",
+        "host host_a before, host_b after",
     ]  # fmt: skip
     assert run("changes", "--store", store, "--margin", "0.5") == 0
     assert "No change point." in capsys.readouterr().out

@@ -349,7 +349,7 @@ def test_any_python_runs_the_tests_and_the_oracles_alone_prove(
     subprocess.run(command, env=environment, check=True, capture_output=True)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tinyllama_tools"]:
         monkeypatch.delitem(sys.modules, name)
-    for package in ("jsonschema", "scipy", "ruptures", "plotly"):
+    for package in ("jsonschema", "scipy", "plotly"):
         monkeypatch.setitem(sys.modules, package, None)
     assert importlib.import_module("tinyllama_tools.proofs.prove") is not prove
 

@@ -281,8 +281,12 @@ def outcome_without_times(base: SideCase, new: SideCase) -> tuple[Outcome, str] 
 
 
 Contexts = Sequence[Mapping[str, Any]]
-# the most important first
+# counters that say what was asked for, and not how it was done
+WORK_COUNTERS = ("model_flops", "parameters")
+# What changes the meaning of a time, the most important first; a schema_version also says which
+# statistic a row's time is.
 KEYS = (
+    "schema_version",
     *("distributed world_size", "distributed backend", "distributed bucket_MiB"),
     *("distributed started_by", "distributed scaling", "device name", "device backend"),
     *("device architecture", "host_name", "threads", "device driver_version"),
@@ -303,6 +307,14 @@ PEAK_CHANGE = 0.10
 def context_value(context: Mapping[str, Any], keys: str) -> Any:  # noqa: ANN401
     """Under `device name`, what `name` is in `device`; names of settings may have blanks too."""
     return context[keys] if keys in context else value_at(context, keys.replace(" ", "."))
+
+
+def compared_settings(context: Mapping[str, Any]) -> dict[str, Any]:
+    """What a time belongs to, by name: of KEYS, and every one of `settings` as `setting NAME`.
+    Where two contexts differ in any of it, their times do not mean the same."""
+    settings = context.get("settings") or {}
+    named = {f"setting {name}": value for name, value in settings.items()}
+    return {key: context_value(context, key) for key in KEYS} | named
 
 
 def value_differences(
@@ -350,23 +362,9 @@ def _peaks(contexts: Contexts, name: str) -> dict[int, float]:
     return {size: statistics.fmean(rates) for size, rates in found.items()}
 
 
-def context_differences(base: Contexts, new: Contexts) -> list[str]:
-    """From the contexts of all files of a side; a debug build and another device come first."""
-    sides = (("base", base), ("new", new))
-    found = [
-        f"debug build in the {side}: its figures mean nothing"
-        for side, contexts in sides
-        if any(context.get("library_build_type") == "debug" for context in contexts)
-    ]
-    found += value_differences(KEYS, base, new)
-    settings = [[context.get("settings") or {} for context in side] for side in (base, new)]
-    names = dict.fromkeys(name for side in settings for context in side for name in context)
-    found += value_differences(names, *settings, "setting ")
-    found += [
-        f"the {side} was built from files that are in no commit (git_dirty)"
-        for side, contexts in sides
-        if any(context.get("git_dirty") for context in contexts)
-    ]
+def peak_differences(base: Contexts, new: Contexts) -> list[str]:
+    """Of what both sides measured of their machine."""
+    found = []
     for name in context_value(base[0], "peaks measured") or {}:
         before, after = _peaks(base, name), _peaks(new, name)
         changes = [after[size] / before[size] - 1 for size in before.keys() & after.keys()]
@@ -376,3 +374,22 @@ def context_differences(base: Contexts, new: Contexts) -> list[str]:
                 "in the new: it was in another state"
             )
     return found
+
+
+def context_differences(base: Contexts, new: Contexts) -> list[str]:
+    """From the contexts of all files of a side; a debug build and another device come first."""
+    sides = (("base", base), ("new", new))
+    found = [
+        f"debug build in the {side}: its figures mean nothing"
+        for side, contexts in sides
+        if any(context.get("library_build_type") == "debug" for context in contexts)
+    ]
+    settings = [[compared_settings(context) for context in side] for side in (base, new)]
+    names = dict.fromkeys(name for side in settings for context in side for name in context)
+    found += value_differences(names, *settings)
+    found += [
+        f"the {side} was built from files that are in no commit (git_dirty)"
+        for side, contexts in sides
+        if any(context.get("git_dirty") for context in contexts)
+    ]
+    return found + peak_differences(base, new)

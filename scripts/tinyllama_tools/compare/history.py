@@ -1,6 +1,7 @@
 """scripts/compare history: results of many days and commits, kept and looked at.
 
-Advisory: nothing here is a verdict, and no exit status depends on a change point.
+Advisory: nothing here is a verdict, and no exit status depends on a change point. A series is of
+times that mean the same: where settings or work differ, another one begins.
 """
 
 import argparse
@@ -19,10 +20,12 @@ from typing import Any
 
 import numpy as np
 import plotly.offline
-import ruptures
-from scipy.ndimage import median_filter
-from scipy.stats import mannwhitneyu, median_abs_deviation
 
+from tinyllama_tools.compare.comparison import (
+    WORK_COUNTERS,
+    compared_settings,
+    peak_differences,
+)
 from tinyllama_tools.compare.options import regular_expression
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -39,13 +42,19 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import fraction, script_parser
 from tinyllama_tools.core.text import change_text, count_of, markdown_table, seconds_text, template
+from tinyllama_tools.data.names import StoredCase
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.data.studies import SCHEMAS
+from tinyllama_tools.stats.change_points import FEWEST_VALUES, change_indices
 from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
 
 # the history's own, by which a file is told from others
-KIND = {"history": "tiny_llama", "version": 1}
-BEGINNING = json.dumps(KIND)[:-1].encode()
+KIND = {"history": "tiny_llama", "version": 2}
+BEGINNING = b'{"history": "tiny_llama", "version": '
+# whose lines do not hold the settings: nobody can tell which of their times mean the same
+WITHOUT_SETTINGS = 1
+# How the work was done: it may change with a commit, as time may, so a series goes on.
+EFFORT = "hardware_flops"
 DEFAULT_STORE = RESULTS / "history.jsonl"
 SHORT_COMMIT = 10
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -71,11 +80,16 @@ def commit_time(commit: str) -> str:
     return _utc(found) if found else ""
 
 
-def machine_of(result: Json) -> str:
-    """What a series is of. Machines of one kind are in one, since hosts have other names every time
-    in containers and in hosted CI: a change says where the host is another."""
-    own = count_of(result["threads"], "thread")
-    return ", ".join(part for part in (result["device"], result["architecture"], own) if part)
+# Machines of one kind are in one series, since hosts have other names every time in containers and
+# in hosted CI: a change says where the host is another.
+HOST = "host_name"
+
+
+def machine_of(settings: Json) -> str:
+    """What a series is of."""
+    own = count_of(settings["threads"], "thread")
+    parts = (settings["device name"], settings.get("device architecture"), own)
+    return ", ".join(part for part in parts if part)
 
 
 def label_of(commit: str, dirty: bool) -> str:
@@ -116,25 +130,24 @@ def result_of(path: Path) -> Json:
     except (ValueError, OverflowError) as error:
         raise bad_file(path, f"date '{date}' is no ISO 8601 time", MEASURE_AGAIN) from error
 
-    def text(of: Mapping[str, Any], key: str) -> str:
-        return str(of.get(key) or "")
+    def figures(case: StoredCase) -> Json:
+        of = case.counters
+        work = {name: of[name] for name in (*WORK_COUNTERS, EFFORT) if name in of}
+        return {"seconds": case.seconds, **work}
 
-    commit = text(context, "git_commit")
+    commit, settings = str(context.get("git_commit") or ""), compared_settings(context)
     return {
         **KIND,
         "file": str(path),
         "digest": run.digest,
-        "device": text(device, "name"),
-        "architecture": text(device, "architecture"),
-        "threads": context["threads"],
         "commit": commit,
         "dirty": bool(context.get("git_dirty")),
         "commit_time": commit_time(commit),
         "date": at,
         "added": now_text(),
-        "libtorch": text(context, "torch_version"),
-        "host": text(context, "host_name"),
-        "cases": {n: case.seconds for n, case in run.cases.items() if case.seconds is not None},
+        "settings": {n: value for n, value in settings.items() if value not in (None, "")},
+        "peaks": (context.get("peaks") or {}).get("measured") or {},
+        "cases": {n: figures(case) for n, case in run.cases.items() if case.seconds is not None},
     }
 
 
@@ -149,7 +162,13 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
             fcntl.flock(file, fcntl.LOCK_EX)
             known, rest = read_store(store)
             file.truncate(file.seek(0, os.SEEK_END) - len(rest))
-            numbers = {one["digest"]: number for number, one in enumerate(known, start=1)}
+            # a file whose line is without settings may come again, and counts then
+            numbers = {
+                one["digest"]: number
+                for number, one in enumerate(known, start=1)
+                if one["version"] != WITHOUT_SETTINGS
+            }
+            count = len(known)
             for path in paths:
                 # one bad file keeps none of the others out
                 try:
@@ -169,9 +188,10 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
                 # one write for the line, so that a reader never sees more than a cut one
                 file.write(json.dumps(found).encode() + b"\n")
                 file.flush()
-                number = numbers[found["digest"]] = len(numbers) + 1
+                numbers[found["digest"]] = count = count + 1
                 label = label_of(found["commit"], found["dirty"])
-                added.append(f"result {number}: {label} on {machine_of(found)}, {path}")
+                machine = machine_of(found["settings"])
+                added.append(f"result {count}: {label} on {machine}, {path}")
     finally:
         # not above: that standard output is full is no fault of the store
         for line in added:
@@ -179,74 +199,53 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
     return status
 
 
-def read_series(store: Path) -> list[Json]:
-    """Every case of every machine: {"machine", "case", "points"}, a point a file in the order of
-    "at". What was measured of changed files belongs to no commit, and stands where its date does.
-    All outputs are made of these objects."""
-    series: dict[tuple[str, str], list[Json]] = {}
-    keys = ("commit", "dirty", "date", "libtorch", "host", "file")
-    for number, one in enumerate(read_store(store)[0], start=1):
+def meaning_of(one: Json, case: Json) -> Json:
+    """All that a time of the case in the result belongs to, which is one and the same in a series:
+    what `compare` warns of where it differs, but for the host."""
+    work = {name: case[name] for name in WORK_COUNTERS if name in case}
+    return {name: value for name, value in one["settings"].items() if name != HOST} | work
+
+
+def read_series(store: Path) -> tuple[list[Json], int]:
+    """Every case of every machine in every meaning: {"machine", "case", "began", "points"}, a point
+    a file in the order of "at"; and how many results are in no series, since they are without
+    settings. What was measured of changed files belongs to no commit, and stands where its date
+    does. `began`: how its meaning differs from that of the point before its first, {"older",
+    "newer", "differences"}; None of the first series. All outputs are made of these objects."""
+    cases: dict[tuple[str, str], list[Json]] = {}
+    results = read_store(store)[0]
+    keys = ("commit", "dirty", "date", "file", "settings", "peaks")
+    for number, one in enumerate(results, start=1):
+        if one["version"] == WITHOUT_SETTINGS:
+            continue
         at = one["date"] if one["dirty"] or not one["commit_time"] else one["commit_time"]
         label = label_of(one["commit"], one["dirty"])
         point = {"result": number, "at": at, "label": label, **{key: one[key] for key in keys}}
-        for case, seconds in one["cases"].items():
-            found = series.setdefault((machine_of(one), case), [])
-            found.append({**point, "seconds": seconds})
-    return [
-        {"machine": machine, "case": case, "points": sorted(points, key=ORDER)}
-        for (machine, case), points in sorted(series.items())
-    ]
+        for name, case in one["cases"].items():
+            found = cases.setdefault((machine_of(one["settings"]), name), [])
+            found.append({**point, **case, "meaning": meaning_of(one, case)})
+    series = []
+    for (machine, name), points in sorted(cases.items()):
+        own: dict[str, Json] = {}
+        before: Json | None = None
+        for point in sorted(points, key=ORDER):
+            meaning = json.dumps(point["meaning"], sort_keys=True)
+            if meaning not in own:
+                began = before and _beginning(before, point)
+                own[meaning] = {"machine": machine, "case": name, "began": began, "points": []}
+            own[meaning]["points"].append(point)
+            before = point
+        series += own.values()
+    return series, sum(one["version"] == WITHOUT_SETTINGS for one in results)
 
 
-# with fewer, no rank-sum test reaches 0.05 / files
-FEWEST_FILES = 11
-SHORTEST_SEGMENT = 3
-PENALTY = 6.0
-CHANCE = 0.05
-NEIGHBOURHOOD = 5
-FURTHEST_SCATTERS = 3.0
-# of a series that repeats itself to the last digit; a thousandth of the time
-LEAST_SCATTER = 1e-3
-
-
-def _scatter(logs: np.ndarray) -> float:
-    """Standard deviation of one file, from the differences of neighbours; never 0."""
-    deviation = median_abs_deviation(np.diff(logs), scale="normal") / np.sqrt(2)
-    return max(float(deviation), LEAST_SCATTER)
-
-
-def _around(logs: np.ndarray, points: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each point, the values of the segments before and after it."""
-    return list(pairwise(logs[a:b] for a, b in pairwise([0, *points, len(logs)])))
-
-
-def change_indices(seconds: Sequence[float], margin: float = MARGIN) -> list[int]:
-    """Indices of the first values after each change, in order; none of fewer than FEWEST_FILES.
-
-    PELT on the logarithms, single outliers pulled in; each point is confirmed by a rank-sum test.
-    `margin`: the least change of the segments' medians, as a fraction. Seconds are positive.
-    """
-    if len(seconds) < FEWEST_FILES:
-        return []
-    logs = np.log(np.asarray(seconds, dtype=float))
-    scatter = _scatter(logs)
-    around = median_filter(logs, size=NEIGHBOURHOOD, mode="nearest")
-    calm = np.where(np.abs(logs - around) > FURTHEST_SCATTERS * scatter, around, logs)
-    search = ruptures.KernelCPD(kernel="linear", min_size=SHORTEST_SEGMENT)
-    penalty = PENALTY * scatter**2 * np.log(len(logs))
-    # the last is the end of the series
-    points = list(search.fit(calm.reshape(-1, 1)).predict(pen=penalty))[:-1]
-    while points:
-        chances = [float(mannwhitneyu(a, b).pvalue) for a, b in _around(logs, points)]
-        if max(chances) <= CHANCE / len(logs):
-            break
-        del points[int(np.argmax(chances))]
-    while points:
-        sizes = [abs(float(np.median(b) - np.median(a))) for a, b in _around(logs, points)]
-        if min(sizes) >= np.log1p(margin):
-            break
-        del points[int(np.argmin(sizes))]
-    return points
+def _beginning(older: Json, newer: Json) -> Json:
+    sides = older["meaning"], newer["meaning"]
+    pairs = {
+        name: [side.get(name, "not said") for side in sides] for side in sides for name in side
+    }
+    found = [f"{name}: {a} before, {b} after" for name, (a, b) in pairs.items() if a != b]
+    return {"older": older, "newer": newer, "differences": "; ".join(found)}
 
 
 def segments_of(points: Sequence[Json], margin: float) -> list[tuple[int, int, float]]:
@@ -266,11 +265,13 @@ def _remark(last: Json, first: Json) -> str:
         remarks.append("no commit lies between: the machine or its settings changed")
     if first["dirty"]:
         remarks.append("measured with uncommitted changes")
-    for key in ("libtorch", "host"):
-        before, after = last[key] or "unknown", first[key] or "unknown"
+    hosts = [point["settings"].get(HOST, "unknown") for point in (last, first)]
+    efforts = [point.get(EFFORT) for point in (last, first)]
+    for name, (before, after) in (("host", hosts), (EFFORT, efforts)):
         if before != after:
-            remarks.append(f"{key} {before} before, {after} after")
-    return "; ".join(remarks)
+            remarks.append(f"{name} {before} before, {after} after")
+    peaks = ([{"peaks": {"measured": point["peaks"]}}] for point in (last, first))
+    return "; ".join([*remarks, *peak_differences(*peaks)])
 
 
 def change_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
@@ -290,24 +291,46 @@ def change_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
     return [row for _, row in sorted(found, reverse=True)]
 
 
+def beginning_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
+    """Under BEGINNING_HEADER, the newest first: where a time came to mean something else."""
+    cases: dict[tuple[object, ...], list[str]] = {}
+    for one in series:
+        if began := one["began"]:
+            older, newer = (began[side] for side in ("older", "newer"))
+            row = (*ORDER(newer), newer["label"], older["label"], began["differences"])
+            cases.setdefault(row, []).append(one["case"])
+    return [
+        (label, older, f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}", differences)
+        for (*_, label, older, differences), names in sorted(cases.items(), reverse=True)
+    ]
+
+
 ADVISORY = (
-    "Advisory: results of different days are not paired, so a change point is a hint where to look "
-    "and has no stated error rate. Only scripts/compare run gives a verdict."
+    "Advisory: results of different days are not paired, so a change point is a hint where to look. "
+    "At most 5 % of series without a change show one by chance, if neighbours are as alike as in "
+    "AR(1) noise of 0.6, and more if more. Only scripts/compare run gives a verdict."
 )
 FILE_HEADER = ("result", "commit", "at", "measured", "libtorch", "file")
-CASE_HEADER = ("case", "files", "latest", "against the median")
+CASE_HEADER = ("case", "files", "latest", "against the median", "series of its own, since")
+BEGINNING_HEADER = ("commit", "before", "case", "series of its own, since")
 CHANGE_HEADER = ("change", "commit", "case", "before", "seconds", "results", "remark")
 MOST_FILES = 10
 
 
 def case_row(one: Json) -> tuple[str, ...]:
-    """Under CASE_HEADER: the last value against the median of those before it."""
+    """Under CASE_HEADER: the last value against the median of those before it, of one series."""
     *before, last = (point["seconds"] for point in one["points"])
     against = "the first"
     if before:
         median = statistics.median(before)
         against = f"{change_text(last / median)} of {seconds_text(median)} ({len(before)} before)"
-    return one["case"], str(len(one["points"])), seconds_text(last), against
+    since = one["began"]["differences"] if one["began"] else ""
+    return one["case"], str(len(one["points"])), seconds_text(last), against, since
+
+
+def shown(point: Json, keys: Sequence[str]) -> list[str]:
+    """Of a point and its settings."""
+    return [str({**point["settings"], **point}.get(key, "unknown")) for key in keys]
 
 
 def by_machine(series: Sequence[Json]) -> dict[str, list[Json]]:
@@ -319,32 +342,49 @@ def by_machine(series: Sequence[Json]) -> dict[str, list[Json]]:
 def show_text(series: Sequence[Json]) -> str:
     """For each machine: its newest files, and each case's latest time beside those before."""
     lines: list[str] = []
-    keys = ("result", "label", "at", "date", "libtorch", "file")
+    keys = ("result", "label", "at", "date", "torch_version", "file")
     for machine, own in by_machine(series).items():
         points = {point["result"]: point for one in own for point in one["points"]}
-        files = [[str(p[key]) for key in keys] for p in sorted(points.values(), key=ORDER)]
+        files = [shown(p, keys) for p in sorted(points.values(), key=ORDER)]
         lines += [f"{machine}; files: {len(files)}, the newest {MOST_FILES} of which are", ""]
         lines += [*markdown_table(FILE_HEADER, files[-MOST_FILES:]), ""]
         lines += [*markdown_table(CASE_HEADER, map(case_row, own)), ""]
     return "\n".join(lines).rstrip()
 
 
-def changes_text(series: Sequence[Json]) -> str:
+def series_text(series: Sequence[Json], without_settings: int) -> str:
+    """How many can have change points, and what is in no series."""
+    enough = sum(len(one["points"]) >= FEWEST_VALUES for one in series)
+    text = f"{enough} of {len(series)} series have the {FEWEST_VALUES} files that it takes."
+    if without_settings:
+        text += (
+            f" {count_of(without_settings, 'result')} of format version 1 hold no settings, so that "
+            "nobody can tell what their times mean: they are in no series until their files are "
+            "added again."
+        )
+    return text
+
+
+def changes_text(series: Sequence[Json], without_settings: int) -> str:
     """Newest first, under the sentence that says what they are worth."""
-    enough = sum(len(one["points"]) >= FEWEST_FILES for one in series)
-    looked = f"{enough} of {len(series)} series have the {FEWEST_FILES} files that it takes."
-    lines = [ADVISORY, looked, ""]
-    for machine, own in by_machine(series).items():
-        if rows := change_rows(own):
-            lines += [f"{machine}:", "", *markdown_table(CHANGE_HEADER, rows), ""]
-    return "\n".join(lines if lines[3:] else [*lines, "No change point."]).rstrip()
+    lines = [ADVISORY, series_text(series, without_settings), ""]
+    machines = by_machine(series).items()
+    found = [(machine, rows) for machine, own in machines if (rows := change_rows(own))]
+    for machine, rows in found:
+        lines += [f"{machine}:", "", *markdown_table(CHANGE_HEADER, rows), ""]
+    lines += [] if found else ["No change point.", ""]
+    for machine, own in machines:
+        if begun := beginning_rows(own):
+            lines += [f"{machine}, where times came to mean something else:", ""]
+            lines += [*markdown_table(BEGINNING_HEADER, begun), ""]
+    return "\n".join(lines).rstrip()
 
 
 TEMPLATE = Path(__file__).parent / "templates/history.html.j2"
 LABEL = 8
 MOST_TICKS = 6
 # of a point that is pointed at
-SHOWN = ("label", "result", "date", "libtorch", "host", "file")
+SHOWN = ("label", "result", "date", "torch_version", HOST, "file")
 
 
 def _chart(one: Json) -> Json:
@@ -354,7 +394,7 @@ def _chart(one: Json) -> Json:
     ticks = range(0, len(points), -(-len(points) // MOST_TICKS))
     return {
         "seconds": [float(f"{point['seconds']:.5g}") for point in points],
-        "texts": [", ".join(str(p[key]) for key in SHOWN) for p in points],
+        "texts": [", ".join(shown(p, SHOWN)) for p in points],
         "levels": [(start - 0.4, end - 0.6, level) for start, end, level in segments],
         "ticks": list(ticks),
         "labels": [points[i]["label"][:LABEL] for i in ticks],
@@ -365,15 +405,17 @@ def _chart(one: Json) -> Json:
     }
 
 
-def page_of(series: Sequence[Json]) -> str:
+def page_of(series: Sequence[Json], without_settings: int) -> str:
     """The HTML; texts from files are escaped."""
     articles = [{**one, "number": i, "row": case_row(one)} for i, one in enumerate(series)]
     return template(TEMPLATE).render(
         advisory=ADVISORY,
-        fewest=FEWEST_FILES,
+        of_series=series_text(series, without_settings),
         machines=by_machine(articles),
         change_rows=change_rows,
         change_header=CHANGE_HEADER,
+        beginning_rows=beginning_rows,
+        beginning_header=BEGINNING_HEADER,
         charts=list(map(_chart, series)),
         plotly=plotly.offline.get_plotlyjs(),
     )
@@ -403,8 +445,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _chosen(options: argparse.Namespace) -> list[Json]:
-    every = read_series(options.store)
+def _chosen(options: argparse.Namespace) -> tuple[list[Json], int]:
+    every, without_settings = read_series(options.store)
     found = [
         one
         for one in every
@@ -416,9 +458,10 @@ def _chosen(options: argparse.Namespace) -> list[Json]:
         case = options.case.pattern if options.case else "any"
         raise BadInputError(
             f"{options.store} has no time of --case {case} on --machine "
-            f"{options.machine or 'any'}; its machines: {machines}"
+            f"{options.machine or 'any'}; its machines: {machines}. "
+            f"{series_text(every, without_settings)}"
         )
-    return found
+    return found, without_settings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -426,16 +469,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     if options.command == "add":
         return add_files(options.store, options.files, skip_known=options.skip_known)
-    series = _chosen(options)
+    series, without_settings = _chosen(options)
     if options.command == "show":
         print(show_text(series))
         return 0
     for one in series:
         one["segments"] = segments_of(one["points"], options.margin)
     if options.command == "changes":
-        print(changes_text(series))
+        print(changes_text(series, without_settings))
     else:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output, page_of(series))
+        write_whole(options.output, page_of(series, without_settings))
         print(options.output)
     return 0

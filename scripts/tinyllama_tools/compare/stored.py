@@ -15,6 +15,7 @@ from pathlib import Path
 from tinyllama_tools.compare.comparison import (
     MEANING,
     WORK,
+    WORK_COUNTERS,
     ComparedCase,
     Comparison,
     SideCase,
