@@ -38,6 +38,8 @@ for line in sys.stdin:
         answer |= {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
         environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
         answer |= {"environment": {name: os.environ.get(name) for name in environment}}
+        keeps = "MALLOC_TRIM_THRESHOLD_" in os.environ
+        seconds *= 1 if keeps else 1.25
     elif asked["do"] == "build":
         built = 60.0 if asked["dtype"] == "bf16" else seconds
         if asked["seq"] == 64:
@@ -47,7 +49,8 @@ for line in sys.stdin:
         answer = {"error": "the compiler is absent"} if is_small else {"seconds": [built]}
     else:
         times = [built, 1.4 * built, 0.9 * built][: asked.get("steps", 1)]
-        answer = {"seconds": times, "cpu_seconds": times}
+        faults = [80 if keeps else 2414] * len(times)
+        answer = {"seconds": times, "cpu_seconds": times, "minor_faults": faults}
     print(json.dumps(answer), flush=True)
 """
 
@@ -273,6 +276,7 @@ def test_peer_really_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         # whatever the form asks for, true float32 where float32 is asked for
         if side.settings["float32_matmul_precision"] == side.form["precision"]:
             assert side.settings["float32_product_error"] <= 1e-5
+        assert set(peers.KEEPING) <= side.settings["environment"].keys()
         rows = side.time(case, 20)
         assert len(rows) == 20 and all(row["real_time"] > 0 < row["cpu_time"] for row in rows)
         # log(50) = 3.91 before it learned anything
@@ -291,7 +295,54 @@ def test_peer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     side.close()
 
 
+@pytest.mark.parametrize(("kept", "least", "most"), [(True, 0, 100), (False, 200, 10**6)])
+def test_a_malloc_that_keeps_its_memory_has_no_faults_and_they_are_counted(
+    kept: bool, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of logits of 4 MB, which glibc maps and unmaps by itself."""
+    tools.require_oracle_packages()
+    monkeypatch.setattr(peers, "problem_sizes", lambda: {"tiny": SIZE | {"vocab_size": 8000}})
+    side = PeerSide("eager" if kept else "eager_default_malloc", "cpu", 1, 60.0)
+    try:
+        side.get_ready(full_step("tiny", "f32", 2, 64))
+        side.time(full_step("tiny", "f32", 2, 64), 5)
+        rows = side.time(full_step("tiny", "f32", 2, 64), 5)
+        assert least <= statistics.median(row["minor_faults"] for row in rows) <= most
+    finally:
+        side.close()
+
+
+def test_our_faults_are_counted_from_outside(bench_program: Path) -> None:
+    """Of a step whose memory is kept, and none where the case cannot be served."""
+    program = programs.SuiteProgram(("--device=cpu", "--threads=1"), bench_program)
+    case = full_step("tiny", "f32", 2, 16)
+    faults = program.minor_faults(case, 0.2)
+    # weights and moments alone, of 2.9 million parameters, are 8,000 pages
+    assert faults is not None and 0 <= faults < 500
+    assert program.minor_faults(replace(case, variant="graph"), 0.2) is None
+
+
 AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa"]
+AXES_OF_ALLOCATORS = ["--peers=eager,eager_default_malloc", "--sizes=tiny", "--dtypes=f32"]
+
+
+def test_a_page_says_what_of_a_ratio_is_the_allocators(
+    program: FakeProgram, tmp_path: Path
+) -> None:
+    program.drift = 0.0
+    axes = [*AXES_OF_ALLOCATORS, "--batch=8", "--seq=128"]
+    assert tools.peers([*axes, f"--output={tmp_path}"]) == 0
+    document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
+    assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
+    page = re.sub(" +", " ", (tmp_path / "PEERS.md").read_text(encoding="utf-8"))
+    point = "tiny f32, batch 8 x sequence 128 | peer:eager"
+    assert f"| {point} | 1.25 (1.25 to 1.25) | 2,414 | 80 |" in page
+    assert "| peer:eager | 200 | 80 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) |" in page
+    assert "| peer:eager_default_malloc | 250 | 2,414 | 2.50 (2.50 to 2.50) |" in page
+    assert (
+        "| peer:eager | eager | no | highest, error 4.0e-07 | for-loop | glibc that keeps" in page
+    )
+    assert "| for-loop | glibc by default |" in page
 
 
 def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
@@ -314,17 +365,17 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     assert "small" not in {parse_case_name(case).size for case, _ in ratios}
     page = (folder / "PEERS.md").read_text(encoding="utf-8")
     page = re.sub(" +", " ", page)  # the columns are aligned
-    assert "| side | ms | over baseline | over optimized | over qkv | note |" in page
+    assert "| side | ms | faults | over baseline | over optimized | over qkv | note |" in page
     for row in (
-        "f32 | 8 | 128 | optimized | 50 | | | | |",
-        "f32 | 8 | 128 | qkv | failed | | | | tiny_llama_bench was ended by signal SIGSEGV",
-        "f32 | 8 | 128 | peer:eager | 200 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) | | |",
-        "bf16 | 8 | 128 | peer:sdpa | skipped | | | | a step took 60.0 s, more than --max-seconds",
+        "f32 | 8 | 128 | optimized | 50 | 1 | | | | |",
+        "f32 | 8 | 128 | qkv | failed | - | | | | tiny_llama_bench was ended by signal SIGSEGV",
+        "f32 | 8 | 128 | peer:eager | 200 | 80 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) | | |",
+        "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s, more than --max-seconds",
     ):
         assert f"| tiny | {row}" in page
-    failed = "failed | | | | peer:eager: the compiler is absent |"
+    failed = "failed | - | | | | peer:eager: the compiler is absent |"
     assert f"| small | f32 | 8 | 256 | peer:eager | {failed}" in page
-    assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc |" in page
+    assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc that keeps" in page
 
 
 def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
@@ -333,7 +384,7 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     program.drift = 0.0
     # of 1.5 s in six turns, a step of 0.1 s gets two a turn
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128"]
-    options += ["--peers=eager,compile_tuned", "--max-seconds-per-case=1.5"]
+    options += ["--peers=eager_default_malloc,compile_tuned", "--max-seconds-per-case=1.5"]
     assert tools.peers([*options, f"--output={tmp_path}"]) == 1
     assert {*timed(program)} == {"baseline 2", "optimized 3"} and len(timed(program)) == 24
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))

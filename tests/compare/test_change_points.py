@@ -1,5 +1,5 @@
-"""stats/change_points.py: how often noise alone makes a change, by how alike neighbours are, and how
-often a change is found where it is. docs/compare.md publishes the figures of 2,000 series."""
+"""stats/change_points.py: how often noise alone makes a change, by how alike neighbours are, and
+how often a change is found where it is. docs/compare.md publishes the figures of 2,000 series."""
 
 import re
 from itertools import product

@@ -248,7 +248,7 @@ def test_where_times_mean_something_else_a_series_ends_and_no_commit_is_blamed(
 def test_a_setting_that_comes_back_goes_on_with_its_series_and_is_no_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nightly runs of two kinds, one 40 % slower; and effort that grows is a step with its reason."""
+    """Nightly runs of two kinds, one 40 % slower; effort that grows is a step with its reason."""
     path = tmp_path / "history.jsonl"
     for day in range(4 * FEWEST_VALUES):
         is_cold, effort = day % 2 == 1, 2e9 if day >= 2 * FEWEST_VALUES else 1e9

@@ -8,7 +8,7 @@ It stays for a whole run; between its turns it computes nothing. peers.py asks:
 
   {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
   {"do": "build", "size": {...}, "dtype", "batch", "seq", "limit": 10.0} -> {"seconds": [...]}
-  {"do": "time", "steps": 5}                           -> {"seconds", "cpu_seconds"}, lists
+  {"do": "time", "steps": 5}         -> {"seconds", "cpu_seconds", "minor_faults"}, lists
 
 An answer of {"error": "..."} means that this was not done; the process goes on.
 """
@@ -16,6 +16,7 @@ An answer of {"error": "..."} means that this was not done; the process goes on.
 import gc
 import json
 import os
+import resource
 import sys
 import time
 
@@ -36,6 +37,8 @@ SETTLED = 0.97
 LARGEST_FLOAT32_ERROR = 1e-5
 # before torch pins this thread to one processor
 PROCESSORS = os.sched_getaffinity(0)
+# of the environment, what malloc and threads go by
+SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_")
 
 
 def float32_product_error(device: torch.device) -> float:
@@ -47,6 +50,15 @@ def float32_product_error(device: torch.device) -> float:
     exact = a.double() @ b.double().T
     products = (a @ b.T.contiguous(), functional.linear(a, b))
     return max(((p.double() - exact).abs().max() / exact.abs().max()).item() for p in products)
+
+
+def minor_faults() -> int:
+    """Page faults of all threads so far that needed no disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# of a step: seconds by the clock, seconds of the thread that runs it, and minor faults
+Step = tuple[float, float, int]
 
 
 class Peer:
@@ -73,6 +85,7 @@ class Peer:
             "threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "float32_product_error": error,
+            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SETTINGS)},
         }
 
     def build(self, size: Json, dtype: str, batch: int, seq: int, limit: float) -> Json:
@@ -109,14 +122,17 @@ class Peer:
                 break
         return {"seconds": seconds}
 
-    def step(self) -> tuple[float, float]:
-        """Seconds of one step: by the clock, and of the thread that runs it."""
+    def step(self) -> Step:
+        """One step, waited for. Faults are those of the freed gradients too, which a malloc may
+        give back to the system."""
+        faults = minor_faults()
         self.optimizer.zero_grad(set_to_none=True)
         cpu_start, start = time.thread_time(), time.perf_counter()
         self.work()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter() - start, time.thread_time() - cpu_start
+        wall, cpu = time.perf_counter() - start, time.thread_time() - cpu_start
+        return wall, cpu, minor_faults() - faults
 
     def work(self) -> None:
         """What is timed."""
@@ -125,19 +141,21 @@ class Peer:
         self.loss.backward()
         self.optimizer.step()
 
-    def steps_on_gpu(self, steps: int) -> list[tuple[float, float]]:
+    def steps_on_gpu(self, steps: int) -> list[Step]:
         """As our programs time there: queued between pairs of events, waited for once."""
         timed = []
         for _ in range(steps):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            faults = minor_faults()
             self.optimizer.zero_grad(set_to_none=True)
             cpu_start = time.thread_time()
             begin.record()
             self.work()
             end.record()
-            timed.append((begin, end, time.thread_time() - cpu_start))
+            cpu = time.thread_time() - cpu_start
+            timed.append((begin, end, cpu, minor_faults() - faults))
         torch.cuda.synchronize(self.device)
-        return [(begin.elapsed_time(end) / 1e3, cpu) for begin, end, cpu in timed]
+        return [(begin.elapsed_time(end) / 1e3, *rest) for begin, end, *rest in timed]
 
     def time(self, steps: int) -> Json:
         """After one step more: memory and caches were the others' meanwhile, and a process of ours
@@ -145,8 +163,9 @@ class Peer:
         self.step()
         on_gpu = self.device.type == "cuda"
         times = self.steps_on_gpu(steps) if on_gpu else [self.step() for _ in range(steps)]
-        wall, cpu = zip(*times, strict=True)
-        return {"seconds": wall, "cpu_seconds": cpu, "loss": self.loss.item()}
+        wall, cpu, faults = zip(*times, strict=True)
+        loss = self.loss.item()
+        return {"seconds": wall, "cpu_seconds": cpu, "minor_faults": faults, "loss": loss}
 
 
 def main() -> None:

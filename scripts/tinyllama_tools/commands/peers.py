@@ -9,13 +9,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import (
     CaseRun,
     InterleavedSteps,
+    OurSide,
     Side,
     SideError,
     add_turn_options,
@@ -23,10 +24,10 @@ from tinyllama_tools.commands.interleaved import (
 from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.process import LostError, Resident
-from tinyllama_tools.core.text import template
-from tinyllama_tools.data.names import CaseName, full_step, parse_case_name
+from tinyllama_tools.core.text import number, template
+from tinyllama_tools.data.names import CaseName, StoredCase, full_step, parse_case_name
 from tinyllama_tools.data.results import read_rows
-from tinyllama_tools.models.step_ratios import ratios_in
+from tinyllama_tools.models.step_ratios import Ratios, point_title, ratios_in
 
 PAGE = Path(__file__).parent / "templates/peers.md.j2"
 # in the order in which they run: what is slow without support by the processor comes last
@@ -34,22 +35,27 @@ DTYPES = ("f32", "amp_bf16", "bf16")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences)
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
 PREFIX = "peer:"
-# By itself glibc maps and unmaps every large tensor, which costs a small step a tenth to a third.
-# These are above any tensor here; the last underscore is glibc's.
+# By itself glibc maps and unmaps every large tensor: thousands of page faults a step, which are no
+# work of the peer's. Our program keeps its memory, so each peer does; what that is worth to it is
+# measured on one that has glibc's defaults. These are above any tensor here; the last underscore is
+# glibc's.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-KEEPS = "glibc that keeps its memory"
+KEEPS, DEFAULT = "glibc that keeps its memory", "glibc by default"
+DEFAULT_MALLOC = "_default_malloc"
 _PLAIN: Json = {
     "is_compiled": False,
     "precision": "highest",
     "adamw": "fused",
-    "malloc": "glibc",
+    "malloc": KEEPS,
 }
+_EAGER: Json = _PLAIN | {"attention": "eager", "adamw": "for-loop"}
 # `medium`: float32 GEMMs by way of oneDNN, true float32 only where the processor has nothing less
 # exact; the peer's process sets `highest` where it is not
-_TUNED: Json = {"is_compiled": True, "precision": "medium", "malloc": KEEPS}
+_TUNED: Json = {"is_compiled": True, "precision": "medium"}
 # How each peer runs, by its name.
 FORMS: dict[str, Json] = {
-    "eager": _PLAIN | {"attention": "eager", "adamw": "for-loop"},
+    "eager": _EAGER,
+    "eager" + DEFAULT_MALLOC: _EAGER | {"malloc": DEFAULT},
     "sdpa": _PLAIN | {"attention": "sdpa"},
     "compile_default": _PLAIN | {"attention": "sdpa", "is_compiled": True},
     "compile_tuned": _PLAIN | {"attention": "eager"} | _TUNED,
@@ -57,8 +63,9 @@ FORMS: dict[str, Json] = {
 
 DESCRIPTION = """\
 Training steps of LlamaForCausalLM in Python (eager, scaled_dot_product_attention, torch.compile as
-it is and tuned) beside full_step of tiny_llama_bench: the same cases, threads and loss,
-interleaved. Without an axis option, all full_step cases of the default grid, and under autocast."""
+it is and tuned, each with a malloc that keeps its memory; eager with glibc's defaults too) beside
+full_step of tiny_llama_bench: the same cases, threads and loss, interleaved. Without an axis
+option, all full_step cases of the default grid, and under autocast."""
 EPILOG = """\
 Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
 set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
@@ -175,14 +182,50 @@ class PeerSide(Side):
                 "time_unit": "ms",
                 "samples_per_second": case.batch / wall,
                 "tokens_per_second": case.batch * case.seq / wall,
+                "minor_faults": faults,
             }
-            for wall, cpu in zip(answer["seconds"], answer["cpu_seconds"], strict=True)
+            for wall, cpu, faults in zip(
+                *(answer[key] for key in ("seconds", "cpu_seconds", "minor_faults")), strict=True
+            )
         ]
 
     def close(self) -> None:
         """Lets its process end, and makes it where it does not."""
         if self._process:
             self._process.close()
+
+
+# so long are iterations of ours served, and their page faults counted
+FAULTS_SECONDS = 0.5
+
+
+class CountedSide(OurSide):
+    """With the minor faults of its steps."""
+
+    _faults: Json
+
+    def get_ready(self, case: CaseName) -> float:
+        seconds = super().get_ready(case)
+        served = replace(case, variant=self.variant)
+        faults = self._program.minor_faults(served, max(FAULTS_SECONDS, 3 * seconds))
+        self._faults = {} if faults is None else {"minor_faults": faults}
+        return seconds
+
+    def time(self, case: CaseName, steps: int) -> list[Json]:
+        return [row | self._faults for row in super().time(case, steps)]
+
+
+def allocator_rows(
+    cases: Mapping[CaseName, StoredCase], ratios: Ratios
+) -> list[tuple[str, str, str, str, str]]:
+    """What glibc's defaults cost a peer, at each point where it was measured with both."""
+    rows = []
+    for name, default in cases.items():
+        kept = replace(name, variant=name.variant.removesuffix(DEFAULT_MALLOC))
+        if kept != name and (ratio := ratios.get((name.variant, kept))):
+            faults = (number(of.counters.get("minor_faults"), 0) for of in (default, cases[kept]))
+            rows.append((point_title(name), kept.variant, ratio.text(), *faults))
+    return rows
 
 
 def peers_page(document: Json) -> str:
@@ -200,10 +243,16 @@ def peers_page(document: Json) -> str:
         ms = f"{1e3 * case.seconds:.4g}" if case.seconds else "failed" if case.failed else "skipped"
         note = case.failed or case.skipped or case.above_peak
         point = (name.size, name.dtype, str(name.batch), str(name.seq))
-        rows.append([*point, name.variant, ms, *over, note])
+        faults = number(case.counters.get("minor_faults"), 0)
+        rows.append([*point, name.variant, ms, faults, *over, note])
     measured = next((f["measured"] for f in about["forms"].values() if f["measured"]), None)
     return template(PAGE).render(
-        context=context, about=about, measured=measured, ours=ours, rows=rows
+        context=context,
+        about=about,
+        measured=measured,
+        ours=ours,
+        rows=rows,
+        allocator=allocator_rows(cases, ratios),
     )
 
 
@@ -213,6 +262,10 @@ class Peers(InterleavedSteps):
     name = "peers"
     page = staticmethod(peers_page)
 
+    def ours(self, variants: Iterable[str]) -> list[Side]:
+        limit = self.options.max_seconds_per_case
+        return [CountedSide(name, self.program, limit, self.peaks) for name in variants]
+
     def begin(self) -> list[Side]:
         of, threads = self.options, self.context["threads"]
         limit = of.max_seconds_per_case
@@ -221,7 +274,9 @@ class Peers(InterleavedSteps):
 
     def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
         peers = [side for side in run if side.startswith(PREFIX)]
-        return itertools.product(peers, [side for side in run if side not in peers])
+        ours = [side for side in run if side not in peers]
+        allocators = [(side, side.removesuffix(DEFAULT_MALLOC)) for side in peers]
+        return [*itertools.product(peers, ours), *allocators]
 
     def about(self) -> Json:
         peers = [side for side in self.sides if isinstance(side, PeerSide)]

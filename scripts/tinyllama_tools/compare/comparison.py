@@ -229,7 +229,7 @@ KINDS: Mapping[str, tuple[int, bool]] = {
         # threads may add up in another order, so that the last digits differ from run to run
         (LOSS, "max_rel_error"),
         # of GPUs
-        (LOSS, "device_ms power_W joules_per_token"),
+        (LOSS, "device_ms power_W joules_per_token minor_faults"),
         (UNKNOWN, "host_bound runs_per_sample clock_MHz temperature_celsius"),
         (UNKNOWN, "limited_by_power limited_by_temperature limited_by_hardware"),
         # of data-parallel steps and of collectives

@@ -12,11 +12,10 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import plotly.offline
@@ -306,9 +305,9 @@ def beginning_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
 
 
 ADVISORY = (
-    "Advisory: results of different days are not paired, so a change point is a hint where to look. "
-    "At most 5 % of series without a change show one by chance, if neighbours are as alike as in "
-    "AR(1) noise of 0.6, and more if more. Only scripts/compare run gives a verdict."
+    "Advisory: results of different days are not paired, so a change point is a hint where to "
+    "look. At most 5 % of series without a change show one by chance, if neighbours are no more "
+    "alike than in AR(1) noise of 0.6. Only scripts/compare run gives a verdict."
 )
 FILE_HEADER = ("result", "commit", "at", "measured", "libtorch", "file")
 CASE_HEADER = ("case", "files", "latest", "against the median", "series of its own, since")
@@ -358,9 +357,9 @@ def series_text(series: Sequence[Json], without_settings: int) -> str:
     text = f"{enough} of {len(series)} series have the {FEWEST_VALUES} files that it takes."
     if without_settings:
         text += (
-            f" {count_of(without_settings, 'result')} of format version 1 hold no settings, so that "
-            "nobody can tell what their times mean: they are in no series until their files are "
-            "added again."
+            f" {count_of(without_settings, 'result')} of format version 1 hold no settings, so "
+            "that nobody can tell what their times mean: they are in no series until their files "
+            "are added again."
         )
     return text
 

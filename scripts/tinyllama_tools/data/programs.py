@@ -1,6 +1,7 @@
 """Runs the suite and the training program in their own processes, and reads their results."""
 
 import json
+import os
 import re
 import shlex
 import tempfile
@@ -15,15 +16,18 @@ from tinyllama_tools.core.app import (
     Json,
     ToolError,
     parse_json,
+    placed_threads,
     read_json,
     schema_problem,
 )
-from tinyllama_tools.core.process import ProgramError, run_program
+from tinyllama_tools.core.process import LostError, ProgramError, Resident, run_program
 from tinyllama_tools.data.names import ITERATION, STEP, TIMED_BY, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, read_profile
 from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
+# of one answer
+SERVED_LIMIT_S = 600.0
 
 
 class SuiteError(ProgramError):
@@ -103,6 +107,24 @@ class SuiteProgram:
             if not rows_of(document, case):
                 raise SuiteError(f"{self.program.name} wrote nothing about {case}")
         return document
+
+    def minor_faults(self, case: CaseName, seconds: float) -> float | None:
+        """Of a warm iteration, the mean over `seconds` of a served process; None where it does not
+        come to that: measure() says why."""
+        command = (str(self.program), *axis_options([case]), *self.arguments, "--serve")
+        process = Resident(command, placed_threads(os.environ), SERVED_LIMIT_S)
+        try:
+            process.answer("its start")
+            for request in ({"do": "open"}, {"do": "time", "seconds": seconds}):
+                # of the last one
+                before = process.minor_faults
+                process.send({**request, "case": str(case)})
+                answer = process.answer(request["do"])
+            return (process.minor_faults - before) / len(answer["seconds"])
+        except (LostError, KeyError, OSError):
+            return None
+        finally:
+            process.close()
 
     def list_cases(self, options: Sequence[str] = ()) -> list[str]:
         """What --list names; SuiteError where that is nothing, or the options are refused."""
