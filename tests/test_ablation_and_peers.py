@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
 import fake_suite_program
 import tools
@@ -25,6 +27,7 @@ from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
 from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 # What peer_process.py answers, with made-up times: a bf16 step takes a minute, no code is compiled
 # for small, and a sequence of 64 kills it.
@@ -200,15 +203,22 @@ def test_sides_change_order_and_who_fails_has_its_reason_and_no_turn_more(
 
 
 @pytest.mark.parametrize(
-    ("times", "count", "text", "slower"),
+    ("times", "count", "text", "slower", "said"),
     [
-        ({"optimized": 0.085}, 6, r"1\.2\d \(1\.2\d to 1\.2\d\)", ["qkv"]),
-        ({"qkv": 0.1}, 6, r"~ \d\.\d\d \(0\.9\d to 1\.0\d\)", []),
-        # too few turns show nothing
-        ({"optimized": 0.085}, 2, r"~ 1\.2\d \(1\.2\d to 1\.2\d at 50 %\)", []),
+        # of 0.1, 0.08 and 0.09 s: qkv's is 0.94 of `optimized`'s
+        (
+            {"optimized": 0.085},
+            8,
+            r"1\.2\d \(1\.2\d to 1\.2\d\)",
+            ["qkv"],
+            r"at most \d\.\d % slower",
+        ),
+        ({"qkv": 0.1}, 8, r"~ \d\.\d\d \(0\.9\d to 1\.0\d\)", [], r"at least 4\d\.\d % faster"),
+        # too few turns show no difference, which is no evidence that there is none
+        ({"optimized": 0.085}, 2, r"~ 1\.2\d \(1\.2\d to 1\.2\d at 50 %\)", [], ""),
     ],
 )
-def test_a_page_says_what_shows_no_difference_and_where_optimized_is_slower(
+def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_difference(
     program: FakeProgram,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,15 +226,42 @@ def test_a_page_says_what_shows_no_difference_and_where_optimized_is_slower(
     count: int,
     text: str,
     slower: list[str],
+    said: str,
 ) -> None:
     for name, seconds in times.items():
         monkeypatch.setitem(fake_suite_program.TIMES, name, seconds)
     program.drift = 0.01
-    _, page = ablation(tmp_path, *MAIN, f"--turns={count}")
+    document, page = ablation(tmp_path, *MAIN, f"--turns={count}")
     assert re.fullmatch(text, tables(page)[1]["ratio"])
-    assert f"3 comparisons,\n{len(slower)} of which" in page
-    found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) .*$", page, re.MULTILINE)
+    assert f"{len(slower)} of 3 show `optimized` slower" in page
+    found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) +\| \d.*to.*$", page, re.M)
     assert found == slower
+    assert bool(said) == ("With 95 % confidence" in page)
+    assert bool(said) != ("may be is not known" in page and "Nothing can be said of 3 of 3" in page)
+    if said:
+        assert re.search(rf"`optimized` is {said} than the baseline", page)
+        # the second smallest ratio of eight turns is not exceeded by the median with 96.5 %
+        ratios = {r["peer"]: r for r in document["context"]["ablation"]["ratios"]}
+        worst = max(1 / sorted(ratios[n]["of_each_turn"])[1] for n in ("baseline", "qkv", "sdpa"))
+        assert f"| {worst:.3f} " in page
+
+
+def test_the_bound_of_many_comparisons_covers_the_slowest_of_them() -> None:
+    """Eight turns of 36 comparisons that scatter by 10 %, of which `optimized` is 5 % slower in
+    one, some or all: the largest bound is below 5 % in at most 5 % of families, although a third of
+    those with one show nothing slower."""
+    random, families = np.random.default_rng(1), 400
+    for slow in (1, 6, 36):
+        wrong = unseen = 0
+        for _ in range(families):
+            truth = np.where(np.arange(36) < slow, 1 / 1.05, 1.2)
+            turns = truth[:, None] * np.exp(random.normal(0, 0.1, (36, 8)))
+            ratios = [ratio_of_turns(list(own), [1.0] * 8) for own in turns]
+            wrong += max(1 / (of.at_least or 0) for of in ratios) < 1.05 - 1e-12
+            unseen += not any(of.median < 1 and of.shows_difference for of in ratios)
+        assert wrong <= binom.ppf(0.999, families, 0.05)
+        assert slow > 1 or unseen > families / 3
+    assert ratio_of_turns([1.0] * 4, [1.0] * 4).at_least is None
 
 
 def test_switches_are_those_of_the_program(bench_program: Path) -> None:
@@ -295,21 +332,24 @@ def test_peer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     side.close()
 
 
-@pytest.mark.parametrize(("kept", "least", "most"), [(True, 0, 100), (False, 200, 10**6)])
-def test_a_malloc_that_keeps_its_memory_has_no_faults_and_they_are_counted(
-    kept: bool, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+def test_a_malloc_that_keeps_its_memory_has_few_faults_and_they_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of logits of 4 MB, which glibc maps and unmaps by itself."""
+    """Of logits of 4 MB, a thousand pages, which glibc maps and unmaps by itself."""
     tools.require_oracle_packages()
     monkeypatch.setattr(peers, "problem_sizes", lambda: {"tiny": SIZE | {"vocab_size": 8000}})
-    side = PeerSide("eager" if kept else "eager_default_malloc", "cpu", 1, 60.0)
-    try:
-        side.get_ready(full_step("tiny", "f32", 2, 64))
-        side.time(full_step("tiny", "f32", 2, 64), 5)
-        rows = side.time(full_step("tiny", "f32", 2, 64), 5)
-        assert least <= statistics.median(row["minor_faults"] for row in rows) <= most
-    finally:
-        side.close()
+    case, faults = full_step("tiny", "f32", 2, 64), {}
+    for name in ("eager", "eager_default_malloc"):
+        side = PeerSide(name, "cpu", 1, 60.0)
+        try:
+            side.get_ready(case)
+            # what a first turn still maps is none of a step's
+            for _ in range(2):
+                rows = side.time(case, 5)
+            faults[name] = statistics.median(row["minor_faults"] for row in rows)
+        finally:
+            side.close()
+    assert faults["eager_default_malloc"] > 1000 > 4 * faults["eager"]
 
 
 def test_our_faults_are_counted_from_outside(bench_program: Path) -> None:
@@ -370,7 +410,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
         "f32 | 8 | 128 | optimized | 50 | 1 | | | | |",
         "f32 | 8 | 128 | qkv | failed | - | | | | tiny_llama_bench was ended by signal SIGSEGV",
         "f32 | 8 | 128 | peer:eager | 200 | 80 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) | | |",
-        "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s, more than --max-seconds",
+        "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s, more than --max-s",
     ):
         assert f"| tiny | {row}" in page
     failed = "failed | - | | | | peer:eager: the compiler is absent |"

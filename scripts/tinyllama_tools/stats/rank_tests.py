@@ -235,6 +235,17 @@ class Ratio(Median):
         of = self.interval
         return bool(of and of.confidence >= DECISIVE_CONFIDENCE and not of.low <= 1 <= of.high)
 
+    @property
+    def at_least(self) -> float | None:
+        """What the true median is not below with 95 %, one-sided, whatever the distribution; None
+        of too few turns (five are enough): nothing can be said.
+
+        Turns are taken as independent. How many lie below the median is binomial with 1/2.
+        """
+        tail = np.cumsum([math.comb(self.turns, k) for k in range(self.turns)]) / 2**self.turns
+        left_out = critical_value(tail, 1 - WANTED_CONFIDENCE)
+        return None if left_out < 0 else sorted(self.of_each_turn)[left_out]
+
     def marked_text(self) -> str:
         """As text(), with `~` before it where no difference was shown."""
         return self.text() if self.shows_difference else f"~ {self.text()}"
