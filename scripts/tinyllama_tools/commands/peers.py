@@ -195,7 +195,7 @@ class PeerSide(Side):
             self._process.close()
 
 
-# so long are iterations of ours served, and their page faults counted
+# so long are iterations of ours served, at least one, and their page faults counted
 FAULTS_SECONDS = 0.5
 
 
@@ -207,7 +207,7 @@ class CountedSide(OurSide):
     def get_ready(self, case: CaseName) -> float:
         seconds = super().get_ready(case)
         served = replace(case, variant=self.variant)
-        faults = self._program.minor_faults(served, max(FAULTS_SECONDS, 3 * seconds))
+        faults = self._program.minor_faults(served, FAULTS_SECONDS)
         self._faults = {} if faults is None else {"minor_faults": faults}
         return seconds
 
