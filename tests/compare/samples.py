@@ -96,7 +96,7 @@ def summary(factor: float = 1.0, **changes: object) -> Json:
 
 
 # few blocks, so that a run takes a second
-QUICK = ("--alpha=0.2", "--looks=1", "--pairs=4", "--seed=5")
+QUICK = ("--alpha=0.02", "--margin=0.05", "--looks=1", "--pairs=4", "--seed=5")
 
 
 class Found:

@@ -1,15 +1,18 @@
-"""How often the comparison errs on this machine, and what it finds: recorded, resampled, written.
+"""How often the comparison errs on real machines, and what it finds: recorded, judged, written.
 
 Example: scripts/compare calibrate --record 60m
-         scripts/compare calibrate --runs 50 -- --budget 10m
-         scripts/compare calibrate
+         scripts/compare calibrate --record 10m --slow '^ffn/=0.05'
+         scripts/compare calibrate --runs 20 --slow '^ffn/=0.05'
+         scripts/compare calibrate --recording results/calibration machine_b/blocks_0001.jsonl
 
 --record and --runs measure, and add to what --folder has; each block and each run is on disk when
-it is done, so nothing is lost where they are interrupted. Without them, the newest recording and
-all runs of the folder are analysed: false alarms a family, detection, and what whole runs said.
+it is done, so nothing is lost where they are interrupted. Without them, all recordings and runs are
+analysed. A recording of one build against itself is cut into runs in its order of time, each judged
+as by `compare run`; one that is slowed on purpose says how large that change is, for the runs that
+are slowed alike.
 
-Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row or in the whole runs;
-2 bad input, or nothing recorded; 3 with --strict, where there are too few families, blocks or whole
+Exit status: 0 no more false alarms than --alpha allows; 1 more, in any recording, group of runs,
+all of these together or a simulation; 2 bad input, or nothing recorded; 3 with --strict, where there are too few families or
 runs to show it; 130 interrupted.
 """
 
@@ -24,6 +27,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,7 +61,7 @@ from tinyllama_tools.core.options import fraction, positive, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration, markdown_table, template
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.stats.rank_tests import summarise
+from tinyllama_tools.stats.rank_tests import ERROR, LOG_RATIO, WANTED_CONFIDENCE, summarise
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     FEWEST_BLOCKS,
@@ -67,6 +71,7 @@ from tinyllama_tools.stats.verdicts import (
     REGRESSION,
     STILL_UNCLEAR,
     Outcome,
+    look_at,
 )
 
 
@@ -78,7 +83,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--record", type=duration_of, metavar="TIME", help=blocks)
     runs = "do that many whole runs of `compare run`, A/A unless --slow is given"
     add("--runs", type=positive, metavar="N", help=runs)
-    slow = "what the new side of --runs is slowed by, such as ^ffn/=0.05"
+    slow = "what the new side is slowed by, such as ^ffn/=0.05"
     add("--slow", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     build = "the build that is calibrated (default: build)"
     add("--build", type=Path, default=PROJECT / "build", metavar="FOLDER", help=build)
@@ -86,12 +91,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("run_options", nargs="*", metavar="-- OPTIONS", help=more)
     add = parser.add_argument_group("analysis").add_argument
     add("--simulate", action="store_true", help="simulated data only: nothing is measured or read")
-    recording = "A/A recording to analyse (default: the newest of the folder)"
-    add("--recording", type=Path, metavar="FILE", help=recording)
-    add("--families", type=positive, default=10_000, help="default: %(default)s")
-    add("--cases", type=positive, default=40, help="of a family (default: %(default)s)")
-    tries = "of detection, a case and slowdown (default: %(default)s)"
-    add("--tries", type=positive, default=300, help=tries)
+    sources = "recordings, and folders with recordings and runs (default: the --folder)"
+    add("--recording", type=Path, nargs="+", metavar="PATH", help=sources)
+    add("--families", type=positive, default=10_000, help="simulated (default: %(default)s)")
+    add("--cases", type=positive, default=10, help="of a family (default: %(default)s)")
+    tries = "of each true change and family, for what is found (default: %(default)s)"
+    add("--tries", type=positive, default=500, help=tries)
     jobs = "processes that compute (default: %(default)s)"
     add("--jobs", type=positive, default=os.cpu_count() or 1, help=jobs)
     add("--seed", type=positive, default=1, help="of all draws (default: %(default)s)")
@@ -99,7 +104,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
     add("--margin", type=fraction, default=MARGIN, help="as in compare run (default: %(default)s)")
     add("--looks", type=positive, default=LOOKS, help="as in compare run (default: %(default)s)")
-    strict = "exit 3 where there are too few families, blocks or runs to show that alpha holds"
+    strict = "exit 3 where there are too few families or runs to show that alpha holds"
     add("--strict", action="store_true", help=strict)
     add = parser.add_argument_group("files").add_argument
     folder = "recordings, runs, and what is made of them (default: results/calibration)"
@@ -109,8 +114,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     measures = options.record or options.runs
     if options.simulate and (measures or options.recording):
         parser.error("--simulate: reads and measures nothing, so no --record, --runs, --recording")
-    if options.slow and not options.runs:
-        parser.error("--slow: slows the runs of --runs N, which is missing")
+    if options.slow and not measures:
+        parser.error("--slow: slows what --record or --runs measures, which is missing")
     if options.run_options and not measures:
         parser.error(f"-- {' '.join(options.run_options)}: only with --record or --runs")
     return options
@@ -136,11 +141,14 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     """
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
     sides = (f"--base={options.build}", f"--new={options.build}")
-    settings = run_parser().parse_args([*options.run_options, *sides])
+    slow = [f"--slow-new={text}" for text in options.slow]
+    settings = run_parser().parse_args([*slow, *options.run_options, *sides])
+    # before anything is measured: who else was at work
+    load = {"load_average": os.getloadavg()[0]}
     sides = prepare(settings, options.seed, progress)
     # whoever reads it need not know where the program lies
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
-    with recording(path, {**sides.header, **names}) as keep:
+    with recording(path, {**sides.header, **names, **load}) as keep:
         progress.line(f"proving {len(sides.shared)} cases on both sides")
         measuring = Measuring(sides.measurer, sides.shared, keep, progress)
         measuring.open_all(verify=True)
@@ -183,10 +191,23 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 # ---- what is read back
 
 
-def read_blocks(path: Path) -> tuple[PairedBlocks, Json, Json]:
-    """The blocks in which every case was measured, in order; how they were made, as a row of the
-    document; and the context of the base. A case that was measured in less than
-    half of all blocks (skipped, or closed after failures) is left out instead of the blocks.
+def made_on(context: Json) -> Json:
+    """What a row says of the machine and the commit that its figures belong to."""
+    device = context.get("device", {})
+    return {
+        "git_commit": str(context.get("git_commit", "unknown")),
+        "git_dirty": bool(context.get("git_dirty")),
+        "device": str(device.get("name", "unknown")),
+        "architecture": str(device.get("architecture", "unknown")),
+        "processors": context.get("num_cpus"),
+        "threads": context.get("threads"),
+    }
+
+
+def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
+    """The blocks in which every case was measured, in order; and how they were made, as a row of
+    the document. A case that was measured in less than half of all blocks (skipped, or closed after
+    failures) is left out instead of the blocks.
 
     BadInputError where it cannot be read, or has too few such blocks, as one cut off early.
     """
@@ -204,17 +225,74 @@ def read_blocks(path: Path) -> tuple[PairedBlocks, Json, Json]:
     costs = costs_of(timed)
     # what came before the first block
     costs = costs._replace(opening=max(0.0, timed[0]["at"] - costs.of([timed[0]["case"]])))
+    settings = header.get("settings", {})
+    blocks = PairedBlocks(
+        tuple(cases), np.array([[found[i, name] for i in whole] for name in cases]), costs
+    )
     row = {
+        "file": path.name,
+        **made_on(header["base_context"]),
+        "load_average": header.get("load_average"),
+        "slowdown": ", ".join(settings.get("new_slow", [])),
         "blocks": len(whole),
         # some case of them failed or was cut short
         "left_out": len(indices) - len(whole),
-        "cases": cases,
         "hours": max(item["at"] for item in timed) / 3600,
         **{key: header[key] for key in ("started", "pairs", "slice_seconds")},
         "block_seconds": costs.of(cases),
+        "noise": list(map(rates.noise_row, cases, blocks.values)),
     }
-    values = np.array([[found[i, name] for i in whole] for name in cases])
-    return PairedBlocks(tuple(cases), values, costs), row, header["base_context"]
+    return blocks, row
+
+
+def recording_row(blocks: PairedBlocks, row: Json, asked: argparse.Namespace) -> Json:
+    """An A/A recording, cut into runs in its order of time. `standing`: broken where there are
+    false verdicts in more of the runs than alpha allows, beyond doubt; else it counts with all."""
+    design = rates.design_of(asked, len(blocks.cases))
+    runs = rates.consecutive_runs(blocks.values, design)
+    words = [Counter(verdict.outcome for verdict in run) for run in runs]
+    row = {
+        **row,
+        "looks": list(design.looks),
+        "runs": len(runs),
+        "blocks_used": sum(max(verdict.blocks for verdict in run) for run in runs),
+        "dependent": sum(verdict.is_dependent for run in runs for verdict in run),
+        "verdicts": {w.value: n for w in Outcome if (n := sum(found[w] for found in words))},
+    }
+    false = sum(not rates.FALSE_WORDS.isdisjoint(found) for found in words)
+    return row | _false_alarms(false, len(runs), asked.alpha)
+
+
+def _false_alarms(false: int, runs: int, alpha: float) -> Json:
+    if not runs:
+        return {"standing": NOT_SHOWN}
+    found = rates.share(false, runs)
+    is_broken = rates.standing(found, alpha) == BROKEN
+    return {"slower_or_faster": found, "standing": BROKEN if is_broken else rates.IN_ALL}
+
+
+# that have an interval of 95 %
+FEWEST_OF_A_SIZE = 6
+
+
+def size_rows(blocks: PairedBlocks, row: Json) -> list[Json]:
+    """How large a slowdown on purpose is: of each case that its pattern names, the estimate over
+    all blocks of this recording, which no run is cut from, with its interval of 95 %."""
+    patterns = [text.rpartition("=")[0] for text in row["slowdown"].split(", ")]
+    slowed = [any(re.search(of, name) for of in patterns) for name in blocks.cases]
+    values = blocks.values[slowed]
+    if len(values) == 0 or blocks.blocks < FEWEST_OF_A_SIZE:
+        raise BadInputError(
+            f"{row['file']}, slowed {row['slowdown']}: {len(values)} slowed cases in "
+            f"{blocks.blocks} blocks, and at least 1 in {FEWEST_OF_A_SIZE} are needed"
+        )
+    look = look_at(values[..., LOG_RATIO], values[..., ERROR], WANTED_CONFIDENCE, 0.0)
+    names = (name for name, is_slow in zip(blocks.cases, slowed, strict=True) if is_slow)
+    ends = np.expm1([look.estimate, look.low, look.high]).T.tolist()
+    return [
+        {**row, "case": name, "change": change, "interval_95": interval}
+        for name, (change, *interval) in zip(names, ends, strict=True)
+    ]
 
 
 def is_judged(run: Json) -> bool:
@@ -234,20 +312,18 @@ def finished_runs(folder: Path) -> list[Json]:
     return runs
 
 
-# A/A runs with a verdict, and without an alarm, that a claim takes
-ENOUGH_RUNS = 50
+# most false alarms a run that all A/A runs together have to show: 300 runs without any do
+RUNS_BOUND = 0.01
+# of processor, by name and architecture
+FEWEST_KINDS = 2
 
 
 def group_row(runs: Sequence[Json]) -> Json:
-    """Runs that were asked alike, of one commit and machine. Those without a verdict count in every
-    denominator. `standing`, of A/A runs: broken where there are false verdicts in more of them than
-    alpha allows, beyond doubt; held with 50 verdicts, none of which says `slower`."""
+    """Runs that were asked alike, of one commit and machine. Those without a verdict count among
+    the slowed ones, which they did not find. `standing`, of A/A runs: as of a recording's."""
     first, context = runs[0], runs[0]["base_context"]
     settings = first["design"]["settings"]
     found = [{case["outcome"] for case in run["cases"]} for run in runs]
-    slower = rates.share(sum(Outcome.SLOWER.value in words for words in found), len(runs))
-    false = {Outcome.SLOWER.value, Outcome.FASTER.value}
-    either = rates.share(sum(bool(false & words) for words in found), len(runs))
     without = [run["design"]["ended"] for run in runs if not is_judged(run)]
     by_case, blamed = defaultdict(Counter), defaultdict(Counter)
     for case in (case for run in runs for case in run["cases"]):
@@ -255,27 +331,26 @@ def group_row(runs: Sequence[Json]) -> Json:
         if case["attribution"] and case["outcome"] == Outcome.SLOWER.value:
             blamed[case["name"]][case["attribution"]["culprit"] or "nobody"] += 1
     row = {
+        **made_on(context),
+        "started": context.get("date", "unknown"),
         "slowdown": ", ".join(settings["new_slow"]),
         "options": without_folders(shlex.join(settings["arguments"])),
         "alpha": first["alpha"],
         "margin": first["margin"],
         "budget_seconds": settings["budget_seconds"],
-        "git_commit": str(context.get("git_commit", "unknown")),
-        "device": str(context.get("device", {}).get("name", "unknown")),
-        "threads": context.get("threads"),
         "runs": len(runs),
         "seconds": sum(run["seconds"] for run in runs),
-        "slower": slower,
-        "slower_or_faster": either,
+        "slower": rates.share(sum(Outcome.SLOWER.value in words for words in found), len(runs)),
         "without_verdict": dict(Counter(without)),
         "by_case": by_case,
         "culprits": blamed,
     }
-    if not settings["new_slow"]:
-        is_held = len(runs) - len(without) >= ENOUGH_RUNS and slower["count"] == 0
-        is_broken = rates.standing(either, first["alpha"]) == BROKEN
-        row["standing"] = BROKEN if is_broken else HELD if is_held else NOT_SHOWN
-    return row
+    if settings["new_slow"]:
+        return row
+    false = {word.value for word in rates.FALSE_WORDS}
+    # one that reached no look could not have given a false alarm
+    judged = len(runs) - len(without)
+    return row | _false_alarms(sum(bool(false & words) for words in found), judged, row["alpha"])
 
 
 def run_rows(runs: Sequence[Json]) -> list[Json]:
@@ -283,22 +358,37 @@ def run_rows(runs: Sequence[Json]) -> list[Json]:
     groups: dict[str, list[Json]] = {}
     for run in runs:
         context, design = run["base_context"], run["design"]
-        made_with = [context.get(key) for key in ("git_commit", "device", "threads")]
+        made_with = made_on(context)
         asked = [design[key] for key in ("settings", "looks", "pairs")]
         key = json.dumps([run["alpha"], run["margin"], asked, made_with], sort_keys=True)
         groups.setdefault(key, []).append(run)
     return [group_row(group) for group in groups.values()]
 
 
+def all_runs(rows: Sequence[Json], alpha: float) -> Json:
+    """Of all A/A runs of all machines, cut from recordings and done by the command; `held` takes
+    two kinds of processor."""
+    counted = [row["slower_or_faster"] for row in rows if "slower_or_faster" in row]
+    runs = sum(of["trials"] for of in counted)
+    row = {"runs": runs, "kinds": len({(row["device"], row["architecture"]) for row in rows})}
+    if not runs:
+        return {**row, "standing": NOT_SHOWN}
+    found = rates.share(sum(of["count"] for of in counted), runs)
+    is_broken = rates.standing(found, alpha) == BROKEN
+    is_held = found["upper_bound_95"] <= RUNS_BOUND and row["kinds"] >= FEWEST_KINDS
+    word = BROKEN if is_broken else HELD if is_held else NOT_SHOWN
+    return {**row, "slower_or_faster": found, "standing": word}
+
+
 def document_standing(document: Json) -> str:
-    """`broken` where any row of false alarms is, or the real A/A runs of any group; else `not
-    shown` where any row or all real A/A runs are, else `held`."""
-    rows = [row["standing"] for row in document["false_alarms"]]
-    runs = [row["standing"] for row in document.get("runs", []) if "standing" in row]
-    if BROKEN in {*rows, *runs}:
+    """`broken` where any recording, group of A/A runs or simulation is, or all runs together; else
+    `not shown` where the simulations or all runs together are, else `held`."""
+    sections = ("false_alarms", "recordings", "runs", "operating")
+    rows = [row for name in sections for row in document.get(name, [])]
+    decisive = [*document["false_alarms"], document.get("all_runs", {})]
+    if any(row.get("standing") == BROKEN for row in (*rows, *decisive)):
         return BROKEN
-    are_runs_shown = "runs" not in document or HELD in runs
-    return HELD if are_runs_shown and NOT_SHOWN not in rows else NOT_SHOWN
+    return NOT_SHOWN if any(row.get("standing") == NOT_SHOWN for row in decisive) else HELD
 
 
 def case_words(name: str) -> str:
@@ -313,57 +403,102 @@ def _aligned(table: re.Match[str]) -> str:
     return "\n".join([*markdown_table(header, rows), ""])
 
 
+OUTCOMES = tuple(of.value for of in rates.JUDGED)
+PLOT = "CALIBRATION.svg"
+
+
+def rendered(name: str, document: Json) -> str:
+    """A template beside this file, from the document alone."""
+    more = {"case_words": case_words, "duration": duration, "outcomes": OUTCOMES, "plot": PLOT}
+    bound = {"runs_bound": RUNS_BOUND, "families": rates.FAMILIES}
+    return template(Path(__file__).with_name(name)).render(d=document, **more, **bound)
+
+
 def calibration_page(document: Json) -> str:
-    """The whole page, from the document alone."""
-    page = template(Path(__file__).with_name("page.md.j2"))
-    more = {"case_words": case_words, "duration": duration, "enough_runs": ENOUGH_RUNS}
-    text = page.render(d=document, **more)
+    """The whole page."""
+    text = rendered("page.md.j2", document)
     return re.sub(r"^(?:\|.*\n)+", _aligned, text, flags=re.MULTILINE)
 
 
-EXPANDED = ("false_alarms", "runs", "detection", "noise")
+class Sources(NamedTuple):
+    """What is analysed: recordings, and whole runs."""
+
+    recordings: list[tuple[PairedBlocks, Json]]
+    runs: list[Json]
+
+
+def read_sources(options: argparse.Namespace) -> Sources:
+    """BadInputError where there is no recording or one cannot be read."""
+    paths = options.recording or [options.folder]
+    folders = [path for path in paths if path.is_dir()]
+    files = [path for path in options.recording or [] if path not in folders]
+    files += (file for folder in folders for file in sorted(folder.glob("blocks_????.jsonl")))
+    if not files:
+        what = "no recording; make one: `scripts/compare calibrate --record 30m`"
+        raise BadInputError(f"{', '.join(map(str, paths))}: {what}")
+    recordings = list(map(read_blocks, files))
+    return Sources(recordings, [run for folder in folders for run in finished_runs(folder)])
+
+
+EXPANDED = ("false_alarms", "dependence", "recordings", "sizes", "runs", "operating")
+
+
+# that say how blocks scatter
+FEWEST_OF_NOISE = 20
+
+
+def evidence(sources: Sources, options: argparse.Namespace) -> Json:
+    """What real machines said, as sections of the document. The noise of what is found is that of
+    the A/A recording with most cases."""
+    same = [(blocks, row) for blocks, row in sources.recordings if not row["slowdown"]]
+    slowed = [(blocks, row) for blocks, row in sources.recordings if row["slowdown"]]
+    recordings = [recording_row(*found, options) for found in same]
+    runs = run_rows(sources.runs)
+    found = {
+        "recordings": recordings,
+        "sizes": [row for one in slowed for row in size_rows(*one)],
+        "runs": runs,
+        "all_runs": all_runs([*recordings, *(r for r in runs if not r["slowdown"])], options.alpha),
+    }
+    if enough := [one for one in same if one[0].blocks >= FEWEST_OF_NOISE]:
+        widest, row = max(enough, key=lambda one: (len(one[0].cases), one[0].blocks))
+        found |= {"noise": row, "operating": rates.operating_rows(widest, options)}
+    return found
 
 
 def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Progress) -> Json:
-    """The document, written with its page."""
-    blocks, recorded, context = None, {}, {}
-    if not options.simulate:
-        newest = max(options.folder.glob("blocks_????.jsonl"), default=None)
-        if not (path := options.recording or newest):
-            what = "no recording; make one: `scripts/compare calibrate --record 30m`"
-            raise BadInputError(f"{options.folder}: {what}")
-        blocks, recorded, context = read_blocks(path)
+    """The document, written with its page and the page's plot."""
+    sources = None if options.simulate else read_sources(options)
     progress.line(f"{options.families} simulated families of {options.cases} cases")
-    alarms, more = rates.simulated_rows(options), {}
-    if blocks:
-        progress.line(f"{options.families} families of the recorded blocks")
-        alarms.append(rates.false_alarm_row(blocks, options))
-        progress.line(f"{options.tries} tries a case and slowdown")
-        more = {
-            "context": context,
-            "recorded": recorded,
-            "detection": rates.detection_rows(blocks, options),
-            "runs": run_rows(finished_runs(options.folder)),
-            "noise": list(map(rates.noise_row, blocks.cases, blocks.values)),
-        }
+    alarms = {
+        "false_alarms": rates.simulated_rows(options),
+        "dependence": rates.dependence_rows(options),
+    }
+    more = {}
+    if sources:
+        progress.line(f"{len(sources.recordings)} recordings, {len(sources.runs)} runs")
+        more = evidence(sources, options)
     document: Json = {
         "kind": "tiny_llama calibration",
-        "schema_version": 4,
-        # what the figures belong to: the commit that was recorded, else the one that computes
+        "schema_version": 5,
+        # of the code that judged; each recording and group of runs says what it is of
         "meta": {
-            "date": recorded.get("started", now_text()),
-            "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
-            "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
+            "date": now_text(),
+            "commit": head_commit(PROJECT) or "unknown",
+            "dirty": bool(changed_files(PROJECT)),
             "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),
         },
         "rule": {key: getattr(options, key) for key in ("alpha", "margin", "looks")},
         "effort": {key: getattr(options, key) for key in ("families", "cases", "tries", "seed")},
-        "false_alarms": alarms,
+        **alarms,
         **more,
     }
+    document["standing"] = document_standing(document)
     options.folder.mkdir(parents=True, exist_ok=True)
     page = calibration_page(document)
     texts = {"calibration.json": compact_json(document, EXPANDED), "CALIBRATION.md": page}
+    if "operating" in document:
+        texts[PLOT] = rendered("operating.svg.j2", document)
     for name, text in texts.items():
         write_whole(options.folder / name, text)
         progress.line(str(options.folder / name))
@@ -380,7 +515,7 @@ def main(arguments: Sequence[str]) -> int:
         run_once(options, progress)
     if options.record or options.runs:
         return NO_REGRESSION
-    found = document_standing(_analyse(options, arguments, progress))
+    found = _analyse(options, arguments, progress)["standing"]
     if found == BROKEN:
         return REGRESSION
     return STILL_UNCLEAR if found == NOT_SHOWN and options.strict else NO_REGRESSION

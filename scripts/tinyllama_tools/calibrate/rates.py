@@ -1,9 +1,11 @@
-"""Error rates of the comparison: families of cases drawn from recorded or simulated blocks, judged
-as by `compare run`, counted and bounded. Every result is a row of the calibration's document.
+"""Error rates of the comparison: runs cut from recordings in their order of time, and simulated
+families, judged as by `compare run`, counted and bounded. Every result is a row of the
+calibration's document.
 
-False alarms: families in which both sides are the same program. Detection: one case has its blocks
-from data in which the new side is slower. All draws follow from the seed, whatever the number of
-processes.
+What is recorded is never shuffled and no side is tossed for another: what favours a side, or lasts
+for several blocks, is in the runs as it was. Simulated families have a true change of just the
+margin, at which false alarms are likeliest, and are simulated one by one. All draws follow from the
+seed, whatever the number of processes.
 """
 
 import math
@@ -11,9 +13,8 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -27,7 +28,10 @@ from tinyllama_tools.stats.rank_tests import (
     LOG_RATIO,
     NEW_SECONDS,
     Array,
+    autocorrelations,
+    middle,
     summarise_pairs,
+    walsh_averages,
 )
 from tinyllama_tools.stats.verdicts import (
     DECIDED,
@@ -74,48 +78,31 @@ def judge_looks(rows: Sequence[Array], design: Design) -> list[Judgement]:
     return found
 
 
-def seconds_until(number: int, verdicts: Sequence[Judgement], recorded: PairedBlocks) -> float:
-    """Of measuring, until this case had its verdict: each other one was in its blocks as long as it
-    had none itself."""
-    own, costs = verdicts[number].blocks, recorded.costs
-    blocks = {name: of.blocks for name, of in zip(recorded.cases, verdicts, strict=True)}
-    of_cases = sum(min(own, blocks[name]) * costs.cases[name] for name in recorded.cases)
-    return costs.opening + own * costs.block + of_cases
-
-
-def drawn(available: int, wanted: int, groups: int = 1) -> Json:
-    """What every row says of its blocks; `is_shown`: there are as many as it needs."""
-    needed = groups * wanted
-    return {"blocks": available, "blocks_needed": needed, "is_shown": available >= needed}
-
-
-def draw_blocks(
-    rng: np.random.Generator, available: int, wanted: int, groups: int = 1
-) -> np.ndarray:
-    """Numbers of blocks, a row a group, none twice. Where there are too few, each group has fewer
-    than wanted, and is judged at the looks that these reach."""
-    each = min(wanted, available // groups)
-    return rng.permutation(available)[: groups * each].reshape(groups, each)
-
-
-def draw_family(
-    recorded: PairedBlocks, family: int, wanted: int, rng: np.random.Generator, *, is_tossed: bool
-) -> Array:
-    """An A/A family of `family` cases, `wanted` blocks each; recorded cases serve several times,
-    with other blocks, where they are fewer. Blocks are drawn whole, so that what disturbs several
-    cases at once stays together.
-
-    `is_tossed`: chance decides which side of a drawn block is called the base (under A/A both are
-    as good). That makes the null hypothesis exact and each family a trial of its own; else all
-    families of a recording share the side that it happened to favour.
+def consecutive_runs(values: Array, design: Design) -> list[list[Judgement]]:
+    """Of recorded blocks (cases x blocks) in order of time: the verdicts of one run after the
+    other. Each has the blocks that the sequential rule uses up until every case is decided or all
+    looks are taken; the next one begins with the next block. The last, cut short, does not count.
     """
-    groups = -(-family // len(recorded.cases))
-    numbers = draw_blocks(rng, recorded.blocks, wanted, groups)
-    found = recorded.values[:, numbers]
-    if is_tossed:
-        # the judge sees the log-ratio and its error alone
-        found[..., LOG_RATIO] *= 1 - 2 * rng.integers(0, 2, numbers.shape)
-    return found.swapaxes(0, 1).reshape(-1, *found.shape[2:])[:family]
+    runs, start = [], 0
+    while start < values.shape[1]:
+        verdicts = judge_looks(list(values[:, start:]), design)
+        used = max(verdict.blocks for verdict in verdicts)
+        if used < design.looks[-1] and any(v.outcome not in DECIDED for v in verdicts):
+            break
+        runs.append(verdicts)
+        start += used
+    return runs
+
+
+def seconds_until(
+    number: int, verdicts: Sequence[Judgement], names: Sequence[str], costs: Costs
+) -> float:
+    """Of measuring, until this case had its verdict: each other one was in its blocks as long as it
+    had none itself. `names`: of the cases, which `costs` are of."""
+    own = verdicts[number].blocks
+    blocks = zip(names, verdicts, strict=True)
+    of_cases = sum(min(own, of.blocks) * costs.cases[name] for name, of in blocks)
+    return costs.opening + own * costs.block + of_cases
 
 
 # families, or tries, that one call of a worker process draws
@@ -198,26 +185,40 @@ SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], Array]] = {
 }
 
 
-def simulate(scenario: str, *, cases: int, blocks: int, seed: int) -> PairedBlocks:
-    """A/A blocks of a scenario, of 8 pairs; cases last around 10 ms, and cost nothing."""
-    rng = np.random.default_rng([seed, list(SCENARIOS).index(scenario)])
+# families of dependent blocks: how much a block has of the one before
+DEPENDENCES = (0.0, 0.2, 0.3, 0.5, 0.7, 0.9)
+# standard deviation of their log-ratios
+DEPENDENT_SCATTER = 0.05
+
+
+def dependent(rng: np.random.Generator, cases: int, blocks: int, of: float) -> Array:
+    """Blocks whose log-ratios are an autoregressive series of the first order, each case its own;
+    all pairs of a block agree."""
+    fresh = math.sqrt(1 - of**2) * rng.normal(0, DEPENDENT_SCATTER, (cases, blocks))
+    values = np.zeros((cases, blocks, 4))
+    values[..., BASE_SECONDS] = values[..., NEW_SECONDS] = 0.01
+    last = rng.normal(0, DEPENDENT_SCATTER, cases)
+    for block in range(blocks):
+        last = of * last + fresh[:, block]
+        values[:, block, LOG_RATIO] = last
+    return values
+
+
+def simulate(scenario: str, rng: np.random.Generator, cases: int, blocks: int) -> Array:
+    """A/A blocks of a scenario in order of time, of 8 pairs; iterations last around 10 ms."""
     logs = SCENARIOS[scenario](rng, (cases, blocks, 8))
     levels = 0.01 * np.exp(rng.normal(0, 0.5, (cases, 1, 1)))
     base, new = (levels * np.exp(logs)).reshape(2, -1, 8)
     fields = (*summarise_pairs(base, new), np.median(base, axis=1), np.median(new, axis=1))
-    values = np.stack(fields, axis=-1).reshape(cases, blocks, -1)
-    names = tuple(f"case {number}" for number in range(cases))
-    return PairedBlocks(names, values, Costs(0.0, dict.fromkeys(names, 0.0)))
+    return np.stack(fields, axis=-1).reshape(cases, blocks, -1)
 
 
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 # standing of a row whose families count with those of others
 IN_ALL = "in all"
-# what a row is of; the names of simulated ones begin so
-RECORDED, SIMULATED = "recorded, sides tossed anew", "simulated: "
+SIMULATED = "simulated: "
 JUDGED = (Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.UNCLEAR)
-FALSE_WORDS = (Outcome.SLOWER.value, Outcome.FASTER.value)
-WHOLE_STEP = "full_step/"
+FALSE_WORDS = frozenset({Outcome.SLOWER, Outcome.FASTER})
 
 
 def share(count: int, trials: int) -> Json:
@@ -232,13 +233,12 @@ def share(count: int, trials: int) -> Json:
     }
 
 
-def standing(found: Json, alpha: float, *, has_enough: bool = True) -> str:
-    """`held`: the upper bound is at most alpha. `broken`: the true rate is above it, as far as
-    an interval of 95 % can say. `not shown`: too few families for either, or not enough blocks
-    that they were drawn from."""
-    if found["interval_95"][0] > alpha:
+def standing(found: Json, allowed: float) -> str:
+    """`held`: the upper bound is at most what is allowed. `broken`: the true rate is above it, as
+    far as an interval of 95 % can say. `not shown`: too few for either."""
+    if found["interval_95"][0] > allowed:
         return BROKEN
-    return HELD if found["upper_bound_95"] <= alpha and has_enough else NOT_SHOWN
+    return HELD if found["upper_bound_95"] <= allowed else NOT_SHOWN
 
 
 def design_of(asked: Namespace, cases: int) -> Design:
@@ -246,170 +246,142 @@ def design_of(asked: Namespace, cases: int) -> Design:
     return plan_design(cases, alpha=asked.alpha, margin=asked.margin, looks=asked.looks)
 
 
+Draw = Callable[[np.random.Generator, int, int], Array]
 FALSE = "families with a false verdict"
 
 
-def _count(
-    data: PairedBlocks, design: Design, is_tossed: bool, families: int, seed: int
-) -> Counter[str]:
-    """Of families drawn: FALSE ones, and the verdicts of all cases by outcome."""
-    rng = np.random.default_rng(seed)
-    counts: Counter[str] = Counter()
+def _count(draw: Draw, design: Design, families: int, seed: int) -> Counter[str]:
+    """Of families simulated one by one, every other case at the margin's upper edge and the rest at
+    its lower one: FALSE ones, and the verdicts of all cases by outcome."""
+    rng, counts = np.random.default_rng(seed), Counter()
+    edges = np.where(np.arange(design.cases) % 2, -design.edge, design.edge)
     for _ in range(families):
-        family = draw_family(data, design.cases, design.looks[-1], rng, is_tossed=is_tossed)
-        outcomes = Counter(verdict.outcome.value for verdict in judge_looks(family, design))
-        counts.update(outcomes)
-        counts[FALSE] += not outcomes.keys().isdisjoint(FALSE_WORDS)
+        values = draw(rng, design.cases, design.looks[-1])
+        values[..., LOG_RATIO] += edges[:, None]
+        outcomes = Counter(verdict.outcome for verdict in judge_looks(list(values), design))
+        counts.update({outcome.value: count for outcome, count in outcomes.items()})
+        counts[FALSE] += not FALSE_WORDS.isdisjoint(outcomes)
     return counts
 
 
-def _count_simulated(scenario: str, design: Design, families: int, seed: int) -> Counter[str]:
-    data = simulate(scenario, cases=design.cases, blocks=SPARE * design.looks[-1], seed=seed)
-    return _count(data, design, False, families, seed)
-
-
-def _row(name: str, counts: Counter[str], families: int, blocks: Json, asked: Namespace) -> Json:
-    """`blocks`: as of drawn()."""
+def _family_row(name: str, counts: Counter[str], families: int, design: Design) -> Json:
     false = share(counts[FALSE], families)
     return {
         "data": name,
-        "cases": asked.cases,
-        "alpha": asked.alpha,
+        "cases": design.cases,
+        "alpha": design.alpha,
         "false": false,
         "verdicts": {found.value: counts[found.value] for found in Outcome if counts[found.value]},
-        **blocks,
-        "standing": standing(false, asked.alpha, has_enough=blocks["is_shown"]),
+        "standing": standing(false, design.alpha),
     }
-
-
-def false_alarm_row(data: PairedBlocks, asked: Namespace) -> Json:
-    """Families drawn from recorded blocks, sides tossed anew, held against alpha."""
-    design = design_of(asked, asked.cases)
-    work = partial(_count, data, design, True)
-    counts = sum(in_chunks(work, asked.families, asked.seed, asked.jobs), Counter())
-    groups = -(-asked.cases // len(data.cases))
-    blocks = drawn(data.blocks, design.looks[-1], groups)
-    return _row(RECORDED, counts, asked.families, blocks, asked)
-
-
-FAMILIES_A_SIMULATION = 50
-# of the blocks that a family needs: what the families of one simulation choose from
-SPARE = 3
 
 
 def simulated_rows(asked: Namespace) -> list[Json]:
     """False alarms of every scenario, and of all of them together: one alone has too few families
     to show anything but that the rate is broken."""
     design, each = design_of(asked, asked.cases), math.ceil(asked.families / len(SCENARIOS))
-    blocks = math.ceil(each / FAMILIES_A_SIMULATION) * SPARE * design.looks[-1]
     rows, together = [], Counter()
     for scenario in SCENARIOS:
-        work = partial(_count_simulated, scenario, design)
-        chunks = in_chunks(work, each, asked.seed, asked.jobs, FAMILIES_A_SIMULATION)
-        counts = sum(chunks, Counter())
+        work = partial(_count, partial(simulate, scenario), design)
+        counts = sum(in_chunks(work, each, asked.seed, asked.jobs), Counter())
         together += counts
-        row = _row(SIMULATED + scenario, counts, each, drawn(blocks, blocks), asked)
+        row = _family_row(SIMULATED + scenario, counts, each, design)
         if row["standing"] == NOT_SHOWN:
             row["standing"] = IN_ALL
         rows.append(row)
-    blocks, families = len(SCENARIOS) * blocks, len(SCENARIOS) * each
     all_of = f"{SIMULATED}all of these"
-    return [*rows, _row(all_of, together, families, drawn(blocks, blocks), asked)]
+    return [*rows, _family_row(all_of, together, len(SCENARIOS) * each, design)]
 
 
-SLOWDOWNS = (0.02, 0.05, 0.10)
-Try = tuple[Outcome, float]
+def dependence_rows(asked: Namespace) -> list[Json]:
+    """False alarms of blocks that depend on each other, in families of one case and of the usual
+    number. They are stated and not held against alpha: what so few blocks say of their own
+    dependence is not enough to keep it at any price."""
+    rows = []
+    for cases in dict.fromkeys((1, asked.cases)):
+        design = design_of(asked, cases)
+        for of in DEPENDENCES:
+            work = partial(_count, partial(dependent, of=of), design)
+            families = math.ceil(asked.families / len(DEPENDENCES))
+            counts = sum(in_chunks(work, families, asked.seed, asked.jobs), Counter())
+            row = _family_row(f"{SIMULATED}autocorrelation", counts, families, design)
+            rows.append({"autocorrelation": of, **row})
+    return rows
 
 
-def detections(
-    recorded: PairedBlocks, slowdown: float, number: int, design: Design, count: int, seed: int
-) -> list[Try]:
-    """Verdicts on one case in `count` families in which it is slower, and after how many seconds.
-    Its blocks are drawn apart from those of the others."""
-    rng = np.random.default_rng(seed)
-    slow = recorded.values[number].copy()
-    slow[:, LOG_RATIO] += math.log1p(slowdown)
-    found: list[Try] = []
+# ---- what is found: the operating characteristic
+
+FAMILIES = (1, 10, 40)
+# true changes, fractions
+CHANGES = tuple(step / 200 for step in range(-6, 13))
+IN_TIME_SECONDS = 600.0
+IN_TIME = "in time"
+
+
+def _outcomes(
+    recorded: PairedBlocks, change: float, design: Design, count: int, seed: int
+) -> Counter[str]:
+    """Verdicts on one case of `count` families that changed by so much; all others are A/A. Blocks
+    are drawn whole and with replacement, with the sides tossed: independent and symmetric noise of
+    the recorded size, around a change that is known."""
+    rng, counts, known = np.random.default_rng(seed), Counter(), len(recorded.cases)
+    centred = recorded.values.copy()
+    centred[..., LOG_RATIO] -= middle(walsh_averages(centred[..., LOG_RATIO]))[:, np.newaxis]
+    group = np.arange(design.cases) // known
+    shape = (group[-1] + 1, design.looks[-1])
     for _ in range(count):
-        others, own = (
-            draw_blocks(rng, recorded.blocks, design.looks[-1])[0] for _ in ("others", "own")
-        )
-        family = list(recorded.values[:, others])
-        family[number] = slow[own]
-        verdicts = judge_looks(family, design)
-        seconds = seconds_until(number, verdicts, recorded)
-        found.append((verdicts[number].outcome, seconds))
-    return found
+        # any case may be the changed one; it comes first
+        cases = (rng.integers(known) + np.arange(design.cases)) % known
+        drawn, sides = rng.integers(0, recorded.blocks, shape), rng.choice([-1, 1], shape)
+        family = centred[cases[:, np.newaxis], drawn[group]]
+        family[..., LOG_RATIO] *= sides[group]
+        # without ties, as a clock is
+        family[..., LOG_RATIO] += rng.normal(0, 1e-7, family.shape[:2])
+        family[0, :, LOG_RATIO] += math.log1p(change)
+        verdicts = judge_looks(list(family), design)
+        counts[verdicts[0].outcome.value] += 1
+        names = [recorded.cases[case] for case in cases]
+        seconds = seconds_until(0, verdicts, names, recorded.costs)
+        counts[IN_TIME] += verdicts[0].outcome is Outcome.SLOWER and seconds <= IN_TIME_SECONDS
+    return counts
 
 
-def detection_numbers(case: str, tries: Sequence[Try]) -> Json:
-    """Of one case, or of all together. `..._seconds`: after which that share of all tries was
-    called `slower`; None: never so many."""
-    counts = Counter(outcome for outcome, _ in tries)
-    times = sorted(seconds for outcome, seconds in tries if outcome is Outcome.SLOWER)
-
-    def reached(wanted: float) -> float | None:
-        needed = math.ceil(wanted * len(tries))
-        return times[needed - 1] if needed <= len(times) else None
-
-    def within(minutes: int) -> Json:
-        return share(sum(time <= 60 * minutes for time in times), len(tries))
-
-    return {
-        "case": case,
-        "found_in_5_minutes": within(5),
-        "found_in_10_minutes": within(10),
-        **{outcome.value: share(counts[outcome], len(tries)) for outcome in JUDGED},
-        "median_seconds": reached(0.5),
-        "seconds_for_95_percent": reached(0.95),
-    }
-
-
-def detection_rows(recorded: PairedBlocks, asked: Namespace) -> list[Json]:
-    """Every case slower by 2, 5 and 10 %, one after the other; and by 2 % with a margin of 1 %,
-    since a change within the margin is not called `slower` whatever the data. The parts and the
-    model are a family without the full step, which takes longer than all of them."""
-    every = range(len(recorded.cases))
-    parts = [i for i in every if not recorded.cases[i].startswith(WHOLE_STEP)] or list(every)
-    names = tuple(recorded.cases[i] for i in parts)
-    recorded = replace(recorded, cases=names, values=recorded.values[parts])
-    margins = [(slowdown, asked.margin) for slowdown in SLOWDOWNS]
-    if asked.margin > 0.01:
-        margins.insert(1, (SLOWDOWNS[0], 0.01))
-    rows: list[Json] = []
-    for slowdown, margin in margins:
-        design = plan_design(len(names), alpha=asked.alpha, margin=margin, looks=asked.looks)
-        tries = []
-        for i in range(len(names)):
-            work = partial(detections, recorded, slowdown, i, design)
-            chunks = in_chunks(work, asked.tries, asked.seed + i, asked.jobs)
-            tries.append(list(chain(*chunks)))
-        row = {
-            "slowdown": slowdown,
-            "margin": margin,
-            "alpha": asked.alpha,
-            "looks": list(design.looks),
-            **drawn(recorded.blocks, design.looks[-1]),
-            "all": detection_numbers("all cases", list(chain(*tries))),
-            "cases": list(map(detection_numbers, names, tries)),
-        }
-        rows.append(row)
+def operating_rows(recorded: PairedBlocks, asked: Namespace) -> list[Json]:
+    """What one changed case of a family is called, by the size of its true change. Inside the
+    margin a `slower` or `faster` is false, and the row has a standing."""
+    rows = []
+    for cases in FAMILIES:
+        design = design_of(asked, cases)
+        for number, change in enumerate(CHANGES):
+            work = partial(_outcomes, recorded, change, design)
+            chunks = in_chunks(work, asked.tries, asked.seed + number, asked.jobs)
+            counts = sum(chunks, Counter())
+            row = {
+                "cases": cases,
+                "change": change,
+                "looks": list(design.looks),
+                **{of.value: share(counts[of.value], asked.tries) for of in JUDGED},
+                "slower_in_10_minutes": share(counts[IN_TIME], asked.tries),
+            }
+            if abs(math.log1p(change)) <= design.edge:
+                wrong = share(sum(counts[of.value] for of in FALSE_WORDS), asked.tries)
+                is_broken = standing(wrong, asked.alpha) == BROKEN
+                row["standing"] = BROKEN if is_broken else IN_ALL
+            rows.append(row)
     return rows
 
 
 def noise_row(case: str, blocks: Array) -> Json:
     """Scatter of whole processes, and of what blocks make of it. `autocorrelation`: of a block's
-    log-ratio with the next block's; far from 0 it says that blocks are no independent sample, which
-    the test takes them for. None for fewer than three, or all the same."""
+    log-ratio with the next block's; None for fewer than four."""
     logs = blocks[:, LOG_RATIO]
-    apart = logs - logs.mean()
-    is_known = len(logs) >= 3 and apart.any()
     processes = np.log(blocks[:, [BASE_SECONDS, NEW_SECONDS]])
+    of = float(autocorrelations(logs[np.newaxis])[0]) if len(logs) > 3 else None
     return {
         "case": case,
         "median_seconds": float(np.median(blocks[:, BASE_SECONDS])),
         "processes": math.sqrt(processes.var(axis=0, ddof=1).mean()),
         "blocks": float(logs.std(ddof=1)),
         "count": len(logs),
-        "autocorrelation": float(apart[:-1] @ apart[1:] / (apart @ apart)) if is_known else None,
+        "autocorrelation": of,
     }

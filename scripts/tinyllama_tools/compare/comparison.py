@@ -53,7 +53,8 @@ class CounterChange:
 class ComparedCase:
     """One case. Without times on both sides, `ratio` and all that follows from it are None.
 
-    `p_value`: corrected for looks and for the family. `blocks`: how many the verdict stands on.
+    `p_value`: of a change beyond the margin, corrected for directions, looks and the family.
+    `blocks`: how many the verdict stands on. `autocorrelation`: of these, as was reckoned with.
     `base_seconds`, `new_seconds`: medians, of an iteration. `seconds_needed`: until an unclear case
     is likely to have an answer, None where more may not settle it. `note`: the reason of a failure
     or skip, or what else to know. `allowed`: missing or failed, but excused by name.
@@ -65,6 +66,7 @@ class ComparedCase:
     interval: Interval | None = None
     p_value: float | None = None
     blocks: int = 0
+    autocorrelation: float = 0.0
     base_seconds: float | None = None
     new_seconds: float | None = None
     seconds_needed: float | None = None
@@ -87,10 +89,10 @@ class ComparedCase:
 @dataclass(frozen=True)
 class Comparison:
     """`method`: `interleaved` or `stored`. `base`, `new`: what the sides are called
-    (commit, build folder, files). `alpha`: chance of a false `slower` or `faster` anywhere in the
-    family. `margin`: a fraction. `warnings`: what to know before any number, most important first.
-    `unlike`: what differs between the sides beside their code, and changes what a time means.
-    `design`: looks and how the family was corrected, as plain values."""
+    (commit, build folder, files). `alpha`: chance of a `slower` or `faster` anywhere in the family
+    whose true change is within the `margin`, a fraction. `warnings`: what to know before any
+    number, most important first. `unlike`: what differs between the sides beside their code, and
+    changes what a time means. `design`: looks and how the family was corrected, as plain values."""
 
     method: str
     base: str
@@ -200,6 +202,7 @@ def compared_case(
         "interval": Interval(*map(math.exp, ends), judgement.confidence) if is_bounded else None,
         "p_value": judgement.adjusted_p_value,
         "blocks": judgement.blocks,
+        "autocorrelation": judgement.autocorrelation,
     }
     return ComparedCase(name, judgement.outcome, **{**times, **more, **judged})
 
@@ -211,8 +214,6 @@ RATE, COST, FACT, LOSS = (1, False), (-1, True), (0, True), (-1, False)
 UNKNOWN = (0, False)
 # what is shown of a case whose time changed, beside time itself
 HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
-# counters that say what was asked for, and not how it was done
-WORK_COUNTERS = {"model_flops", "parameters"}
 # in the order in which people read them
 KINDS: Mapping[str, tuple[int, bool]] = {
     name: kind
@@ -295,6 +296,7 @@ KEYS = (
 )
 # of these, those that change what a time means, whatever the code
 MEANING = (
+    "schema_version",
     *("device name", "device architecture", "device backend", "threads", "torch_version"),
     *("cold_cache", "settings float32_matmul_precision"),
 )

@@ -45,13 +45,15 @@ from tinyllama_tools.data.names import StoredCase
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.change_points import FEWEST_VALUES, change_indices
-from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
+from tinyllama_tools.stats.verdicts import BAD_INPUT
 
 # the history's own, by which a file is told from others
 KIND = {"history": "tiny_llama", "version": 2}
 BEGINNING = b'{"history": "tiny_llama", "version": '
 # whose lines do not hold the settings: nobody can tell which of their times mean the same
 WITHOUT_SETTINGS = 1
+# Between files of different days, which are not paired, smaller changes are the machine's.
+LEAST_CHANGE = 0.03
 # How the work was done: it may change with a commit, as time may, so a series goes on.
 EFFORT = "hardware_flops"
 DEFAULT_STORE = RESULTS / "history.jsonl"
@@ -440,7 +442,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--machine", metavar="NAME", help="only machines of such a name")
     for command in (changes, page):
         smaller = "smaller changes are left out (default: %(default)s)"
-        command.add_argument("--margin", type=fraction, default=MARGIN, help=smaller)
+        command.add_argument("--margin", type=fraction, default=LEAST_CHANGE, help=smaller)
     return parser.parse_args(arguments)
 
 

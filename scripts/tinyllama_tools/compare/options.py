@@ -23,11 +23,11 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """--alpha, --margin, --strict, --fail-on-growth, --allow-missing, --format, --output."""
     add = parser.add_argument
     alpha = (
-        "chance of a `slower` or `faster` anywhere in the family where there is no difference "
-        "(default: %(default)s)"
+        "chance of a `slower` or `faster` anywhere in the family whose true change is within the "
+        "margin (default: %(default)s)"
     )
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
-    margin = "changes up to this fraction are `same` (default: %(default)s)"
+    margin = "a change up to this fraction does not matter (default: %(default)s)"
     add("--margin", type=fraction, default=MARGIN, help=margin)
     add("--strict", action="store_true", help="exit 3 where a case has no answer")
     growth = "exit 1 where a deterministic counter (memory, allocations, operators) got worse"

@@ -252,7 +252,12 @@ def _compared(
     if judgement.outcome is Outcome.UNCLEAR:
         later = (look for look in design.looks if look > judgement.blocks)
         needed = next((look for look in later if look >= judgement.distance), None)
-        if needed is None:
+        if judgement.is_dependent:
+            notes.append(
+                f"blocks depend on each other (autocorrelation {judgement.autocorrelation:.1f}): "
+                f"{judgement.blocks} say as much as {judgement.effective_blocks:.1f} would"
+            )
+        elif needed is None:
             notes.append("near the margin for such scatter: more blocks may not settle it")
         else:
             # of further blocks of this case alone
@@ -294,7 +299,7 @@ def comparison_of(
         design={
             "cases": design.cases,
             "looks": list(design.looks),
-            "correction": f"Holm over cases; {SPENT:g} of alpha, divided by the looks",
+            "correction": f"Holm over cases; {SPENT:g} of alpha, divided by directions and looks",
             "confidence": CONFIDENCE,
             "pairs": header["pairs"],
             "seed": header["seed"],

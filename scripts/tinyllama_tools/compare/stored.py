@@ -15,7 +15,6 @@ from pathlib import Path
 from tinyllama_tools.compare.comparison import (
     MEANING,
     WORK,
-    WORK_COUNTERS,
     ComparedCase,
     Comparison,
     SideCase,

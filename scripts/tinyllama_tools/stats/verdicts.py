@@ -1,28 +1,36 @@
 """What can be said of a case, the rule that every comparison judges by, the design of a run;
 verdicts on blocks and on stored results; and which part of a whole explains its change.
 
-A case is `slower` or `faster` where its corrected p-value passes alpha and its estimate lies beyond
-the margin; else `same` where the interval lies within the margin on both sides; else `unclear`.
+A case is `slower` where it is shown that the true change is larger than the margin, `faster` where
+it is shown to be below minus the margin; else `same` where the interval lies within the margin on
+both sides; else `unclear`. Alpha bounds the chance of any false `slower` or `faster` in the family
+for every true change within the margin, its edge included: the tests are of the values less the
+margin, and of the values plus the margin (a minimum-effect test). `same` is wrong in at most 5 % of
+cases whose true change is the margin or more: two one-sided tests at 5 %, which is the interval of
+90 % (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
 
 A block is one fresh pair of processes. What differs between two processes of one program (address
 layout, where memory came from) does not average out within a process, so blocks are the sample and
 pairs of slices only make each block precise. The machine drifts from pair to pair, so only
 neighbours are divided by each other.
 
-Variance: what the blocks' scatter says, or what the pairs within them say, whichever is larger. In
-the second case the interval is stretched by the ratio of the two standard errors, and the p-value
-is no smaller than Student's with the larger one (blocks - 1 degrees of freedom).
+Variance: what the blocks' scatter says, or what the pairs within them say, whichever is larger.
+Blocks that depend on the ones before them say less than as many independent ones: of n blocks with
+an autocorrelation of r, as much as n (1 - r) / (1 + r). Where either makes the estimate's standard
+error larger than that of the exact test, the interval is stretched to Student's with that error
+and so many degrees of freedom, and the p-value is no smaller than Student's. r: of the case, or of
+all cases of the look together with one standard error on top, whichever is larger. Whoever is
+`unclear` with 0.4 or more is so for that reason.
 
 Only planned looks judge: blocks beyond the last look that a case has reached wait for the next one.
 Of `looks` planned numbers of blocks each may spend alpha / looks, so whoever stops at any of them
 for any reason has made a false alarm with a chance of at most alpha (Bonferroni, the simplest
 spending function of Lan and DeMets, Biometrika 70, 1983, which asks for nothing about how looks
-depend on each other). Only a quarter of alpha is spent: a procedure that errs in exactly 1 of 1,000
-families cannot be shown to err in at most 1 of 1,000. The price is two blocks.
+depend on each other). Both directions share alpha. Only half of it is spent: a procedure that errs
+in exactly 1 of 1,000 families cannot be shown to err in at most 1 of 1,000.
 
-The exact p-value of a look is multiplied by the number of looks; the least of these so far is a
-p-value whenever one stops. Looks whose estimate points the other way than the last one do not
-count, which can only raise it. Holm then corrects for the cases.
+The exact p-value of a look is multiplied by the number of looks; the least of these so far, in the
+direction of the last estimate, is a p-value whenever one stops. Holm then corrects for the cases.
 
 Of stored results a file is an observation, the sides are not paired, and there is one look. Nothing
 removes the machine's drift between files, so differences have to be larger than those that
@@ -47,7 +55,9 @@ from tinyllama_tools.stats.rank_tests import (
     LOG_RATIO,
     MOST_BLOCKS,
     NEW_SECONDS,
+    WANTED_CONFIDENCE,
     Array,
+    autocorrelations,
     hodges_lehmann,
     holm_adjusted,
     interval_ends,
@@ -99,46 +109,58 @@ DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
 
 NO_REGRESSION, REGRESSION, BAD_INPUT, STILL_UNCLEAR = 0, 1, 2, 3
 ALPHA = 1e-3
-MARGIN = 0.03
-LOOKS = 6
-CONFIDENCE = 0.95
-# of the number of blocks from look to look: few looks, and at most a quarter measured in vain
-GROWTH = 1.27
-# share of alpha that looks may spend
-SPENT = 0.25
+MARGIN = 0.015
+LOOKS = 5
+# of the interval over all looks: two one-sided tests at 5 %
+CONFIDENCE = 0.90
+# of the number of blocks from look to look: few looks, and at most a third measured in vain
+GROWTH = 1.55
+# share of alpha that may be spent, by both directions together
+SPENT = 0.5
+DIRECTIONS = 2
+# fewer blocks have no scatter to take an interval from
+FEWEST_BLOCKS = 2
+# of blocks that say less than half as much as independent ones
+NOTABLE_AUTOCORRELATION = 0.4
 
 
 def fewest_blocks(cases: int, alpha: float, looks: int) -> int:
     """At which `slower` and `same` are possible at all.
 
-    The smallest p-value, 2^(1 - n) where all n blocks point the same way, has to pass the strictest
-    step, alpha / 4 / (cases x looks), as a quarter of alpha is spent; and an interval over n blocks
-    reaches a confidence of 1 - 2^(1 - n) at most.
+    The smallest p-value, 2^-n where all n blocks lie beyond the margin, has to pass the strictest
+    step, alpha / 4 / (cases x looks), as each direction spends a quarter of alpha; and so has
+    that of `same` its 5 % / looks, and that of the interval which the standard error is taken from.
     """
-    level = min(SPENT * alpha / cases, 1 - CONFIDENCE) / looks
-    return next(blocks for blocks in counted(1) if 2.0 ** (1 - blocks) <= level)
+    level = min(SPENT * alpha / (DIRECTIONS * cases), (1 - CONFIDENCE) / 2) / looks
+    level = min(level, (1 - WANTED_CONFIDENCE) / 2)
+    return next(blocks for blocks in counted(1) if 2.0**-blocks <= level)
 
 
 def fewest_files(cases: int, alpha: float) -> int:
     """A side, of stored results, at which `slower` and `same` are possible at all.
 
     Of C(2 n, n) ways to divide 2 n files, the two that separate the sides have the smallest p-value
-    there is: 2 / C(2 n, n) <= alpha / cases.
+    there is, 1 / C(2 n, n), which has to pass alpha / 2 / cases, as both directions share alpha.
     """
-    level = min(alpha / cases, 1 - CONFIDENCE)
-    return next(files for files in counted(1) if 2 / math.comb(2 * files, files) <= level)
+    level = min(alpha / (DIRECTIONS * cases), (1 - CONFIDENCE) / 2)
+    return next(files for files in counted(1) if 1 / math.comb(2 * files, files) <= level)
 
 
 @dataclass(frozen=True)
 class Design:
     """`cases`: of the family. `alpha`: chance of any false `slower` or `faster` in the family.
-    `margin`: fraction below which a difference does not matter. `looks`: growing numbers of blocks
-    at which it judges, at least fewest_blocks()."""
+    `margin`: fraction within which a difference does not matter. `looks`: growing numbers of
+    blocks at which it judges, at least fewest_blocks()."""
 
     cases: int
     alpha: float
     margin: float
     looks: tuple[int, ...]
+
+    @property
+    def edge(self) -> float:
+        """Log-ratio of the margin: a case 2 % slower is as far off as its mirror image."""
+        return math.log1p(self.margin)
 
     @property
     def look_confidence(self) -> float:
@@ -148,7 +170,7 @@ class Design:
     @property
     def correction(self) -> float:
         """What the p-value of a look is multiplied by before it is held against alpha."""
-        return len(self.looks) / SPENT
+        return DIRECTIONS * len(self.looks) / SPENT
 
     @property
     def strictest_level(self) -> float:
@@ -159,7 +181,7 @@ class Design:
 def plan_design(
     cases: int, *, alpha: float = ALPHA, margin: float = MARGIN, looks: int = LOOKS
 ) -> Design:
-    """Looks from the fewest blocks on, each about 1.27 times the one before.
+    """Looks from the fewest blocks on, each about GROWTH times the one before.
 
     Raises BadInputError for so many looks that the last ones pass what the exact test can take.
     """
@@ -178,7 +200,9 @@ def plan_design(
 class Judgement:
     """A verdict (slower, faster, same or unclear) and what it stands on. `estimate`, `low`, `high`:
     log(new / base); an interval that too few blocks cannot give at this `confidence` is infinite.
-    `adjusted_p_value`: corrected for looks and for the family.
+    `adjusted_p_value`: of a change beyond the margin in the estimate's direction, corrected for
+    directions, looks and the family. `autocorrelation`: of neighbouring blocks, as the interval was
+    widened by; 0: not at all.
 
     `distance`: blocks after which an unclear case is likely to have an answer, if estimate and
     scatter stay what they are; infinite: never.
@@ -192,14 +216,32 @@ class Judgement:
     adjusted_p_value: float
     blocks: int
     distance: float = math.inf
+    autocorrelation: float = 0.0
+
+    @property
+    def effective_blocks(self) -> float:
+        """How many independent ones would say as much."""
+        return float(effective(self.blocks, self.autocorrelation))
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether it is unclear because its blocks depend on each other."""
+        # which independent blocks reach in 7 % of tries: a standard error is in it already
+        by_chance = 2.5 / math.sqrt(self.blocks)
+        is_notable = self.autocorrelation >= max(NOTABLE_AUTOCORRELATION, by_chance)
+        return self.outcome is Outcome.UNCLEAR and is_notable
+
+
+def effective(blocks: int, autocorrelation: Array | float) -> Array | float:
+    """How many independent blocks tell as much of the mean: n (1 - r) / (1 + r)."""
+    return blocks * (1 - autocorrelation) / (1 + autocorrelation)
 
 
 def verdict_of(
-    estimate: float, low: float, high: float, adjusted_p: float, alpha: float, margin: float
+    estimate: float, low: float, high: float, adjusted_p: float, alpha: float, edge: float
 ) -> Outcome:
-    """The rule that every comparison judges by. Estimate and interval are log-ratios, so that a
-    case 3 % slower is as far off as its mirror image."""
-    edge = math.log1p(margin)
+    """The rule that every comparison judges by. Estimate, interval and `edge`, that of the margin,
+    are log-ratios; the p-value is that of a change beyond the margin."""
     if adjusted_p <= alpha and abs(estimate) > edge:
         return Outcome.SLOWER if estimate > 0 else Outcome.FASTER
     return Outcome.SAME if max(-low, high) <= edge else Outcome.UNCLEAR
@@ -213,23 +255,26 @@ def judge_unpaired(
 ) -> dict[str, Judgement]:
     """Judges each case from the seconds of its (base files, new files), with Holm over the cases.
 
-    Exact two-sided rank-sum test; Hodges-Lehmann shift of log seconds with its exact interval,
-    which is infinite where there are too few files for 95 %. `blocks`: of unequal sides, the
-    harmonic mean, as much information as so many files a side.
+    Exact rank-sum test of a shift beyond the margin, in the direction of the estimate;
+    Hodges-Lehmann shift of log seconds with its exact interval, which is infinite where there are
+    too few files for it. `blocks`: of unequal sides, the harmonic mean, as much information as so
+    many files a side.
     """
-    logs = [tuple(np.log(side) for side in sides) for sides in cases.values()]
-    p_values = np.array([rank_sum_p_value(base, new) for base, new in logs])
-    adjusted = holm_adjusted(p_values, len(cases)).tolist()
-    judgements = {}
-    for name, (base, new), p in zip(cases, logs, adjusted, strict=True):
+    edge, found = math.log1p(margin), []
+    for base, new in (map(np.log, sides) for sides in cases.values()):
         ordered = np.sort(np.subtract.outer(new, base), axis=None)[np.newaxis]
         ends = interval_ends(ordered, rank_sum_tail(base.size, new.size), CONFIDENCE)
         estimate = float(np.median(ordered))
         low, high = (float(end[0]) for end in ends) if ends else (-math.inf, math.inf)
-        outcome = verdict_of(estimate, low, high, p, alpha, margin)
+        faster, slower = (base, new + edge), (base, new - edge)
+        p = rank_sum_p_value(*slower) if estimate > 0 else rank_sum_p_value(*faster[::-1])
         files = math.floor(2 / (1 / base.size + 1 / new.size))
-        judgements[name] = Judgement(outcome, estimate, low, high, CONFIDENCE, p, files)
-    return judgements
+        found.append((estimate, low, high, min(1.0, DIRECTIONS * p), files))
+    adjusted = holm_adjusted(np.array([p for *_, p, _ in found]), len(cases)).tolist()
+    return {
+        name: Judgement(verdict_of(*ends, p, alpha, edge), *ends, CONFIDENCE, p, files)
+        for name, (*ends, _, files), p in zip(cases, found, adjusted, strict=True)
+    }
 
 
 # standard normal quantile of 95 %
@@ -241,17 +286,39 @@ Name = TypeVar("Name")
 
 
 class Look(NamedTuple):
-    """Of several cases, a value each: what the blocks of one look say. `error`: standard error of
-    the estimate as the verdict sees it, the larger of the two."""
+    """Of several cases, a value each: what the blocks of one look say. `slower`, `faster`: p-values
+    of a change beyond the margin. `error`: standard error of the estimate as the verdict sees it.
+    `autocorrelation`: as that was widened by."""
 
     estimate: Array
     low: Array
     high: Array
-    p_value: Array
+    slower: Array
+    faster: Array
     error: Array
+    autocorrelation: Array
 
 
-def look_at(log_ratios: Array, errors: Array, confidence: float) -> Look:
+def independent_rows(log_ratios: Array) -> float:
+    """As many rows as would say as much if none shared its noise with another: k² over the sum of
+    all squared correlations, of k rows; 1 where all move together."""
+    centred = log_ratios - log_ratios.mean(axis=1, keepdims=True)
+    size = np.sqrt((centred**2).sum(axis=1))
+    moving = centred[size > 0] / size[size > 0, None]
+    rows = len(moving)
+    return rows**2 / float(((moving @ moving.T) ** 2).sum()) if rows else 1.0
+
+
+def dependence(log_ratios: Array) -> Array:
+    """Of each row of blocks in order of time, the autocorrelation that its error is widened by, 0
+    at least: its own, or that of all rows together and a standard error, whichever is larger. What
+    makes blocks depend on each other is the machine's, and a case alone has too few to show it."""
+    own = autocorrelations(log_ratios)
+    error = 1 / math.sqrt(log_ratios.shape[1] * independent_rows(log_ratios))
+    return np.clip(np.maximum(own, own.mean() + error), 0.0, 0.99)
+
+
+def look_at(log_ratios: Array, errors: Array, confidence: float, edge: float) -> Look:
     """Judges rows (cases x blocks) of log-ratios and of their standard errors."""
     blocks = log_ratios.shape[1]
     averages, tail = walsh_averages(log_ratios), signed_rank_tail(blocks)
@@ -261,27 +328,29 @@ def look_at(log_ratios: Array, errors: Array, confidence: float) -> Look:
     of_estimate = math.sqrt(ESTIMATE_VARIANCE / blocks)
     scatter = standard_errors(averages, tail, blocks - 1) / of_estimate
     # the estimate is not moved by a single wild block, so neither is its error
-    within = np.median(errors, axis=1)
-    p_value = p_values(log_ratios)
-    wider = np.flatnonzero(within > scatter)
+    of_block = np.maximum(np.median(errors, axis=1), scatter)
+    depends = dependence(log_ratios)
+    independent = effective(blocks, depends)
+    degrees = np.maximum(independent, FEWEST_BLOCKS) - 1
+    error = of_estimate * of_block * np.sqrt(blocks / independent)
+    slower, faster = p_values(log_ratios - edge), p_values(-log_ratios - edge)
+    wider = np.flatnonzero((of_block > scatter) | (depends > 0))
     if wider.size:
-        error = within[wider] * of_estimate
-        student = 2 * special.stdtr(blocks - 1, -np.abs(estimate[wider]) / error)
-        p_value[wider] = np.maximum(p_value[wider], student)
-        reach = error * special.stdtrit(blocks - 1, (1 + confidence) / 2)
+        middles, errors_of, of = estimate[wider], error[wider], degrees[wider]
+        for found, beyond in ((slower, middles - edge), (faster, -middles - edge)):
+            # of an error of 0 the exact test says it
+            some = np.divide(
+                beyond, errors_of, out=np.full(wider.size, np.inf), where=errors_of > 0
+            )
+            found[wider] = np.maximum(found[wider], special.stdtr(of, -some))
+        reach = errors_of * special.stdtrit(of, (1 + confidence) / 2)
+        usual = of_estimate * scatter[wider] * special.stdtrit(blocks - 1, (1 + confidence) / 2)
         # nothing can be stretched where blocks agree to the last digit
-        some = scatter[wider] > 0
-        stretch = np.divide(within[wider], scatter[wider], out=np.ones(wider.size), where=some)
-        least = np.where(some, 0.0, reach)
-        below = np.maximum((estimate[wider] - low[wider]) * stretch, least)
-        above = np.maximum((high[wider] - estimate[wider]) * stretch, least)
-        low[wider], high[wider] = estimate[wider] - below, estimate[wider] + above
-    return Look(estimate, low, high, p_value, of_estimate * np.maximum(within, scatter))
-
-
-# of the fewest blocks at which anything is significant, which an estimate takes on top of what the
-# normal approximation says: it is too hopeful at so few blocks and so small levels
-ON_TOP = 0.6
+        stretch = np.divide(reach, usual, out=np.ones(wider.size), where=usual > 0)
+        least = np.where(usual > 0, 0.0, reach)
+        low[wider] = middles - np.maximum((middles - low[wider]) * stretch, least)
+        high[wider] = middles + np.maximum((high[wider] - middles) * stretch, least)
+    return Look(estimate, low, high, slower, faster, error, depends)
 
 
 def answered_after(
@@ -292,57 +361,57 @@ def answered_after(
 
     `reach`: half-width of the interval; `error`: standard error of the estimate; both shrink with
     the root of the number of blocks. Within the margin, the interval has to fit in beside the
-    estimate, which moves. Beyond it, the estimate has to stay there and to be significant.
+    estimate, which moves. Beyond it, the distance to the margin has to be significant, which takes
+    as many blocks as the first look on top: the normal approximation is too hopeful of few blocks.
     """
-    room = abs(estimate) - math.log1p(design.margin)
+    room = abs(estimate) - design.edge
     if room == 0:
         return math.inf
     moves = POWER_QUANTILE * error
     if room < 0:
         return blocks * ((reach + moves) / room) ** 2
-    significant = moves - float(special.ndtri(design.strictest_level / 2)) * error
-    shown = ON_TOP * design.looks[0] + blocks * (significant / estimate) ** 2
-    return max(shown, blocks * (moves / room) ** 2)
+    significant = moves - float(special.ndtri(design.strictest_level)) * error
+    return design.looks[0] + blocks * (significant / room) ** 2
 
 
 def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Design) -> Judgement:
-    estimate, low, high, _, error = (float(values[row]) for values in look)
-    outcome = verdict_of(estimate, low, high, adjusted_p, design.alpha, design.margin)
+    estimate, low, high, _, _, error, depends = (float(values[row]) for values in look)
+    outcome = verdict_of(estimate, low, high, adjusted_p, design.alpha, design.edge)
     distance = float(blocks)
     if outcome is Outcome.UNCLEAR:
         distance = answered_after(estimate, (high - low) / 2, error, blocks, design)
     interval = (estimate, low, high, design.look_confidence)
-    return Judgement(outcome, *interval, adjusted_p, blocks, distance)
+    return Judgement(outcome, *interval, adjusted_p, blocks, distance, depends)
 
 
 def judge_family(cases: Mapping[Name, Array], design: Design) -> dict[Name, Judgement | None]:
-    """Judges each case, a row a block, at the last planned look that it has reached; None: none
-    reached yet.
+    """Judges each case, a row a block in order of time, at the last planned look that it has
+    reached; None: none reached yet.
 
     Cases of the design without a verdict count in Holm's correction as if they showed nothing.
     """
     names = list(cases)
     counts = np.array([len(blocks) for blocks in cases.values()])
-    # a difference is shown one way only, so each direction has p-values of its own
-    least = {1: np.ones(len(names)), -1: np.ones(len(names))}
+    # the least so far, of each direction
+    slower, faster = np.ones(len(names)), np.ones(len(names))
     last: dict[int, tuple[Look, int, int]] = {}
     for count in design.looks:
         reached = np.flatnonzero(counts >= count)
         if reached.size == 0:
             break
         blocks = np.array([cases[names[case]][:count] for case in reached])
-        look = look_at(blocks[..., LOG_RATIO], blocks[..., ERROR], design.look_confidence)
-        corrected = np.minimum(1.0, design.correction * look.p_value)
-        # an estimate of exactly 0 points nowhere
-        so_far = np.ones(reached.size)
-        for sign, found in least.items():
-            there = np.sign(look.estimate) == sign
-            found[reached[there]] = np.minimum(found[reached[there]], corrected[there])
-            so_far[there] = found[reached[there]]
-        look = look._replace(p_value=so_far)
+        of = blocks[..., LOG_RATIO], blocks[..., ERROR]
+        look = look_at(*of, design.look_confidence, design.edge)
+        for so_far, found in ((slower, look.slower), (faster, look.faster)):
+            so_far[reached] = np.minimum(so_far[reached], design.correction * found)
         last |= {case: (look, row, count) for row, case in enumerate(reached.tolist())}
     judgements: dict[Name, Judgement | None] = dict.fromkeys(names)
-    p_values_so_far = np.array([look.p_value[row] for look, row, _ in last.values()])
+    p_values_so_far = np.array(
+        [
+            (slower if look.estimate[row] > 0 else faster)[case]
+            for case, (look, row, _) in last.items()
+        ]
+    )
     adjusted = holm_adjusted(p_values_so_far, design.cases).tolist()
     for (case, reached_last), p_value in zip(last.items(), adjusted, strict=True):
         judgements[names[case]] = _judgement(*reached_last, p_value, design)
@@ -416,21 +485,19 @@ def attribute(
     for name, (count, blocks) in parts.items():
         seconds, drawn = change(blocks)
         shares[name] = count * drawn / of_whole
-        ends = np.quantile(shares[name], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+        ends = np.quantile(
+            shares[name], [(1 - WANTED_CONFIDENCE) / 2, (1 + WANTED_CONFIDENCE) / 2]
+        ).tolist()
         found.append(PartChange(name, count, count * seconds, count * seconds / total, *ends))
     found.sort(key=lambda part: -part.share)
     culprit = None
     if found and found[0].share >= LEAST_SHARE:
         # the largest of several shares was picked, so it must stand out from as many
-        low = np.quantile(shares[found[0].case], (1 - CONFIDENCE) / 2 / len(found))
+        low = np.quantile(shares[found[0].case], (1 - WANTED_CONFIDENCE) / 2 / len(found))
         if low > max([0.0, *(other.share for other in found[1:])]):
             culprit = found[0].case
     unexplained = 1 - sum(part.share for part in found)
     return Attribution(tuple(found), unexplained, culprit, missing)
-
-
-# fewer blocks have no scatter to take an interval from
-FEWEST_BLOCKS = 2
 
 
 def attributions(
