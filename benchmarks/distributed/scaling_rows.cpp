@@ -28,13 +28,9 @@ namespace {
 using harness::Json;
 using Values = std::vector<double>;
 
-double mean_of(const Values& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-// The mean over the iterations of what `combine` makes of the ranks that took part.
+// The median over the iterations of what `combine` makes of the ranks that took part.
 template <typename Combine>
-double mean_over_iterations(const RoundSamples& round, Combine combine) {
+double median_over_iterations(const RoundSamples& round, Combine combine) {
   Values combined;
   for (size_t iteration = 0;; ++iteration) {
     Values times;
@@ -45,7 +41,7 @@ double mean_over_iterations(const RoundSamples& round, Combine combine) {
     combined.push_back(combine(times));
   }
   if (combined.empty()) throw std::invalid_argument("a round without a sample");
-  return mean_of(combined);
+  return harness::median(combined);
 }
 
 // Hosts become numbers: their names are nobody else's business.
@@ -149,12 +145,12 @@ RoundSamples gather_samples(ProcessGroup& group, const Values& mine) {
 }
 
 double slowest_seconds(const RoundSamples& round) {
-  return mean_over_iterations(
+  return median_over_iterations(
       round, [](const Values& times) { return *std::max_element(times.begin(), times.end()); });
 }
 
 double mean_seconds(const RoundSamples& round) {
-  return mean_over_iterations(round, mean_of);
+  return median_over_iterations(round, harness::mean);
 }
 
 std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round) {

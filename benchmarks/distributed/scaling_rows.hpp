@@ -44,8 +44,8 @@ using RoundSamples = std::vector<std::vector<double>>;
 /// them have to call it.
 RoundSamples gather_samples(ProcessGroup& group, const std::vector<double>& mine);
 
-/// Mean over the iterations of the slowest rank's time; of the mean over the ranks that took part.
-/// Throws std::invalid_argument where there is no sample.
+/// Median over the iterations of the slowest rank's time; of the mean over the ranks that took
+/// part. Throws std::invalid_argument where there is no sample.
 double slowest_seconds(const RoundSamples& round);
 double mean_seconds(const RoundSamples& round);
 

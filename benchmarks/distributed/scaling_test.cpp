@@ -93,6 +93,9 @@ TEST(TimeIterationsTest, OnlyCallsAreTimedAndAllOfThem) {
 TEST(RankSamplesTest, TheSlowestRankMakesAnIteration) {
   EXPECT_DOUBLE_EQ(slowest_seconds({{1, 4}, {3, 2}}), 3.5);
   EXPECT_DOUBLE_EQ(mean_seconds({{1, 4}, {3, 2}}), 2.5);
+  // An iteration of seconds does not make the step longer.
+  EXPECT_DOUBLE_EQ(slowest_seconds({{1, 4, 2}, {3, 2, 4000}}), 4);
+  EXPECT_DOUBLE_EQ(mean_seconds({{1, 4, 2}, {3, 2, 4000}}), 3);
   // Ranks that had nothing to do do not count.
   EXPECT_DOUBLE_EQ(slowest_seconds({{2}, {}}), 2);
   EXPECT_DOUBLE_EQ(mean_seconds({{2}, {}}), 2);

@@ -42,6 +42,10 @@ std::string fault_of(const Json& entry) {
   for (const char* key : {"name", "run_name", "real_time"}) {
     if (!entry.contains(key)) return fmt::format("needs entries with a {}", key);
   }
+  if (entry.contains("interval_ns") &&
+      (!entry.at("interval_ns").is_array() || entry.at("interval_ns").size() != 2))
+    return fmt::format("interval_ns = {}: must be two numbers",
+                       printable_json(entry.at("interval_ns")));
   for (const auto& [key, value] : entry.items()) {
     const bool is_text = kTexts.contains(key);
     const bool is_flag = kFlags.contains(key);
@@ -202,18 +206,47 @@ void Journal::write_line(const Json& line) {
     fail_system(file_, "cannot be flushed to disk");
 }
 
+namespace {
+
+// Of two values that differ the first member that does, with its path: a text of all settings would
+// have to be searched.
+std::string narrow(std::string path, const Json*& then, const Json*& now) {
+  static const Json nothing;
+  while (then->is_object() && now->is_object()) {
+    Json names = *then;
+    names.update(*now);
+    const Json* const object = then;
+    for (const auto& member : names.items()) {
+      const Json& before = then->contains(member.key()) ? then->at(member.key()) : nothing;
+      const Json& after = now->contains(member.key()) ? now->at(member.key()) : nothing;
+      if (before == after) continue;
+      path += "/" + member.key();
+      then = &before;
+      now = &after;
+      break;
+    }
+    if (then == object) break;  // they differ in order alone
+  }
+  constexpr std::string_view options = "goals/";
+  return path.starts_with(options) ? "--" + path.substr(options.size()) : path;
+}
+
+}  // namespace
+
 void check_same_circumstances(const std::filesystem::path& file, const Json& header,
                               const Json& now, const std::vector<std::string>& paths) {
   for (const auto& path : paths) {
     const Json::json_pointer pointer("/" + path);
-    const Json then = header.contains(pointer) ? header.at(pointer) : Json();
-    const Json current = now.contains(pointer) ? now.at(pointer) : Json();
-    if (then != current) {
-      throw std::invalid_argument(fmt::format(
-          "--resume: journal {} was written with {} = {}, this run has {}; results of both must "
-          "not be mixed",
-          file.string(), path, printable_json(then), printable_json(current)));
-    }
+    const Json before = header.contains(pointer) ? header.at(pointer) : Json();
+    const Json after = now.contains(pointer) ? now.at(pointer) : Json();
+    if (before == after) continue;
+    const Json* then = &before;
+    const Json* current = &after;
+    const std::string name = narrow(path, then, current);
+    throw std::invalid_argument(fmt::format(
+        "--resume: journal {} was written with {} = {}, this run has {}; results of both must "
+        "not be mixed",
+        file.string(), name, printable_json(*then), printable_json(*current)));
   }
 }
 

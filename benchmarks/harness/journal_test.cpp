@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 
+#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
 
@@ -216,6 +218,35 @@ TEST_F(JournalTest, CircumstancesThatDifferAreNamed) {
   then = now;
   then.erase("device");
   EXPECT_CONTAINS(error({"device"}), "device = null");
+  then = now;
+  then["device"] = {{"name", "x"}, {"driver", {{"version", 1}}}};
+  EXPECT_CONTAINS(error({"device"}), "with device/driver = {\"version\":1}, this run has null");
+}
+
+TEST_F(JournalTest, RepetitionsOfOtherGoalsAreNotJoined) {
+  const std::pair<std::function<void(Options&)>, std::string> changes[] = {
+      {[](Options& o) { o.timing.iterations = 1; },
+       "--benchmark_min_time = \"0.1s\", this run has \"1x\""},
+      {[](Options& o) { o.timing.min_seconds = 2; }, "\"0.1s\", this run has \"2s\""},
+      {[](Options& o) { o.timing.warm_up_seconds = 1; }, "--benchmark_min_warmup_time = 0.05, "},
+      {[](Options& o) { o.timing.repetitions = 5; },
+       "--benchmark_repetitions = 3, this run has 5; results of both must not be mixed"},
+      {[](Options& o) { o.timing.precision = 0.01; },
+       "--precision = \"default\", this run has 1.0"},
+      {[](Options& o) { o.max_seconds_per_case = 3; }, "--max-seconds-per-case = 10.0, "},
+      {[](Options& o) { o.memory_limit_bytes = 7; }, "--memory-limit = \"what is free\", "},
+      {[](Options& o) { o.admit = Admit::all; }, "--admit = \"fitting\", this run has \"all\""}};
+  const Json before = {{"goals", goals_of({})}};
+  EXPECT_NO_THROW(check_same_circumstances(file, before, before, circumstances_to_keep()));
+  for (const auto& [change, words] : changes) {
+    Options options;
+    change(options);
+    EXPECT_CONTAINS(testing::error_of<std::invalid_argument>([&] {
+                      check_same_circumstances(file, before, {{"goals", goals_of(options)}},
+                                               circumstances_to_keep());
+                    }),
+                    words);
+  }
 }
 
 }  // namespace

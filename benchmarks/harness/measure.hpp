@@ -67,7 +67,7 @@ class CacheFlusher {
 struct TimingGoal {
   double min_seconds = 0;  ///< of the samples together
   int64_t most_iterations = std::numeric_limits<int64_t>::max();
-  /// Half the 95 % interval of the median over the median (samples.hpp); 0: not asked for.
+  /// steadiness() of the samples; 0: not asked for.
   double precision = 0;
   /// When the precision is given up, and when timing ends in any case, preparation included.
   instruments::TimePoint precision_deadline = instruments::TimePoint::max();
@@ -136,13 +136,16 @@ struct Interval {
   double high = 0;
 };
 
-/// Distribution-free interval that holds the median of what the values are drawn from with at least
-/// 95 % (independent draws): the order statistics whose ranks cut 2.5 % at most off either end of
-/// the binomial distribution (n, 1/2). Nothing for fewer than 6 values, of which no two reach 95 %.
-std::optional<Interval> median_interval(std::vector<double> values);
+/// The 95 % interval of a case's time: Student's t over the logarithms of its repetitions' medians,
+/// which are the unit because samples of one repetition resemble each other more than those of the
+/// next. Nothing for a single one. `tiny_llama_tools.proofs.coverage` measures how often it covers.
+std::optional<Interval> repetitions_interval(const std::vector<double>& seconds);
 
-/// Half the interval over the median; nothing where there is no interval.
-std::optional<double> median_precision(std::vector<double> values);
+/// How well samples of one stretch of time, in their order, tell its median: half the 95 % interval
+/// of the medians of ten batches (or of fewer samples, at least 6; else nothing) over the median,
+/// widened by the autocorrelation that is left between batches (batch means: Schruben 1983). It
+/// says nothing of how far a later stretch may be from this one.
+std::optional<double> steadiness(const std::vector<double>& in_order);
 
 /// At most `most` of the values, evenly spaced, in their order.
 std::vector<double> thinned(const std::vector<double>& values, size_t most);

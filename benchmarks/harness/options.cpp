@@ -12,6 +12,7 @@
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/harness/benchmark_flags.hpp"
 #include "benchmarks/harness/tables.hpp"
 #include "model/variant.hpp"
 
@@ -26,8 +27,10 @@ constexpr const char* kDescription =
     "--weights counts as --sizes custom.\n"
     "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
 constexpr const char* kFooter =
-    "Every --benchmark_* flag of Google Benchmark is understood as well: --benchmark_filter=REGEX\n"
-    "acts on the case names, --benchmark_out=FILE writes JSON, --benchmark_repetitions, ...\n\n"
+    "Every --benchmark_* flag of Google Benchmark, and its variable BENCHMARK_*, is honoured or\n"
+    "refused by name: --benchmark_filter=REGEX acts on the case names, --benchmark_out=FILE "
+    "writes\n"
+    "JSON, --benchmark_repetitions, --benchmark_context, ...\n\n"
     "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or\n"
     "files; 130 interrupted.";
 
@@ -120,7 +123,8 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->capture_default_str();
   app.add_option(
          "--verify", raw.verify,
-         "before: compare with the float64 baseline, then time; only: compare; off: just time")
+         "before: compare with the float64 baseline, time, compare with new inputs; only: both "
+         "comparisons; off: just time")
       ->capture_default_str();
   app.add_option("--memory-limit", raw.memory_limit,
                  "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
@@ -136,16 +140,17 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->check(console::number())
       ->capture_default_str();
   app.add_option("--precision", raw.precision_percent,
-                 "time on until half the 95 % interval of the median is so many percent of it, or "
-                 "the case's time is over (default: 2, for at most five times "
-                 "--benchmark_min_time)")
+                 "time each repetition on until the 95 % interval of its median, by the medians of "
+                 "ten batches, is within so many percent, or the case's time is over (default: 2, "
+                 "for at most three times --benchmark_min_time)")
       ->check(console::number());
   app.add_flag("--cold-cache", options.cold_cache,
                "overwrite the last-level cache before each iteration");
   app.add_option("--journal", options.journal_file,
                  "write each finished case to this file at once");
   app.add_flag("--resume", options.resume,
-               "take the cases that --journal FILE already holds from there");
+               "take the cases that --journal FILE already holds from there; options that say how "
+               "cases are timed, settings and machine must be the same");
   app.add_flag("--list", options.list, "print the names of the cases");
   app.add_flag("--dry-run", options.dry_run,
                "print costs and predicted memory of every case, and run none; exact figures with "
@@ -171,77 +176,6 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       "--slow", raw.slow,
       "with --serve: REGEX=FRACTION; cases whose name the expression finds spin for that "
       "fraction of each iteration (calibrates comparisons)");
-}
-
-// The flags that say how long a case is timed: the timing engine's business here.
-void take_timing_flag(const std::string& name, const std::string& value, TimingOptions& timing) {
-  const bool is_min_time = name == "--benchmark_min_time";
-  const bool is_warm_up = name == "--benchmark_min_warmup_time";
-  if (!is_min_time && !is_warm_up && name != "--benchmark_repetitions") return;
-  char* end = nullptr;
-  const double number = std::strtod(value.c_str(), &end);
-  const std::string unit = end;
-  const auto check = [&](bool right, const char* rule) {
-    if (!right) throw std::invalid_argument(fmt::format("{} '{}': {}", name, value, rule));
-  };
-  const bool is_count = !is_min_time ? !is_warm_up : unit == "x";
-  check(
-      end != value.c_str() && std::isfinite(number) && (number > 0 || (is_warm_up && number == 0)),
-      "must be positive");
-  check(unit.empty() || (unit == "s" && !is_count) || (unit == "x" && is_min_time),
-        is_min_time ? "must be seconds, as 0.5s, or iterations, as 20x" : "has an unknown unit");
-  check(!is_count || (number == std::floor(number) && number <= 1e15), "must be a whole number");
-  if (is_warm_up) {
-    timing.warm_up_seconds = number;
-  } else if (!is_min_time) {
-    timing.repetitions = static_cast<int64_t>(number);
-  } else if (is_count) {
-    timing.iterations = static_cast<int64_t>(number);
-  } else {
-    timing.min_seconds = number;
-  }
-}
-
-// --benchmark_* flags bypass CLI11: takes ours, keeps the others for Google Benchmark.
-bool take_benchmark_flag(const std::string& argument, Options& options) {
-  if (!argument.starts_with("--benchmark_")) return false;
-  const size_t equals = argument.find('=');
-  const std::string name = argument.substr(0, equals);
-  const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
-  const auto need_value = [&] {
-    if (value.empty())
-      throw std::invalid_argument(fmt::format("{}: write {}=VALUE", argument, name));
-  };
-  if (name == "--benchmark_filter") {
-    need_value();
-    options.filter = value == "all" ? "." : value;
-  } else if (name == "--benchmark_out") {
-    need_value();
-    options.out_file = value;
-  } else if (name == "--benchmark_out_format") {
-    need_value();
-    if (value != "json") {
-      throw std::invalid_argument(fmt::format(
-          "{} '{}': must be json; csv drops counters that the first case lacks", name, value));
-    }
-  } else if (name == "--benchmark_format") {
-    need_value();
-    if (value != "console" && value != "json") {
-      throw std::invalid_argument(fmt::format(
-          "{} '{}': must be console or json; csv drops counters that the first case lacks", name,
-          value));
-    }
-    options.format = value;
-  } else if (name == "--benchmark_list_tests") {
-    options.list = value != "false";
-  } else {
-    if (name == "--benchmark_time_unit" && value != "ms")
-      throw std::invalid_argument(
-          fmt::format("{} '{}': must be ms, as all rows have", name, value));
-    take_timing_flag(name, value, options.timing);
-    options.benchmark_arguments.push_back(argument);
-  }
-  return true;
 }
 
 AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
@@ -417,6 +351,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   add_custom_size_options(app, raw, options);
   add_run_options(app, raw, options);
 
+  take_benchmark_environment(options);
   std::vector<std::string> arguments;
   for (int i = 1; i < argc; ++i) {
     if (!take_benchmark_flag(argv[i], options)) arguments.emplace_back(argv[i]);

@@ -38,12 +38,12 @@ struct TimingOptions {
   std::optional<int64_t> iterations;  ///< --benchmark_min_time=20x: exactly so many
   int64_t repetitions = 3;            ///< --benchmark_repetitions
   double warm_up_seconds = 0.05;      ///< --benchmark_min_warmup_time
-  /// --precision: half the 95 % interval of a repetition's median over the median, as a fraction.
+  /// --precision: steadiness() of a repetition's samples, as a fraction.
   std::optional<double> precision;
 };
 /// Of a user who names none; worth at most so many minimum times.
 inline constexpr double kDefaultPrecision = 0.02;
-inline constexpr double kDefaultPrecisionTimes = 5;
+inline constexpr double kDefaultPrecisionTimes = 3;
 
 /// A test option of the served program: cases whose name `pattern` finds take longer by this
 /// fraction of each iteration, which calibrates comparisons.
@@ -80,11 +80,13 @@ struct Options {
   std::string trace_folder;          ///< empty: no traces
   bool serve = false;                ///< stay resident and answer requests (serve.hpp)
   std::vector<KnownSlowdown> slow;
-  std::string filter = ".";        ///< --benchmark_filter
-  std::string out_file;            ///< --benchmark_out
-  std::string format = "console";  ///< --benchmark_format: console or json
-  std::vector<std::string>
-      benchmark_arguments;  ///< the other --benchmark_* flags, for Google Benchmark itself
+  std::string filter = ".";                      ///< --benchmark_filter
+  std::string out_file;                          ///< --benchmark_out
+  std::string format = "console";                ///< --benchmark_format: console or json
+  bool writes_aggregates_only = false;           ///< --benchmark_report_aggregates_only
+  bool shows_aggregates_only = false;            ///< --benchmark_display_aggregates_only
+  std::vector<std::string> benchmark_context;    ///< --benchmark_context: KEY=VALUE,...
+  std::vector<std::string> benchmark_arguments;  ///< those that say what results are
 };
 
 /// Reads the command line. Prints help and returns nothing for --help; throws

@@ -2,6 +2,7 @@
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +17,10 @@ namespace tinyllama::harness {
 namespace {
 
 constexpr double kNanoseconds = 1e9;
+
+double to_double(int64_t count) {
+  return static_cast<double>(count);
+}
 
 // The keys and their order are those of Google Benchmark's JSON reporter.
 Json row(const RowIdentity& identity, const std::string& run_type) {
@@ -49,9 +54,7 @@ Json stopped_row(const RowIdentity& identity, size_t index, const Outcome& outco
 
 void add_samples(Json& row, const std::vector<double>& seconds) {
   if (seconds.empty()) return;
-  row["median_ns"] = median(seconds) * kNanoseconds;
-  if (const auto interval = median_interval(seconds))
-    row["median_interval_ns"] = {interval->low * kNanoseconds, interval->high * kNanoseconds};
+  row["mean_ns"] = mean(seconds) * kNanoseconds;
   Json& samples = row["samples_ns"] = Json::array();
   // Whole nanoseconds: clocks and device events tell no more.
   for (const double sample : thinned(seconds, kMostSamplesInARow))
@@ -68,6 +71,38 @@ Json repetition_row(const RowIdentity& identity, size_t index, const Repetition&
   add_samples(measured, repetition.samples);
   for (const auto& [name, value] : repetition.counters) measured[name] = value;
   return measured;
+}
+
+// Where the mean is of a few samples that the median does not know.
+std::string stray_samples(const Repetition& repetition) {
+  if (repetition.samples.empty()) return {};
+  const double average = mean(repetition.samples);
+  if (std::abs(average - repetition.seconds) <= kDisturbed * repetition.seconds) return {};
+  const double longest = *std::ranges::max_element(repetition.samples);
+  const auto count = to_double(std::ssize(repetition.samples));
+  const double of_the_others = (average * count - longest) / std::max(count - 1, 1.0);
+  const bool is_one =
+      std::abs(of_the_others - repetition.seconds) <= kDisturbed * repetition.seconds;
+  return fmt::format("mean {}, median {}: {} {}", format_seconds(average),
+                     format_seconds(repetition.seconds),
+                     is_one ? "a sample of" : "samples of up to", format_seconds(longest));
+}
+
+// Why a case's time is not to be trusted as others are; empty where nothing speaks against it.
+std::string disturbance(const std::vector<Repetition>& repetitions) {
+  std::vector<std::string> reasons;
+  const auto farthest = std::ranges::max_element(repetitions, {}, [](const Repetition& one) {
+    return one.samples.empty() ? 0 : std::abs(mean(one.samples) / one.seconds - 1);
+  });
+  reasons.push_back(stray_samples(*farthest));
+  std::vector<double> seconds;
+  for (const Repetition& one : repetitions) seconds.push_back(one.seconds);
+  const auto [shortest, longest] = std::ranges::minmax(seconds);
+  if (longest - shortest > kDisturbed * median(seconds))
+    reasons.push_back(
+        fmt::format("repetitions of {} to {}", format_seconds(shortest), format_seconds(longest)));
+  std::erase(reasons, "");
+  return reasons.empty() ? "" : fmt::format("{}{}", kDisturbedLabel, fmt::join(reasons, ", "));
 }
 
 struct Statistic {
@@ -106,6 +141,12 @@ Json aggregate_row(const RowIdentity& identity, const std::vector<Repetition>& r
   add_times(aggregate, identity, static_cast<int64_t>(repetitions.size()),
             over([](const Repetition& r) { return r.seconds; }) / unit,
             over([](const Repetition& r) { return r.cpu_seconds; }) / unit);
+  if (statistic.of == median_of && !repetitions.front().samples.empty()) {
+    std::vector<double> seconds;
+    for (const Repetition& repetition : repetitions) seconds.push_back(repetition.seconds);
+    const Interval interval = repetitions_interval(seconds).value();
+    aggregate["interval_ns"] = {interval.low * kNanoseconds, interval.high * kNanoseconds};
+  }
   for (const auto& [name, unused] : repetitions.front().counters) {
     const auto has_it = [&, &counter = name](const Repetition& r) {
       return r.counters.contains(counter);
@@ -118,10 +159,6 @@ Json aggregate_row(const RowIdentity& identity, const std::vector<Repetition>& r
 }
 
 constexpr double kMiB = 1048576.0;
-
-double to_double(int64_t count) {
-  return static_cast<double>(count);
-}
 
 // Of what was measured; nothing in a case that was skipped or failed.
 bool has_rates(const Json& entry) {
@@ -212,6 +249,8 @@ CaseResult to_rows(const std::string& name, const RowIdentity& identity, const O
     labelled.add_to_label(
         fmt::format("time left for {} of {} repetitions", repetitions.size(),
                     static_cast<int64_t>(repetitions.size()) + outcome.without_time));
+  if (outcome.failure.empty() && !repetitions.empty())
+    labelled.add_to_label(disturbance(repetitions));
   if (!labelled.label.empty()) {
     for (Json& entry : result.entries) entry["label"] = labelled.label;
   }
@@ -219,14 +258,18 @@ CaseResult to_rows(const std::string& name, const RowIdentity& identity, const O
 }
 
 // A row a line: with their samples the rows would otherwise be hundreds of lines each.
-std::string ResultDocument::text() const {
+std::string ResultDocument::text(bool aggregates_only) const {
   const auto dump = [](const Json& json, int indent) {
     return json.dump(indent, ' ', false, Json::error_handler_t::replace);
   };
   std::string rows;
   for (const auto& result : results) {
-    for (const auto& entry : result.entries)
+    const auto is_aggregate = [](const Json& entry) { return entry.contains("aggregate_name"); };
+    const bool leaves_out = aggregates_only && std::ranges::any_of(result.entries, is_aggregate);
+    for (const auto& entry : result.entries) {
+      if (leaves_out && !is_aggregate(entry)) continue;
       rows += fmt::format("{}\n    {}", rows.empty() ? "" : ",", dump(entry, -1));
+    }
   }
   return fmt::format("{{\n  \"context\": {},\n  \"benchmarks\": [{}\n  ]\n}}\n", dump(context, 2),
                      rows);
@@ -287,23 +330,25 @@ Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
 }
 
 Counters device_counters(const Metering& metering, const Timing& timing) {
-  if (!metering.profile.device_seconds) return {};
-  const double device = *metering.profile.device_seconds;
-  Counters counters{{"device_ms", device * 1e3},
-                    {"host_bound", is_host_bound(median(timing.seconds), device) ? 1.0 : 0.0}};
+  Counters counters;
   if (timing.runs > 1) counters["runs_per_sample"] = to_double(timing.runs);
+  if (!metering.profile.device_seconds) return counters;
+  const double device = *metering.profile.device_seconds;
+  counters["device_ms"] = device * 1e3;
+  counters["host_bound"] = is_host_bound(median(timing.seconds), device) ? 1.0 : 0.0;
   return counters;
 }
 
 Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
-                         double seconds) {
+                         double mean_seconds) {
   Counters counters;
   for (const auto& [name, reading] : samples.readings) {
     if (name == "clock_MHz" || name == "temperature_celsius") counters[name] = reading.mean;
     if (name.starts_with("limited_by_") && reading.maximum > 0) counters[name] = reading.mean;
     if (name != "power_watts") continue;
     counters["power_W"] = reading.mean;
-    counters["joules_per_token"] = reading.mean * seconds / to_double(test_case.workload.tokens());
+    counters["joules_per_token"] =
+        reading.mean * mean_seconds / to_double(test_case.workload.tokens());
   }
   return counters;
 }
@@ -383,18 +428,26 @@ Json run_context(const Options& options, const instruments::Device& device,
   return context;
 }
 
+Json goals_of(const Options& options) {
+  const TimingOptions& timing = options.timing;
+  Json goals = {
+      {"benchmark_min_time", timing.iterations ? fmt::format("{}x", *timing.iterations)
+                                               : fmt::format("{:g}s", timing.min_seconds)},
+      {"benchmark_min_warmup_time", timing.warm_up_seconds},
+      {"benchmark_repetitions", timing.repetitions},
+      {"precision", "default"},
+      {"max-seconds-per-case", options.max_seconds_per_case},
+      {"memory-limit", "what is free"},
+      {"admit", options.admit == Admit::all ? "all" : "fitting"}};
+  if (timing.precision) goals["precision"] = 100 * *timing.precision;
+  if (options.memory_limit_bytes) goals["memory-limit"] = *options.memory_limit_bytes;
+  return goals;
+}
+
 std::vector<std::string> circumstances_to_keep() {
-  return {"schema_version",
-          "git_commit",
-          "device",
-          "torch_version",
-          "threads",
-          "seed",
-          "verify",
-          "cold_cache",
-          "weights",
-          "settings/blas",
-          "settings/sdpa_backends"};
+  return {"schema_version", "git_commit", "git_dirty",     "host_name", "device",
+          "torch_version",  "threads",    "memory_source", "seed",      "verify",
+          "cold_cache",     "weights",    "goals",         "settings"};
 }
 
 }  // namespace tinyllama::harness

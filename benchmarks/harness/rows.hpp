@@ -27,9 +27,15 @@ inline constexpr int kSchemaVersion = 4;
 /// Samples that a row keeps of its repetition, evenly spaced in time.
 inline constexpr size_t kMostSamplesInARow = 200;
 
+/// Mean and median of a repetition's samples, or repetitions, that differ by more than this share
+/// of the median mark the case.
+inline constexpr double kDisturbed = 0.10;
+/// What the reason begins with in the label of such a case.
+inline constexpr const char* kDisturbedLabel = "disturbed: ";
+
 struct Repetition {
-  double seconds = 0;      ///< of an iteration: their mean
-  double cpu_seconds = 0;  ///< of an iteration, of the timing thread
+  double seconds = 0;      ///< of an iteration: their median
+  double cpu_seconds = 0;  ///< of an iteration, of the timing thread: their mean
   int64_t iterations = 1;
   Counters counters{};
   std::vector<double>
@@ -64,6 +70,8 @@ struct CaseResult {
                                  ///< cv; or one skip or failure
 };
 
+/// The time of a repetition is the median of its samples, the case's the median over repetitions of
+/// these. `disturbed: ` in the labels says why the rows are not to be trusted as others are.
 CaseResult to_rows(const std::string& name, const RowIdentity& identity, const Outcome& outcome);
 
 /// Seconds of a unit of `time_unit`.
@@ -72,7 +80,8 @@ double seconds_of_unit(const std::string& time_unit);
 struct ResultDocument {
   Json context;
   std::vector<CaseResult> results;
-  std::string text() const;
+  /// `aggregates_only`: without the repetitions that there are aggregates of.
+  std::string text(bool aggregates_only = false) const;
 };
 
 /// Above this share of a peak the time, the count or the peak is wrong; up to it, the peak was
@@ -86,14 +95,15 @@ Counters rate_counters(const Case& test_case, double seconds);
 /// Counters that do not depend on time: costs, and what the metered iteration said.
 Counters fixed_counters(const Case& test_case, const Metering& metering);
 
-/// Of a case on a GPU: device_ms, the time of its kernels, host_bound, and, where it is not 1,
-/// runs_per_sample. None on a CPU.
+/// Of a case on a GPU: device_ms, the time of its kernels, and host_bound, where the profiler saw
+/// them all, and, where it is not 1, runs_per_sample. None on a CPU.
 Counters device_counters(const Metering& metering, const Timing& timing);
 
 /// clock_MHz, temperature_celsius, power_W, joules_per_token, and limited_by_... where something
-/// held the clock down, of an iteration of `seconds`; what was not read is absent.
+/// held the clock down; what was not read is absent. `mean_seconds` of an iteration: energy is mean
+/// power by the time over which it is the mean.
 Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
-                         double seconds);
+                         double mean_seconds);
 
 /// MFU_percent, MFU_causal_percent, peak_percent and roof_percent of one iteration a second; those
 /// of more are in proportion. Throws std::out_of_range where a peak that it takes is not known.
@@ -122,6 +132,9 @@ Json run_context(const Options& options, const instruments::Device& device, cons
 
 /// The dimensions behind a size's name.
 Json dimensions_of(const ModelConfig& config);
+
+/// How long a case is timed, and which are left out: options by their names, without dashes.
+Json goals_of(const Options& options);
 
 /// Where in the context a journal and the run that continues it must agree: JSON pointers
 /// without their first `/`.

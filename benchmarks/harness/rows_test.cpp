@@ -38,17 +38,15 @@ TEST(RowsTest, ARepetitionHasGoogleBenchmarksKeysAndItsSamples) {
                          {"threads", 1},
                          {"iterations", 7}};
   Json shared = result.entries[0];
-  for (const char* key : {"real_time", "cpu_time", "time_unit", "median_ns", "median_interval_ns",
-                          "samples_ns", "bytes", "label"})
+  for (const char* key :
+       {"real_time", "cpu_time", "time_unit", "mean_ns", "samples_ns", "bytes", "label"})
     EXPECT_EQ(shared.erase(key), 1U) << key;
   EXPECT_EQ(shared, expected);
   const Json& row = result.entries[0];
   EXPECT_DOUBLE_EQ(row.at("real_time").get<double>(), 4);
   EXPECT_DOUBLE_EQ(row.at("cpu_time").get<double>(), 3);
   EXPECT_EQ(row.at("time_unit"), "us");
-  EXPECT_DOUBLE_EQ(row.at("median_ns").get<double>(), 4000);
-  EXPECT_NEAR(row.at("median_interval_ns")[0].get<double>(), 1000, 1e-6);
-  EXPECT_NEAR(row.at("median_interval_ns")[1].get<double>(), 7000, 1e-6);
+  EXPECT_DOUBLE_EQ(row.at("mean_ns").get<double>(), 4000);
   EXPECT_EQ(row.at("samples_ns"), Json({4000, 1000, 2000, 3000, 7000, 5000, 6000}));
   EXPECT_EQ(row.at("bytes"), 12);
   EXPECT_EQ(row.at("label"), "a remark");
@@ -82,6 +80,73 @@ TEST(RowsTest, StatisticsAreThoseOfTheRepetitions) {
   EXPECT_NEAR(value(6, "cpu_time"), 0, 1e-12);
 }
 
+// Seconds of an iteration with one of its samples replaced.
+Repetition repetition_of(double seconds, double stray) {
+  std::vector<double> samples(100, seconds);
+  samples.front() = stray;
+  return {seconds, 0, 100, {}, samples};
+}
+
+TEST(RowsTest, ASampleOfSecondsMarksTheCase) {
+  Outcome outcome;
+  outcome.label = "a remark";
+  outcome.repetitions = {repetition_of(6.9e-3, 7e-3), repetition_of(6.9e-3, 4.0)};
+  const auto label = [&] {
+    const Json entries = to_rows("case", kIdentity, outcome).entries;
+    EXPECT_EQ(entries.front().value("label", ""), entries.back().value("label", "")) << "all rows";
+    return entries.front().value("label", "");
+  };
+  EXPECT_EQ(label(), "a remark; disturbed: mean 46.83 ms, median 6.90 ms: a sample of 4.000 s");
+  outcome.repetitions[1].samples[1] = 3.0;
+  EXPECT_CONTAINS(label(), "median 6.90 ms: samples of up to 4.000 s");
+  outcome.repetitions[1] = repetition_of(6.9e-3, 0.07);
+  EXPECT_EQ(label(), "a remark") << "of which the mean is 9 % longer";
+}
+
+TEST(RowsTest, RepetitionsThatDifferMarkTheCase) {
+  Outcome outcome;
+  outcome.repetitions = {{1e-3}, {1.05e-3}, {1.2e-3}};
+  EXPECT_EQ(to_rows("case", kIdentity, outcome).entries[0].at("label"),
+            "disturbed: repetitions of 1.00 ms to 1.20 ms");
+  outcome.repetitions[2].seconds = 1.1e-3;
+  EXPECT_FALSE(to_rows("case", kIdentity, outcome).entries[0].contains("label"));
+}
+
+// Every tenth of the sorted samples of a recorded run that was stopped and continued, in ns; their
+// means were 24.3 and 24.7 ms, with a spread between the two of 1 %.
+TEST(RowsTest, ARunThatWasStoppedIsKnownByItsSamples) {
+  Outcome outcome;
+  for (const std::vector<double>& nanoseconds :
+       {std::vector<double>{671e3,   728e3,   756e3,   783e3,   803e3,   852e3,    901e3,
+                            933e3,   1008e3,  1057e3,  1138e3,  1799e3,  9224e3,   13454e3,
+                            16972e3, 22047e3, 29372e3, 40851e3, 67645e3, 126029e3, 296966e3},
+        std::vector<double>{690e3,   745e3,   756e3,   800e3,   833e3,   854e3,    879e3,
+                            906e3,   942e3,   1030e3,  1108e3,  1750e3,  7555e3,   14681e3,
+                            17996e3, 31284e3, 38025e3, 52575e3, 83274e3, 166373e3, 1565257e3}}) {
+    Repetition repetition;
+    for (const double sample : nanoseconds) repetition.samples.push_back(sample * 1e-9);
+    repetition.seconds = median(repetition.samples);
+    outcome.repetitions.push_back(repetition);
+  }
+  const Json entries = to_rows("case", kIdentity, outcome).entries;
+  EXPECT_LT(entries[3].at("real_time").get<double>(), 1.2 * 1086) << "median of all, in us";
+  EXPECT_CONTAINS(entries[0].at("label"), "disturbed: mean ");
+}
+
+TEST(RowsTest, TheIntervalOfACaseIsInItsMedianAlone) {
+  Outcome outcome;
+  for (const double seconds : {1e-3, 1.02e-3, 1.01e-3})
+    outcome.repetitions.push_back(repetition_of(seconds, seconds));
+  const Json entries = to_rows("case", kIdentity, outcome).entries;
+  for (const Json& entry : entries)
+    EXPECT_EQ(entry.contains("interval_ns"), entry.value("aggregate_name", "") == "median");
+  const Interval expected = *repetitions_interval({1e-3, 1.02e-3, 1.01e-3});
+  EXPECT_NEAR(entries[4].at("interval_ns")[0].get<double>(), 1e9 * expected.low, 1e-3);
+  EXPECT_NEAR(entries[4].at("interval_ns")[1].get<double>(), 1e9 * expected.high, 1e-3);
+  EXPECT_FALSE(to_rows("case", kIdentity, three_repetitions()).entries[4].contains("interval_ns"))
+      << "of what has no samples of ours";
+}
+
 TEST(RowsTest, ASkipIsOneRowWithItsReason) {
   Outcome outcome;
   outcome.skip = "does not fit";
@@ -110,7 +175,8 @@ TEST(RowsTest, RepetitionsForWhichNoTimeWasLeftAreNamed) {
   Outcome outcome = three_repetitions();
   outcome.without_time = 2;
   for (const Json& entry : to_rows("case", kIdentity, outcome).entries)
-    EXPECT_EQ(entry.at("label"), "time left for 3 of 5 repetitions");
+    EXPECT_EQ(entry.at("label"),
+              "time left for 3 of 5 repetitions; disturbed: repetitions of 1.0 us to 6.0 us");
 }
 
 TEST(RowsTest, TheFileIsGoogleBenchmarksJsonInTheOrderOfTheResults) {
@@ -126,6 +192,18 @@ TEST(RowsTest, TheFileIsGoogleBenchmarksJsonInTheOrderOfTheResults) {
   EXPECT_EQ(parsed.at("benchmarks"),
             Json({{{"name", "b"}, {"run", 0}}, {{"name", "b"}, {"run", 1}}, {{"name", "a"}}}));
   EXPECT_EQ(Json::parse(ResultDocument{}.text()).at("benchmarks"), Json::array());
+}
+
+TEST(RowsTest, RepetitionsMayBeLeftOutWhereTheirAggregatesSayIt) {
+  ResultDocument document;
+  document.results = {to_rows("case", kIdentity, three_repetitions()),
+                      {"single", Json::array({{{"name", "single"}}})}};
+  std::vector<std::string> names;
+  const Json parsed = Json::parse(document.text(true));
+  for (const Json& entry : parsed.at("benchmarks")) names.push_back(entry.at("name"));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"case/manual_time_mean", "case/manual_time_median",
+                                      "case/manual_time_stddev", "case/manual_time_cv", "single"}));
 }
 
 class CountersTest : public ::testing::Test {
@@ -382,6 +460,9 @@ TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
 TEST_F(CountersTest, AGpuTellsTheTimeOfItsKernels) {
   Metering metering;
   EXPECT_TRUE(device_counters(metering, {{2e-3}}).empty()) << "of a CPU";
+  // Of a GPU whose profiler saw no kernel: unknown, and not 0 ms and bound by the host.
+  EXPECT_EQ(device_counters(metering, {{2e-3}, 5, 0}), (Counters{{"runs_per_sample", 5}}));
+  EXPECT_FALSE(fixed_counters(test_case, metering).contains("kernels"));
   metering.profile.device_seconds = 1e-3;
   EXPECT_EQ(device_counters(metering, {{2e-3, 2e-3, 9e-3}, 5, 0}),
             (Counters{{"device_ms", 1}, {"host_bound", 1}, {"runs_per_sample", 5}}));

@@ -15,9 +15,7 @@
 namespace tinyllama::harness {
 namespace {
 
-// Above this spread between repetitions a row is marked.
-constexpr double kNoisy = 0.10;
-constexpr size_t kMostSkippedInDigest = 10;
+constexpr size_t kMostReasonsInDigest = 10;
 
 struct Counter {
   const char* key;
@@ -95,8 +93,17 @@ struct Column {
   bool is_axis = false;  ///< said in the heading, also of a single row
 };
 
-bool is_noisy(const MeasuredCase& row) {
-  return row.spread.value_or(0) > kNoisy;
+// Why the row is marked; empty where it is not.
+std::string disturbance_of(const Json& entry) {
+  const std::string label = entry.value("label", "");
+  const size_t found = label.find(kDisturbedLabel);
+  if (found == std::string::npos) return {};
+  const size_t begin = found + std::string_view(kDisturbedLabel).size();
+  return label.substr(begin, label.find(';', begin) - begin);
+}
+
+const char* mark_of(const MeasuredCase& row) {
+  return disturbance_of(row.entry).empty() ? "" : "!";
 }
 
 template <typename Value>
@@ -190,9 +197,10 @@ std::string component_tables(const Rows& rows, const std::vector<std::string>& m
   std::vector<Column> columns = axes();
   columns.push_back({"time", [](const auto& row) { return format_seconds(row.seconds); }});
   columns.push_back({"+-", [](const auto& row) {
-                       return row.spread ? fmt::format("{}{:.0f}%", is_noisy(row) ? "!" : "",
-                                                       100 * *row.spread)
-                                         : "-";
+                       const std::string mark = mark_of(row);
+                       if (row.precision)
+                         return fmt::format("{}{:.0f}%", mark, 100 * *row.precision);
+                       return mark.empty() ? "-" : mark;
                      }});
   columns.push_back(
       {"reps", [](const auto& row) { return std::to_string(row.repetitions); }, "repetitions {}"});
@@ -249,9 +257,8 @@ std::string side_by_side(const Rows& rows) {
                        }});
   };
   for (const std::string& variant : variants) {
-    add(variant, variant, [](const MeasuredCase& row) {
-      return fmt::format("{}{}", is_noisy(row) ? "!" : "", format_seconds(row.seconds));
-    });
+    add(variant, variant,
+        [](const MeasuredCase& row) { return mark_of(row) + format_seconds(row.seconds); });
   }
   for (const char* key : {"speedup", "roof_percent"}) {
     const Counter& counter = counter_of(key);
@@ -329,7 +336,15 @@ std::string measured_peaks_line(const Json& context) {
   return peaks.empty() ? "" : fmt::format("measured peaks: {}\n\n", fmt::join(peaks, ", "));
 }
 
-// A line each, at most so many.
+// At most so many of the lines.
+std::string section(const std::string& title, std::vector<std::string> lines, size_t most) {
+  if (lines.empty()) return "";
+  const size_t left_out = lines.size() - std::min(lines.size(), most);
+  lines.resize(lines.size() - left_out);
+  if (left_out > 0) lines.push_back(fmt::format("  and {} more\n", left_out));
+  return fmt::format("{}\n{}\n", title, fmt::join(lines, ""));
+}
+
 std::string reason_lines(const std::vector<CaseResult>& results, const char* title,
                          const char* flag, const char* message, size_t most) {
   std::vector<std::string> lines;
@@ -338,11 +353,19 @@ std::string reason_lines(const std::vector<CaseResult>& results, const char* tit
     lines.push_back(
         fmt::format("  {}: {}\n", result.name, result.entries.front().value(message, "")));
   }
-  if (lines.empty()) return "";
-  const size_t left_out = lines.size() - std::min(lines.size(), most);
-  lines.resize(lines.size() - left_out);
-  if (left_out > 0) lines.push_back(fmt::format("  and {} more\n", left_out));
-  return fmt::format("{}\n{}\n", title, fmt::join(lines, ""));
+  return section(title, std::move(lines), most);
+}
+
+std::string disturbed_lines(const Rows& rows, size_t most) {
+  std::vector<std::string> lines;
+  for (const MeasuredCase* row : rows) {
+    const std::string reason = disturbance_of(row->entry);
+    if (!reason.empty()) lines.push_back(fmt::format("  {}: {}\n", row->test_case->name(), reason));
+  }
+  const std::string title = fmt::format(
+      "! disturbed: repetitions, or mean and median of one, differ by more than {:.0f} %",
+      100 * kDisturbed);
+  return section(title, std::move(lines), most);
 }
 
 // Where the rest of a digest is.
@@ -406,7 +429,6 @@ double seconds_of(const Json& entry) {
 
 std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result) {
   const Json* chosen = nullptr;
-  std::optional<double> spread;
   int64_t repetitions = 0;
   for (const auto& entry : result.entries) {
     if (!entry.contains("real_time") || entry.contains("error_occurred") ||
@@ -414,11 +436,15 @@ std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResul
       continue;
     const std::string aggregate = entry.value("aggregate_name", "");
     repetitions += aggregate.empty() ? 1 : 0;
-    if (aggregate == "cv") spread = entry.at("real_time").get<double>();
     if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
   }
   if (!chosen) return std::nullopt;
-  return MeasuredCase{&test_case, seconds_of(*chosen), spread, repetitions, *chosen};
+  std::optional<double> precision;
+  if (const auto interval = chosen->find("interval_ns"); interval != chosen->end()) {
+    const double nanoseconds = interval->at(1).get<double>() - interval->at(0).get<double>();
+    precision = nanoseconds * 1e-9 / 2 / seconds_of(*chosen);
+  }
+  return MeasuredCase{&test_case, seconds_of(*chosen), precision, repetitions, *chosen};
 }
 
 std::string format_seconds(double seconds) {
@@ -440,17 +466,16 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
   std::string text = "\n";
   text += is_digest ? digest(cases, rows, step.whole)
                     : peak_rows(results) + component_tables(rows, options.columns);
-  if (std::ranges::any_of(measured, is_noisy)) {
-    text += fmt::format("! repetitions differ by more than {:.0f} % (+-, standard deviation)\n\n",
-                        100 * kNoisy);
-  }
+  if (text.find("  +-") != std::string::npos)
+    text += "+-: half the 95 % interval of the time, by the medians of its repetitions\n\n";
   if (text.find("bound") != std::string::npos)
     text += "bound: what an ideal implementation would wait for, by FLOPs and least traffic\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
   text += rows.empty() ? "" : measured_peaks_line(document.context);
+  text += disturbed_lines(rows, is_digest ? kMostReasonsInDigest : rows.size());
   text += reason_lines(results, "skipped", "skipped", "skip_message",
-                       is_digest ? kMostSkippedInDigest : results.size());
+                       is_digest ? kMostReasonsInDigest : results.size());
   text += reason_lines(results, "FAILED", "error_occurred", "error_message", results.size());
   return is_digest ? text + files_lines(options, rows.size()) : text;
 }

@@ -16,9 +16,9 @@ namespace tinyllama::harness {
 /// A case with its median repetition.
 struct MeasuredCase {
   const Case* test_case;
-  double seconds;  ///< median over repetitions of the mean over iterations
-  std::optional<double>
-      spread;  ///< standard deviation over repetitions / mean; nothing for a single one
+  double seconds;  ///< median over repetitions of the median over samples
+  /// Half the 95 % interval of the time over the time; nothing for a single repetition.
+  std::optional<double> precision;
   int64_t repetitions;
   Json entry;  ///< Google Benchmark's object: median, or the only repetition
 };

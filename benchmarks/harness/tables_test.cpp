@@ -95,17 +95,22 @@ TEST_F(TablesTest, OfTheBaselineAloneThereIsNoSpeedup) {
   EXPECT_EQ(text().find("speedup"), std::string::npos);
 }
 
-TEST_F(TablesTest, RowsWhoseRepetitionsDifferAreMarked) {
-  for (const double spread : {0.099, 0.101}) {
-    add(a_case(0, Pass::forward, spread < 0.1 ? 2 : 4), 1);
-    Json cv = {{"run_type", "aggregate"}, {"aggregate_name", "cv"}, {"real_time", spread}};
+TEST_F(TablesTest, RowsThatWereDisturbedAreMarkedWithTheReason) {
+  for (const char* label : {"a remark", "a remark; disturbed: mean 9 ms, median 1 ms; other"}) {
+    add(a_case(0, Pass::forward, cases.empty() ? 2 : 4), 1);
+    Json middle = {{"run_type", "aggregate"}, {"aggregate_name", "median"},  {"real_time", 1},
+                   {"time_unit", "ms"},       {"interval_ns", {9e5, 1.1e6}}, {"label", label}};
     Json& entries = results.back().entries;
     entries.push_back(entries.front());
-    entries.push_back(std::move(cv));
+    entries.push_back(std::move(middle));
   }
   EXPECT_CONTAINS(text(), "  10%\n");
   EXPECT_CONTAINS(text(), "  !10%\nin all rows: repetitions 2\n");
-  EXPECT_CONTAINS(text(), "! repetitions differ by more than 10 %");
+  EXPECT_CONTAINS(text(), "+-: half the 95 % interval of the time, by the medians of its repetit");
+  EXPECT_CONTAINS(text(),
+                  "! disturbed: repetitions, or mean and median of one, differ by more "
+                  "than 10 %\n  " +
+                      cases.back().name() + ": mean 9 ms, median 1 ms\n\n");
   results.pop_back();
   EXPECT_EQ(text().find('!'), std::string::npos);
 }
@@ -233,20 +238,21 @@ TEST_F(TablesTest, TheMedianRepetitionIsTheMeasurement) {
     if (*aggregate != '\0') json["aggregate_name"] = aggregate;
     return json;
   };
-  const CaseResult result{
-      c.name(), Json::array({entry("", 100), entry("", 300), entry("", 110), entry("mean", 170),
-                             entry("median", 110), entry("cv", 0.66)})};
+  CaseResult result{c.name(), Json::array({entry("", 100), entry("", 300), entry("", 110),
+                                           entry("mean", 170), entry("median", 110)})};
+  EXPECT_FALSE(measured_case(c, result)->precision) << "of a peak, or of ranks";
+  result.entries.back()["interval_ns"] = {99e3, 143e3};
   const auto row = measured_case(c, result);
   ASSERT_TRUE(row);
   EXPECT_DOUBLE_EQ(row->seconds, 110e-6);
-  EXPECT_DOUBLE_EQ(row->spread.value(), 0.66);
+  EXPECT_DOUBLE_EQ(row->precision.value(), 0.2);
   EXPECT_EQ(row->repetitions, 3);
   EXPECT_EQ(row->entry.at("aggregate_name"), "median");
 
   const auto single = measured_case(c, {c.name(), Json::array({entry("", 100, "ns")})});
   ASSERT_TRUE(single);
   EXPECT_DOUBLE_EQ(single->seconds, 100e-9);
-  EXPECT_FALSE(single->spread);
+  EXPECT_FALSE(single->precision);
 }
 
 TEST_F(TablesTest, WhatWasSkippedOrFailedIsNoMeasurement) {

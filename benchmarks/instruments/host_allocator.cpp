@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -252,6 +253,7 @@ class HostAllocator final : public c10::Allocator {
   Counters scratch;
   BlockPool pool;
   std::atomic<int64_t> limit{0};
+  std::atomic<bool> fills_with_nan{false};
 
  private:
   Counters& counters(bool is_scratch) { return is_scratch ? scratch : tensors; }
@@ -276,6 +278,9 @@ class HostAllocator final : public c10::Allocator {
       throw_out_of_memory(bytes, most);
     }
     block->is_scratch = is_scratch;
+    constexpr int every_bit = 0xff;  // NaN, whatever the floating-point type
+    if (fills_with_nan.load(std::memory_order_relaxed))
+      std::memset(block->data(), every_bit, bytes);
     return block->data();
   }
 
@@ -354,6 +359,14 @@ void release_cached() {
 
 int64_t set_limit(int64_t bytes) {
   return the_allocator().limit.exchange(bytes, std::memory_order_relaxed);
+}
+
+NanFill::NanFill() {
+  the_allocator().fills_with_nan = true;
+}
+
+NanFill::~NanFill() {
+  the_allocator().fills_with_nan = false;
 }
 
 }  // namespace host_allocator

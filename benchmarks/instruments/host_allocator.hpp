@@ -34,6 +34,16 @@ void release_cached();
 /// c10::OutOfMemoryError, after cached blocks were released; 0: no limit of our own. Returns the
 /// limit until now.
 int64_t set_limit(int64_t bytes);
+
+/// While it lives, every block holds NaN in every floating-point type when it is handed out: what
+/// reads memory that it has not written shows. Not nested.
+class NanFill {
+ public:
+  NanFill();
+  ~NanFill();
+  NanFill(const NanFill&) = delete;
+  NanFill& operator=(const NanFill&) = delete;
+};
 }  // namespace host_allocator
 
 }  // namespace tinyllama::instruments

@@ -92,6 +92,7 @@ constexpr uint8_t kUserAnnotation = 1;
 constexpr uint8_t kConcurrentKernel = 5;
 constexpr uint8_t kDeviceCopy = 3;
 constexpr uint8_t kDeviceFill = 4;
+constexpr uint8_t kRuntimeCall = 7;
 
 using torch::autograd::profiler::KinetoEvent;
 
@@ -228,10 +229,39 @@ bool is_transfer(const KinetoEvent& event, const Device& device) {
   return has("HtoD") || has("DtoH") || has("HostToDevice") || has("DeviceToHost");
 }
 
+void SeenWork::add(const KinetoEvent& event, const Device& device) {
+  if (!device.is_gpu()) return;
+  if (is_device_work(event, device)) {
+    kernels += is_kernel(event, device) ? 1 : 0;
+    seconds += static_cast<double>(event.durationNs()) * 1e-9;
+  } else if (event.activityType() == kRuntimeCall) {
+    launches += is_launch(event.name()) ? 1 : 0;
+  }
+}
+
+std::string SeenWork::lack() const {
+  if (kernels > 0 && kernels >= launches) return {};
+  std::ostringstream words;
+  words << "the profiler saw " << kernels << " kernels of " << launches << " launches";
+  return words.str();
+}
+
+bool is_launch(std::string_view name) {
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  return has("Launch") && (has("Kernel") || has("Graph"));
+}
+
 bool is_host_work(const KinetoEvent& event) {
   const uint8_t type = event.activityType();
   return event.deviceType() == c10::DeviceType::CPU &&
          (type == kHostOperator || type == kUserAnnotation);
+}
+
+void keep(const SeenWork& seen, OperatorProfile& profile) {
+  profile.lack = seen.lack();
+  if (!profile.lack.empty()) return;
+  profile.kernels = seen.kernels;
+  profile.device_seconds = seen.seconds;
 }
 
 OperatorProfile profile_operators(const Device& device, const std::function<void()>& work) {
@@ -240,18 +270,12 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
   const auto result = session.stop();
   OperatorProfile profile;
   std::string library;
-  if (device.is_gpu()) {
-    profile.kernels = 0;
-    profile.device_seconds = 0;
-  }
+  SeenWork seen;
   std::set<std::string> unknown;
   std::vector<const KinetoEvent*> gemms;
   for (const KinetoEvent& event : result->events()) {
-    if (is_kernel(event, device)) ++*profile.kernels;
-    if (is_device_work(event, device)) {
-      *profile.device_seconds += static_cast<double>(event.durationNs()) * 1e-9;
-      if (library.empty()) library = attention_library(event.name());
-    }
+    seen.add(event, device);
+    if (is_device_work(event, device) && library.empty()) library = attention_library(event.name());
     if (event.deviceType() != c10::DeviceType::CPU) continue;
     const std::string name = event.name();
     const std::string backend = attention_backend_of(name);
@@ -264,6 +288,7 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
       unknown.insert(name);
     }
   }
+  if (device.is_gpu()) keep(seen, profile);
   profile.gemm_flops += sum_outermost(std::move(gemms));
   profile.unknown_operators.assign(unknown.begin(), unknown.end());
   if (!profile.attention_backend.empty()) profile.attention_backend += library;

@@ -31,10 +31,11 @@ struct OperatorProfile {
   /// Operators, sorted, that Kineto counts no GEMMs for and that are not known to have none:
   /// gemm_flops may lack theirs.
   std::vector<std::string> unknown_operators;
-  /// Kernels launched on the GPU; nothing on a CPU.
+  /// Kernels launched on the GPU; nothing on a CPU, and where the profiler did not see them all.
   std::optional<int64_t> kernels;
-  /// That kernels, copies and fills took on the GPU together; nothing on a CPU.
+  /// That kernels, copies and fills took on the GPU together; nothing likewise.
   std::optional<double> device_seconds{};
+  std::string lack{};  ///< SeenWork::lack()
   /// How scaled_dot_product_attention was computed: "flash", "efficient", "cudnn" or "math", on AMD
   /// GPUs with the library; empty where nobody asked for it.
   std::string attention_backend{};
@@ -85,6 +86,25 @@ bool is_kernel(const torch::autograd::profiler::KinetoEvent& event, const Device
 bool is_device_work(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
 /// A copy between the host's memory and the GPU's.
 bool is_transfer(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// What a recording holds of a GPU's work, beside what the host launched: some versions of ROCm
+/// lose the kernels of graphs, and what was not seen is not zero.
+struct SeenWork {
+  int64_t launches = 0;  ///< of kernels and graphs, by calls of the runtime
+  int64_t kernels = 0;   ///< each launch's one, of a graph's one at least
+  double seconds = 0;    ///< of kernels, copies and fills
+
+  void add(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+  /// Empty, or in words why neither number nor time of the kernels is known: there is none, or
+  /// there are fewer than launches.
+  std::string lack() const;
+};
+
+/// Number and time of the kernels, or why they are not known.
+void keep(const SeenWork& seen, OperatorProfile& profile);
+
+/// Whether this call of CUDA's or HIP's runtime launches kernels.
+bool is_launch(std::string_view name);
+
 /// An operator, a node or a range of libtorch on the host, and not a call of the GPU's runtime,
 /// whose numbers of correlation are others.
 bool is_host_work(const torch::autograd::profiler::KinetoEvent& event);

@@ -98,6 +98,38 @@ TEST_F(OperatorProfileTest, EndsTheProfilerWhenTheWorkThrows) {
   EXPECT_EQ(profile([&] { a.mm(a.t()); }).gemm_flops, 2 * 3 * 5 * 3);
 }
 
+TEST(SeenWorkTest, KernelsThatWereNotSeenAreUnknownAndNotZero) {
+  struct Recorded {
+    SeenWork seen;
+    std::string lack;
+  };
+  for (const auto& [seen, lack] :
+       {Recorded{{.launches = 3, .kernels = 3, .seconds = 1e-3}, ""},
+        Recorded{{.launches = 1, .kernels = 40, .seconds = 1e-3}, ""},  // a graph's
+        Recorded{{.launches = 0, .kernels = 2, .seconds = 1e-3}, ""},   // by the driver's own calls
+        Recorded{{}, "the profiler saw 0 kernels of 0 launches"},
+        Recorded{{.launches = 1}, "the profiler saw 0 kernels of 1 launches"},
+        Recorded{{.launches = 9, .kernels = 8, .seconds = 1e-3},
+                 "the profiler saw 8 kernels of 9 launches"}}) {
+    EXPECT_EQ(seen.lack(), lack);
+    OperatorProfile profile;
+    keep(seen, profile);
+    EXPECT_EQ(profile.kernels.has_value(), lack.empty());
+    EXPECT_EQ(profile.device_seconds.has_value(), lack.empty());
+    EXPECT_EQ(profile.lack, lack);
+  }
+}
+
+TEST(SeenWorkTest, LaunchesAreKnownByTheNamesOfBothRuntimes) {
+  for (const char* name : {"cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKernel",
+                           "cudaGraphLaunch", "hipLaunchKernel", "hipExtModuleLaunchKernel",
+                           "hipModuleLaunchKernel", "hipGraphLaunch", "hipExtLaunchKernel"})
+    EXPECT_TRUE(is_launch(name)) << name;
+  for (const char* name : {"cudaMemcpyAsync", "hipLaunchHostFunc", "cudaGraphInstantiate",
+                           "hipGetLastError", "cudaFuncGetAttributes"})
+    EXPECT_FALSE(is_launch(name)) << name;
+}
+
 TEST_F(OperatorProfileTest, CountsKernelsOfAGpu) {
   const Device device = Device::select("auto");
   if (!device.is_gpu()) GTEST_SKIP() << "no GPU";

@@ -52,9 +52,8 @@ struct StepEvents {
   std::vector<OperatorEvent> operators;
   double seconds = 0;          ///< from the first event's begin to the last one's end
   double covered_seconds = 0;  ///< of it, inside some operator on the main thread
-  int64_t kernels = 0;
   int64_t transfers = 0;
-  double device_seconds = 0;           ///< of kernels, copies and fills on a GPU
+  instruments::SeenWork seen;          ///< on a GPU
   double unlinked_device_seconds = 0;  ///< of them, launched by no operator
   std::vector<std::string> kernel_names;
 };
@@ -205,13 +204,11 @@ StepEvents read_step_events(const ProfilerResult& result, const instruments::Dev
   for (const KinetoEvent* event : events) nesting.visit(*event);
   if (!device.is_gpu()) return step;
   for (const KinetoEvent& event : result.events()) {
+    step.seen.add(event, device);
     if (!instruments::is_device_work(event, device)) continue;
-    step.device_seconds += seconds(event);
     nesting.add_device_work(event);
     if (instruments::is_transfer(event, device)) ++step.transfers;
-    if (!instruments::is_kernel(event, device)) continue;
-    ++step.kernels;
-    step.kernel_names.push_back(event.name());
+    if (instruments::is_kernel(event, device)) step.kernel_names.push_back(event.name());
   }
   return step;
 }
@@ -272,22 +269,24 @@ class OperatorRecorder::Statistics {
       : is_gpu_(is_gpu), shapes_(shapes), stacks_(stacks) {}
 
   int64_t steps() const { return steps_; }
+  bool lacks_kernels() const { return !lack_.empty(); }
 
   void add(const StepEvents& step) {
     ++steps_;
     step_seconds_ += step.seconds;
     covered_seconds_ += step.covered_seconds;
-    device_seconds_ += step.device_seconds;
+    device_seconds_ += step.seen.seconds;
     if (step.unlinked_device_seconds > 0)
-      sums_.components[std::string(kOtherComponent)].forward += step.unlinked_device_seconds;
-    kernels_ += step.kernels;
+      on_device_.components[std::string(kOtherComponent)].forward += step.unlinked_device_seconds;
+    kernels_ += step.seen.kernels;
+    if (lack_.empty() && is_gpu_) lack_ = step.seen.lack();
     transfers_ += step.transfers;
     kernel_names_.insert(step.kernel_names.begin(), step.kernel_names.end());
     for (const OperatorEvent& event : step.operators) add(event);
   }
 
   StepComponents components() const {
-    StepComponents all = sums_;
+    StepComponents all = sums();
     for (auto& [name, seconds] : all.components) seconds = per_step(seconds);
     all.softmax = per_step(all.softmax);
     return all;
@@ -295,14 +294,14 @@ class OperatorRecorder::Statistics {
 
   /// `operators` of docs/training_files.md; the range of steps is the caller's to add.
   Json to_json() const {
-    const auto of_gpu = [&](const Json& value) { return is_gpu_ ? value : Json(nullptr); };
+    const auto of_gpu = [&](const Json& value) { return knows_device() ? value : Json(nullptr); };
     std::set<std::string> names;
     for (const auto& [key, row] : rows_) {
       if (!row.is_backward_node) names.insert(std::get<0>(key));
     }
     const double total = total_seconds();
     std::vector<std::pair<std::string, ComponentSeconds>> ordered;
-    for (const auto& component : sums_.components) ordered.push_back(component);
+    for (const auto& component : sums().components) ordered.push_back(component);
     std::ranges::stable_sort(ordered, std::greater<>(),
                              [](const auto& component) { return component.second.total(); });
     Json components = Json::array();
@@ -313,16 +312,16 @@ class OperatorRecorder::Statistics {
                             {"percent", percent(seconds.total(), total)}});
     }
     return {{"steps", steps_},
-            {"device_time", is_gpu_ ? "gpu" : "cpu"},
+            {"device_time", knows_device() ? "gpu" : "cpu"},
             {"distinct_operators", names.size()},
             {"operator_calls_per_step", per_step(calls_)},
             {"kernels_per_step", of_gpu(per_step(kernels_))},
             {"distinct_kernels", of_gpu(kernel_names_.size())},
-            {"matrix_product_percent", percent(matrix_multiplication_seconds_, total)},
-            {"softmax_percent", percent(sums_.softmax.total(), total)},
+            {"matrix_product_percent", percent(sums().matrix_multiplications, total)},
+            {"softmax_percent", percent(sums().softmax.total(), total)},
             {"linear_projections_per_step", per_step(projections_)},
             {"launch_overhead_percent", launch_overhead_percent()},
-            {"launch_overhead_definition", is_gpu_ ? kGpuOverhead : kCpuOverhead},
+            {"launch_overhead_definition", launch_overhead_definition()},
             {"transfers_per_step", of_gpu(per_step(transfers_))},
             {"components", components},
             {"table", table()}};
@@ -337,6 +336,9 @@ class OperatorRecorder::Statistics {
     double device_total = 0;
     int64_t bytes = 0;
     bool is_backward_node = false;
+  };
+  struct Sums : StepComponents {
+    double matrix_multiplications = 0;
   };
   // name, shapes, stack
   using Key = std::tuple<std::string, std::string, std::vector<std::string>>;
@@ -353,26 +355,41 @@ class OperatorRecorder::Statistics {
     row.is_backward_node = event.is_backward_node;
     if (!event.is_backward_node) ++calls_;
     if (is_projection(event)) ++projections_;
-    const double seconds = is_gpu_ ? event.device_self_seconds : event.self_seconds;
-    const auto add_to = [&](ComponentSeconds& sum) {
-      (event.in_backward ? sum.backward : sum.forward) += seconds;
-    };
-    add_to(sums_.components[event.component]);
-    if (is_softmax(event.name)) add_to(sums_.softmax);
-    if (is_matrix_multiplication(event.name)) matrix_multiplication_seconds_ += seconds;
+    add(event, event.self_seconds, on_host_);
+    if (is_gpu_) add(event, event.device_self_seconds, on_device_);
     if (event.is_backward_node || instruments::is_dispatch_only(event.name))
       dispatch_seconds_ += event.self_seconds;
   }
 
+  static void add(const OperatorEvent& event, double seconds, Sums& sums) {
+    const auto add_to = [&](ComponentSeconds& sum) {
+      (event.in_backward ? sum.backward : sum.forward) += seconds;
+    };
+    add_to(sums.components[event.component]);
+    if (is_softmax(event.name)) add_to(sums.softmax);
+    if (is_matrix_multiplication(event.name)) sums.matrix_multiplications += seconds;
+  }
+
+  /// Shares are of the GPU's time where there is one, all of whose work was seen; else the host's.
+  bool knows_device() const { return is_gpu_ && lack_.empty(); }
+  const Sums& sums() const { return knows_device() ? on_device_ : on_host_; }
+
   double total_seconds() const {
     double total = 0;
-    for (const auto& [name, seconds] : sums_.components) total += seconds.total();
+    for (const auto& [name, seconds] : sums().components) total += seconds.total();
     return total;
   }
 
-  double launch_overhead_percent() const {
+  Json launch_overhead_percent() const {
+    if (!lack_.empty()) return nullptr;
     if (is_gpu_) return std::max(0.0, 100.0 - percent(device_seconds_, step_seconds_));
     return percent(dispatch_seconds_ + step_seconds_ - covered_seconds_, step_seconds_);
+  }
+
+  std::string launch_overhead_definition() const {
+    if (!lack_.empty())
+      return fmt::format("unknown, as all of the GPU: {}; shares are of the host's time", lack_);
+    return std::string(is_gpu_ ? kGpuOverhead : kCpuOverhead);
   }
 
   double per_step(double sum) const {
@@ -384,7 +401,9 @@ class OperatorRecorder::Statistics {
   }
 
   Json table() const {
-    const auto own = [&](const Row& row) { return is_gpu_ ? row.device_self : row.cpu_self; };
+    const auto own = [&](const Row& row) {
+      return knows_device() ? row.device_self : row.cpu_self;
+    };
     std::vector<const std::pair<const Key, Row>*> rows;
     for (const auto& row : rows_) rows.push_back(&row);
     std::ranges::stable_sort(rows, std::greater<>(),
@@ -394,14 +413,15 @@ class OperatorRecorder::Statistics {
     for (const auto* entry : rows) {
       const auto& [name, shapes, stack] = entry->first;
       const Row& row = entry->second;
-      Json cells = {{"name", name},
-                    {"calls", row.calls},
-                    {"cpu_self_seconds", row.cpu_self},
-                    {"cpu_total_seconds", row.cpu_total},
-                    {"device_self_seconds", is_gpu_ ? Json(row.device_self) : Json(nullptr)},
-                    {"device_total_seconds", is_gpu_ ? Json(row.device_total) : Json(nullptr)},
-                    {"share_percent", percent(own(row), total)},
-                    {"self_memory_bytes", row.bytes}};
+      Json cells = {
+          {"name", name},
+          {"calls", row.calls},
+          {"cpu_self_seconds", row.cpu_self},
+          {"cpu_total_seconds", row.cpu_total},
+          {"device_self_seconds", knows_device() ? Json(row.device_self) : Json(nullptr)},
+          {"device_total_seconds", knows_device() ? Json(row.device_total) : Json(nullptr)},
+          {"share_percent", percent(own(row), total)},
+          {"self_memory_bytes", row.bytes}};
       if (shapes_) cells["input_shapes"] = shapes;
       if (stacks_) cells["stack"] = stack;
       table.push_back(cells);
@@ -414,13 +434,14 @@ class OperatorRecorder::Statistics {
   bool stacks_;
   int64_t steps_ = 0;
   std::map<Key, Row> rows_;
-  StepComponents sums_;
+  Sums on_host_;
+  Sums on_device_;
+  std::string lack_;  ///< of the first step whose kernels were not all seen
   std::set<std::string> kernel_names_;
   double step_seconds_ = 0;
   double covered_seconds_ = 0;
   double device_seconds_ = 0;
   double dispatch_seconds_ = 0;
-  double matrix_multiplication_seconds_ = 0;
   int64_t calls_ = 0;
   int64_t projections_ = 0;
   int64_t kernels_ = 0;
@@ -501,7 +522,7 @@ Json OperatorRecorder::to_json() const {
 }
 
 std::optional<StepComponents> OperatorRecorder::flops_components() const {
-  if (flops_statistics_->steps() == 0) return std::nullopt;
+  if (flops_statistics_->steps() == 0 || flops_statistics_->lacks_kernels()) return std::nullopt;
   return flops_statistics_->components();
 }
 

@@ -308,8 +308,10 @@ Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool w
     by_profiler[step.profiled].push_back(step.times.total() - step.times[Phase::evaluation]);
   }
   const double average = totals.empty() ? 0 : mean(totals);
+  // One step that waited for a neighbour must not change the rates.
+  const double middle = totals.empty() ? 0 : median(totals);
   const auto rate = [&](int64_t count) {
-    return average > 0 ? Json(static_cast<double>(count) / average) : Json(nullptr);
+    return middle > 0 ? Json(static_cast<double>(count) / middle) : Json(nullptr);
   };
   Json summary = {
       {"steps_completed", steps.size()},
@@ -348,6 +350,17 @@ Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool w
   summary["operator_profiling_overhead_percent"] = overhead_percent(operators, plain);
   summary["memory_profiling_overhead_percent"] = overhead_percent(memory, plain);
   return summary;
+}
+
+double plain_step_seconds(const StepRecords& steps) {
+  std::vector<double> plain;
+  std::vector<double> all;
+  for (const StepRecord& step : steps) {
+    if (step.step == 1 && steps.size() > 1) continue;
+    all.push_back(step.times.total() - step.times[Phase::evaluation]);
+    if (step.profiled == Profiled::no) plain.push_back(all.back());
+  }
+  return median(plain.empty() ? all : plain);
 }
 
 Json steps_json(const StepRecords& steps, bool whole_steps) {

@@ -49,6 +49,16 @@ TEST(RunReportTest, OverheadComparesMediansOfStepsWithoutTheirEvaluation) {
   EXPECT_TRUE(plain.at("operator_profiling_overhead_percent").is_null());
 }
 
+TEST(RunReportTest, AStepThatWasStoppedLeavesRatesAlone) {
+  const StepRecords steps = {step(1, 9, 9), step(2, 1, 1), step(3, 1, 1), step(4, 400, 1)};
+  const Json summary = summarize(steps, 8, 80, false);
+  const auto middle = summary.at("median_step_seconds").get<double>();
+  EXPECT_LT(middle, summary.at("average_step_seconds").get<double>() / 10);
+  EXPECT_DOUBLE_EQ(summary.at("samples_per_second").get<double>(), 8 / middle);
+  EXPECT_DOUBLE_EQ(plain_step_seconds(steps), middle);
+  EXPECT_DOUBLE_EQ(plain_step_seconds({step(1, 1, 1)}), step(1, 1, 1).times.total());
+}
+
 TEST(RunReportTest, AStepOfOneLaunchHasNoPhases) {
   const Json summary = summarize({step(1, 1, 0), step(2, 1, 0)}, 8, 80, true);
   EXPECT_TRUE(summary.at("average_forward_seconds").is_null());

@@ -297,21 +297,12 @@ class TrainRun {
     if (!times || console::interrupted()) return;
     std::cout << "\nMeasuring the peaks of this device..." << std::endl;
     const Workload workload = options_.workload();
-    const FlopsMeasurement measurement{options_.flops_steps().first, plain_step_seconds(),
+    const FlopsMeasurement measurement{options_.flops_steps().first, plain_step_seconds(steps_),
                                        options_.gradient_accumulation_steps, *times,
                                        options_.samples_per_step()};
     document_["flops"] = analyze_flops(
         workload, measurement,
         measure_denominators(device_, workload, measurement, kFixtures / "device_peaks.json"));
-  }
-
-  // Of a step that nobody profiled; where there is none, of all without their evaluations.
-  double plain_step_seconds() const {
-    const Json& summary = document_.at("summary");
-    const Json& plain = summary.at("plain_average_step_seconds");
-    if (!plain.is_null()) return plain.get<double>();
-    const Json& evaluation = summary.at("breakdown").at("evaluation").at("seconds");
-    return summary.at("average_step_seconds").get<double>() - evaluation.get<double>();
   }
 
   void write_profiles() {
