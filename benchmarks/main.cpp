@@ -8,6 +8,7 @@
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/console/exit.hpp"
+#include "benchmarks/harness/benchmark_flags.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"

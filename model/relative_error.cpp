@@ -23,23 +23,32 @@ std::vector<double> to_values(const at::Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-LargestError largest_error(std::span<const double> actual, std::span<const double> expected) {
+double largest_magnitude(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+LargestError largest_error(std::span<const double> actual, std::span<const double> expected,
+                           double scale) {
   if (actual.size() != expected.size()) {
     throw std::logic_error(
         fmt::format("{} elements cannot be compared with {}", actual.size(), expected.size()));
   }
-  double largest = 0;
-  for (const double value : expected) largest = std::max(largest, std::abs(value));
   LargestError worst;
   for (size_t i = 0; i < actual.size(); ++i) {
     const double difference = std::abs(actual[i] - expected[i]);
     if (difference == 0) continue;
-    const double error = std::isfinite(difference) && largest > 0
-                             ? difference / largest
+    const double error = std::isfinite(difference) && scale > 0
+                             ? difference / scale
                              : std::numeric_limits<double>::infinity();
     if (error > worst.relative) worst = {error, i};
   }
   return worst;
+}
+
+LargestError largest_error(std::span<const double> actual, std::span<const double> expected) {
+  return largest_error(actual, expected, largest_magnitude(expected));
 }
 
 }  // namespace tinyllama

@@ -10,7 +10,7 @@
 namespace tinyllama {
 
 struct LargestError {
-  double relative = 0;  ///< difference over the largest magnitude of the expected tensor
+  double relative = 0;  ///< difference over the scale
   size_t index = 0;     ///< of the element, counted row by row
 };
 
@@ -21,8 +21,13 @@ std::span<const double> values_of(const at::Tensor& doubles);
 std::vector<double> to_values(const at::Tensor& tensor);
 
 /// The element that differs most. Infinite where a difference is not finite, so that NaN never
-/// passes, or where all expected values are 0 and the actual ones are not. Throws std::logic_error
+/// passes, or where the scale is 0 and the difference is not. Throws std::logic_error
 /// when the lengths differ.
+LargestError largest_error(std::span<const double> actual, std::span<const double> expected,
+                           double scale);
+/// On the scale of the largest magnitude expected.
 LargestError largest_error(std::span<const double> actual, std::span<const double> expected);
+
+double largest_magnitude(std::span<const double> values);
 
 }  // namespace tinyllama

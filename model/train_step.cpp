@@ -44,6 +44,10 @@ void TrainStep::backward(const at::Tensor& loss) const {
   (scaler_ ? scaler_->scale(loss) : loss).backward();
 }
 
+void TrainStep::reset_scale() {
+  if (scaler_) scaler_->begin_anew();
+}
+
 bool TrainStep::update() {
   const ComponentRange range("optimizer");
   if (scaler_) return scaler_->unscale_and_step(optimizer_);
@@ -80,6 +84,11 @@ LossScaler::LossScaler(c10::Device device)
                       at::TensorOptions().dtype(c10::ScalarType::Float).device(device))),
       growth_tracker_(
           at::zeros({}, at::TensorOptions().dtype(c10::ScalarType::Int).device(device))) {}
+
+void LossScaler::begin_anew() {
+  scale_.fill_(kInitialScale);
+  growth_tracker_.zero_();
+}
 
 at::Tensor LossScaler::scale(const at::Tensor& loss) const {
   return loss * scale_;

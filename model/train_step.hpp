@@ -36,6 +36,8 @@ class LossScaler {
   /// adapts the scale. Returns whether the optimizer stepped.
   bool unscale_and_step(AdamW& optimizer);
   double current_scale() const;
+  /// As made, in place.
+  void begin_anew();
 
  private:
   at::Tensor scale_;           // float32 scalar
@@ -55,6 +57,9 @@ class TrainStep {
   /// Updates the parameters. Returns false when loss scaling met a gradient that is not finite and
   /// skipped the update.
   bool update();
+
+  /// The loss's scale, where there is one, as at the first step.
+  void reset_scale();
 
   /// A whole step over one or more micro-batches, whose gradients add up to those of one batch of
   /// all their samples (micro-batches of equal size). Gradients must be clear. Returns the mean

@@ -10,6 +10,7 @@
 #include <ostream>
 #include <set>
 
+#include "benchmarks/harness/gate_run.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "model/train_step.hpp"
@@ -80,9 +81,48 @@ TEST_P(ComponentsTest, PassesTheGate) {
   item->run();
   harness::ParityGate gate(cpu, kSeed, 1e12);
   const auto comparison = gate.check(*test_case, test_case->workload.batch, item->results());
-  EXPECT_LE(comparison.max_rel_error, harness::tolerance(test_case->workload.dtype))
-      << comparison.worst_tensor;
   EXPECT_GT(comparison.compared_tensors, 0);
+  const Dtype dtype = GetParam().dtype;
+  // Two layers of float16 lose small gradients where nothing scales the loss.
+  if (compute_type(dtype) == c10::ScalarType::Half && !comparison.unprovable.empty())
+    GTEST_SKIP() << comparison.unprovable;
+  EXPECT_EQ(comparison.unprovable, "");
+  EXPECT_TRUE(comparison.passes()) << comparison.failure(dtype);
+  // Whole models of eight hidden units are far noisier than any that is timed.
+  if (GetParam().component == "model" || GetParam().component == "full_step") return;
+  // What weights as they are drawn are allowed is no more than twice what once were constants: of
+  // eight hidden units gradients of attention cancel more than those of any size that is timed.
+  const double most = dtype == Dtype::f32                                ? 2e-5
+                      : compute_type(dtype) == c10::ScalarType::BFloat16 ? 5e-2
+                                                                         : 1e-2;
+  EXPECT_LE(comparison.allowed, 2 * most) << comparison.worst_tensor;
+}
+
+// After several iterations, whose state is then put back; and of a batch that is two copies.
+TEST_P(ComponentsTest, PassesTheGateWithNewInputsAtTheSameAddresses) {
+  Workload twice = test_case->workload;
+  twice.batch = 4;
+  for (const Workload& workload : {test_case->workload, twice}) {
+    item = chosen.build({workload, test_case->pass, kSeed, cpu.torch()});
+    for (int i = 0; i < 2; ++i) {
+      item->prepare();
+      item->run();
+    }
+    harness::change_inputs(*item, harness::ParityGate::kChangedSeed, 2);
+    const NamedTensors givens = harness::copies_of(item->givens());
+    const NamedTensors results = harness::run_for_gate(cpu, *item).results;
+    harness::ParityGate gate(cpu, kSeed, 1e12);
+    const auto comparison = gate.check_changed(*test_case, workload.batch, results);
+    if (compute_type(workload.dtype) == c10::ScalarType::Half && !comparison.unprovable.empty())
+      GTEST_SKIP() << comparison.unprovable;
+    EXPECT_EQ(comparison.unprovable, "");
+    EXPECT_TRUE(comparison.passes()) << comparison.failure(workload.dtype);
+    EXPECT_EQ(harness::first_changed(item->givens(), givens), "");
+    // The weights that a checkpointed block computes with again are not in the graph.
+    if (!has_backward(test_case->pass) && !workload.variant.has(Switch::checkpoint)) {
+      EXPECT_EQ(item->without_gradient(), std::vector<std::string>());
+    }
+  }
 }
 
 TEST_P(ComponentsTest, RunsAgain) {

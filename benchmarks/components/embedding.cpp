@@ -13,7 +13,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   load_weights(request, layer.parameters("model.embed_tokens."));
   const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.vocab_size());
   return layer_work(request, {}, layer.parameters(""), storage_type(w.dtype), initializer,
-                    [=] { return layer.forward(tokens); });
+                    [=] { return layer.forward(tokens); },
+                    {tokens, at::Tensor(), w.config.vocab_size()});
 }
 
 }  // namespace

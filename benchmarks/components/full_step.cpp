@@ -20,7 +20,8 @@ constexpr int64_t kStepsOfOneState = 500;
 class FullStepWork final : public harness::WorkItem {
  public:
   explicit FullStepWork(const harness::BuildRequest& request)
-      : initializer_(request.seed, request.workload.dtype, request.device),
+      : request_(request),
+        initializer_(request.seed, request.workload.dtype, request.device),
         model_(request.workload.config, request.workload.variant, request.workload.seq,
                initializer_),
         optimizer_(model_.parameters(), request.workload.variant, {.learning_rate = kLearningRate}),
@@ -52,8 +53,20 @@ class FullStepWork final : public harness::WorkItem {
   }
   NamedTensors parameters() const override { return optimizer_.parameters(); }
   NamedTensors optimizer_state() const override { return moments(optimizer_); }
+  NamedTensors givens() const override {
+    return {{"tokens", batch_.tokens}, {"targets", batch_.targets}};
+  }
+  void change_inputs(uint64_t seed, int64_t distinct) override {
+    const Workload& w = request_.workload;
+    begin_anew(optimizer_, request_, seed);
+    step_.reset_scale();
+    steps_ = 0;
+    harness::ChangedInputs(seed, distinct, w.dtype, request_.device)
+        .fill(harness::TokenInputs{batch_.tokens, batch_.targets, w.config.vocab_size()});
+  }
 
  private:
+  harness::BuildRequest request_;
   TensorInitializer initializer_;
   TinyLlama model_;
   AdamW optimizer_;

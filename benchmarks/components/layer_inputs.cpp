@@ -17,14 +17,16 @@ std::unique_ptr<harness::WorkItem> layer_work(const harness::BuildRequest& reque
                                               const NamedTensors& inputs,
                                               const NamedTensors& parameters, c10::ScalarType type,
                                               TensorInitializer& initializer,
-                                              const std::function<at::Tensor()>& forward) {
+                                              const std::function<at::Tensor()>& forward,
+                                              const harness::TokenInputs& tokens) {
   const Workload& w = request.workload;
   std::vector<at::Tensor> gradients;
   if (has_backward(request.pass))
     gradients = {initializer.normal({w.batch, w.seq, w.config.hidden_dim()}).to(type)};
   const auto named = [forward] { return NamedTensors{{"output", forward()}}; };
-  return std::make_unique<harness::LayerWork>(harness::Layer{inputs, parameters, named, gradients},
-                                              request.pass, w.dtype, request.device.type());
+  return std::make_unique<harness::LayerWork>(
+      harness::Layer{inputs, parameters, named, gradients, tokens}, request.pass, w.dtype,
+      request.device.type());
 }
 
 std::string refuse_loss(const Workload& workload, Pass pass) {

@@ -39,7 +39,8 @@ std::unique_ptr<harness::WorkItem> layer_work(const harness::BuildRequest& reque
                                               const NamedTensors& inputs,
                                               const NamedTensors& parameters, c10::ScalarType type,
                                               TensorInitializer& initializer,
-                                              const std::function<at::Tensor()>& forward);
+                                              const std::function<at::Tensor()>& forward,
+                                              const harness::TokenInputs& tokens = {});
 
 /// Refuses sequences of one token for passes that need the loss, and a backward alone of a loss
 /// whose forward has done it already.

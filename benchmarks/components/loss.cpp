@@ -21,7 +21,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
                      [=] {
                        return NamedTensors{{"loss", head.loss(x, targets)}};
                      },
-                     {}},
+                     {},
+                     {at::Tensor(), targets, w.config.vocab_size()}},
       request.pass, w.dtype, request.device.type());
 }
 

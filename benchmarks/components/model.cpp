@@ -21,7 +21,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
                        return with_loss ? NamedTensors{{"loss", model.loss(tokens, targets)}}
                                         : NamedTensors{{"logits", model.logits(tokens)}};
                      },
-                     {}},
+                     {},
+                     {tokens, targets, w.config.vocab_size()}},
       request.pass, w.dtype, request.device.type());
 }
 

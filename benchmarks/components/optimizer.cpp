@@ -17,7 +17,8 @@ constexpr double kLearningRate = 1e-3;
 class OptimizerWork final : public harness::WorkItem {
  public:
   explicit OptimizerWork(const harness::BuildRequest& request)
-      : initializer_(request.seed, request.workload.dtype, request.device),
+      : request_(request),
+        initializer_(request.seed, request.workload.dtype, request.device),
         optimizer_(TinyLlama(request.workload.config, request.workload.variant, 1, initializer_)
                        .parameters(),
                    // What is not captured counts its steps on the host.
@@ -39,8 +40,19 @@ class OptimizerWork final : public harness::WorkItem {
   NamedTensors results() const override { return optimizer_results(optimizer_); }
   NamedTensors parameters() const override { return optimizer_.parameters(); }
   NamedTensors optimizer_state() const override { return moments(optimizer_); }
+  NamedTensors givens() const override {
+    NamedTensors gradients;
+    for (const auto& [name, parameter] : optimizer_.parameters())
+      gradients.emplace_back("gradient of " + name, parameter.grad());
+    return gradients;
+  }
+  void change_inputs(uint64_t seed, int64_t /*distinct*/) override {
+    begin_anew(optimizer_, request_, seed);
+    harness::reverse_in_place(givens());
+  }
 
  private:
+  harness::BuildRequest request_;
   TensorInitializer initializer_;
   AdamW optimizer_;
 };

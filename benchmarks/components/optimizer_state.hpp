@@ -1,6 +1,7 @@
 // An optimizer state as in the middle of a training, for benchmarks and the gate.
 #pragma once
 
+#include "benchmarks/harness/case.hpp"
 #include "model/adamw.hpp"
 #include "model/parameters.hpp"
 
@@ -11,6 +12,11 @@ namespace tinyllama::components {
 /// gradient, so that rounding decides where a gradient is nearly 0; from this state on it is a
 /// smooth function of it, and two implementations can be compared.
 void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer);
+
+/// Puts parameters and moments back to before a first step, by other values at the same addresses:
+/// those of `request` where it gives weights, else one list drawn from the seed over and over, for
+/// the time of drawing every value would show in a run. The moments as set_mid_training_state().
+void begin_anew(AdamW& optimizer, const harness::BuildRequest& request, uint64_t seed);
 
 /// Both moments of every parameter.
 NamedTensors moments(const AdamW& optimizer);

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <set>
+#include <stdexcept>
 #include <utility>
 
 namespace tinyllama::harness {
@@ -28,6 +31,10 @@ const PredictedMemory& Case::memory() const {
                       item->parameters(), item->optimizer_state()};
   });
   return *known_memory;
+}
+
+void WorkItem::change_inputs(uint64_t /*seed*/, int64_t /*distinct*/) {
+  throw std::logic_error("this kind of work has no change_inputs(), which its proof needs");
 }
 
 LayerWork::LayerWork(Layer layer, Pass pass, Dtype dtype, c10::DeviceType device)
@@ -61,6 +68,45 @@ NamedTensors LayerWork::results() const {
   if (!has_backward(pass_)) return all;
   for (const auto& [name, leaf] : leaves_) all.emplace_back("gradient of " + name, leaf.grad());
   return all;
+}
+
+NamedTensors LayerWork::givens() const {
+  NamedTensors all = leaves_;
+  for (const at::Tensor& gradient : layer_.output_gradients)
+    all.emplace_back("gradient of an output", gradient);
+  if (layer_.tokens.tokens.defined()) all.emplace_back("tokens", layer_.tokens.tokens);
+  if (layer_.tokens.targets.defined()) all.emplace_back("targets", layer_.tokens.targets);
+  return all;
+}
+
+void LayerWork::change_inputs(uint64_t seed, int64_t distinct) {
+  reverse_in_place(layer_.parameters);
+  const c10::Device device =
+      leaves_.empty() ? c10::Device(device_) : leaves_.front().second.device();
+  ChangedInputs changed(seed, distinct, dtype_, device);
+  for (const auto& [name, input] : layer_.inputs) changed.fill_with_large(input);
+  changed.fill(layer_.tokens);
+  for (const at::Tensor& gradient : layer_.output_gradients) changed.fill(gradient);
+}
+
+std::vector<std::string> LayerWork::without_gradient() const {
+  std::set<const torch::autograd::Node*> seen;
+  std::set<const at::TensorImpl*> reached;
+  std::vector<torch::autograd::Node*> left;
+  for (const auto& [name, output] : outputs_) left.push_back(output.grad_fn().get());
+  while (!left.empty()) {
+    torch::autograd::Node* node = left.back();
+    left.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node))
+      reached.insert(leaf->variable.unsafeGetTensorImpl());
+    for (const auto& edge : node->next_edges()) left.push_back(edge.function.get());
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, leaf] : leaves_) {
+    if (!reached.contains(leaf.unsafeGetTensorImpl())) names.push_back(name);
+  }
+  return names;
 }
 
 void LayerWork::forward() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/harness/changed_inputs.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "model/cost.hpp"
 #include "model/memory_prediction.hpp"
@@ -30,6 +31,17 @@ class WorkItem {
   /// What the last run computed, by name: outputs or the loss, and after a backward every gradient
   /// as "gradient of <name>".
   virtual NamedTensors results() const = 0;
+  /// What run() reads and must leave as it is: inputs, weights that it does not update, the
+  /// gradients that a backward starts from.
+  virtual NamedTensors givens() const { return {}; }
+  /// Other inputs, weights and state at the same addresses, before a prepare(): what they are
+  /// depends on the seed, on what was built and on `distinct` alone, so that one reference serves
+  /// every dtype, variant and batch. The batch becomes copies of `distinct` samples.
+  /// Throws std::logic_error where a kind of work does not say how, which nothing then proves.
+  virtual void change_inputs(uint64_t seed, int64_t distinct);
+  /// Inputs and parameters that a backward of what the last run computed would not reach, as far as
+  /// autograd's graph shows: what happens within an operator's own backward is not in it.
+  virtual std::vector<std::string> without_gradient() const { return {}; }
   /// What the prediction of memory counts as weights and their gradients, and as optimizer's state.
   virtual NamedTensors parameters() const { return {}; }
   virtual NamedTensors optimizer_state() const { return {}; }
@@ -94,6 +106,7 @@ struct Layer {
   std::function<NamedTensors()> forward;
   /// One gradient an output to start the backward from; empty where the output is a loss.
   std::vector<at::Tensor> output_gradients;
+  TokenInputs tokens = {};
 };
 
 class LayerWork final : public WorkItem {
@@ -107,6 +120,9 @@ class LayerWork final : public WorkItem {
   bool runs_in_a_row() const override;
   NamedTensors results() const override;
   NamedTensors parameters() const override { return layer_.parameters; }
+  NamedTensors givens() const override;
+  void change_inputs(uint64_t seed, int64_t distinct) override;
+  std::vector<std::string> without_gradient() const override;
 
  private:
   void forward();

@@ -1,11 +1,14 @@
 #include "benchmarks/harness/parity_gate.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <stdexcept>
 
+#include "benchmarks/harness/rounding.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "model/relative_error.hpp"
 #include "model/step_gemms.hpp"
@@ -20,47 +23,158 @@ constexpr int64_t kSmallestBatch = 2;
 constexpr std::string_view kGradientPrefix = "gradient of ";
 
 // The pass whose reference holds what every other pass of the component computes, as far as one
-// does.
+// does: a sequence of one token has no loss, and so no backward.
 Pass reference_pass(const Case& test_case) {
   const auto& passes = test_case.component->passes;
+  const auto& refusal = test_case.component->refusal;
+  Workload workload = test_case.workload;
+  workload.variant = Variant();
   const bool has = std::find(passes.begin(), passes.end(), Pass::forward_backward) != passes.end();
-  return has ? Pass::forward_backward : test_case.pass;
+  const bool refused = refusal && !refusal(workload, Pass::forward_backward).empty();
+  return has && !refused ? Pass::forward_backward : test_case.pass;
 }
 
 double to_double(int64_t count) {
   return static_cast<double>(count);
 }
 
-bool contains_all(const ReferenceValues& reference, const NamedTensors& results) {
+template <class Known>
+bool contains_all(const Known& known, const NamedTensors& results) {
   return std::all_of(results.begin(), results.end(),
-                     [&](const auto& named) { return reference.contains(named.first); });
+                     [&](const auto& named) { return known.contains(named.first); });
+}
+
+ReferenceValues values_after_a_run(WorkItem& item) {
+  item.prepare();
+  item.run();
+  ReferenceValues values;
+  for (const auto& [name, tensor] : item.results()) {
+    if (tensor.defined()) values[name] = to_values(tensor);
+  }
+  return values;
+}
+
+// What a result may be off by: several times what rounding alone scatters it, for a scatter is a
+// sample and a variant adds up in an order of its own (twice as much was seen); and some roundoffs
+// of the tensor's scale, in case the few elements of a small one scattered little by luck. Where
+// nothing is narrower than float32, sums round at every term, which the scatter knows nothing of:
+// more of both.
+struct Allowance {
+  double scatters;
+  double roundoffs;
+};
+Allowance allowance(const Rounding& rounding) {
+  constexpr double narrow = 1e-5;
+  return rounding.roundoff < narrow ? Allowance{16, 32} : Allowance{2.5, 2};
+}
+
+// In float32, that of a sum of n terms grows as n's root: its errors are a random walk. Up to 8
+// times, which is the most that was ever allowed.
+double roundoff_of_sums(double roundoff, const Workload& workload, int64_t batch) {
+  if (roundoff > 0x1p-24) return roundoff;
+  const ModelConfig& config = workload.config;
+  const int64_t terms =
+      std::max({batch * workload.seq, config.vocab_size(), config.intermediate_dim()});
+  return roundoff * std::clamp(std::sqrt(to_double(terms)) / 8, 1.0, 8.0);
+}
+
+// Rounding that has to be allowed this much of a tensor's scale leaves nothing to prove.
+constexpr double kMostAllowed = 0.5;
+// A gradient this much smaller than the largest one is what float64 leaves of 0.
+constexpr double kZero = 1e-12;
+
+double largest_gradient(const ReferenceValues& reference) {
+  double largest = 0;
+  for (const auto& [name, values] : reference) {
+    if (name.starts_with(kGradientPrefix)) largest = std::max(largest, largest_magnitude(values));
+  }
+  return largest;
+}
+
+// The magnitude that errors of a tensor are relative to.
+double scale_of(const std::string& name, std::span<const double> values, double gradients) {
+  const double own = largest_magnitude(values);
+  return name.starts_with(kGradientPrefix) && own <= kZero * gradients ? gradients : own;
+}
+
+// `error`: of the result that is to be proved. One that agrees is right, whatever its range.
+std::string why_unprovable(const std::string& name, const Rounding& rounding, double scale,
+                           double error, double allowed, Dtype dtype) {
+  const std::string type = gemm_type_name(dtype);
+  if (!std::isfinite(rounding.scatter) || !std::isfinite(rounding.bias)) {
+    return fmt::format("cannot be proved: {} is not finite where every operator rounds to {}", name,
+                       type);
+  }
+  if (allowed > kMostAllowed) {
+    return fmt::format(
+        "cannot be proved: rounding to {} alone scatters {} by {:.3g} of its largest magnitude",
+        type, name, rounding.scatter / scale);
+  }
+  // float16 ends where gradients begin: below 6e-8 they are 0, also of a correct program. What is
+  // off by far more than that is wrong.
+  const double bias = scale > 0 ? rounding.bias / scale : 0;
+  if (compute_type(dtype) == c10::ScalarType::Half && error > allowed && error <= 4 * bias &&
+      bias > allowed / 2) {
+    return fmt::format(
+        "cannot be proved: {} is off by {:.3g} of its largest magnitude where every operator "
+        "rounds to f16, whose range is too small for it",
+        name, bias);
+  }
+  return {};
+}
+
+// Of results of a batch that is `copies` of what the reference is of: the rows of one copy, and
+// with the first one what has no batch. A loss is a mean: gradients of its inputs are as many times
+// smaller as there are copies. Else gradients of weights are as many times larger.
+NamedTensors part_of(const NamedTensors& results, const ReferenceValues& reference, int64_t copy,
+                     int64_t copies) {
+  const bool is_mean = reference.contains("loss");
+  const auto times = static_cast<double>(copies);
+  NamedTensors part;
+  for (const auto& [name, tensor] : results) {
+    const auto expected = reference.find(name);
+    const bool is_known = tensor.defined() && expected != reference.end();
+    const int64_t elements = is_known ? static_cast<int64_t>(expected->second.size()) : 0;
+    const bool is_gradient = copies > 1 && is_known && name.starts_with(kGradientPrefix);
+    if (copies > 1 && is_known && tensor.numel() == copies * elements) {
+      const int64_t rows = tensor.size(0) / copies;
+      const at::Tensor own = tensor.narrow(0, copy * rows, rows);
+      part.emplace_back(name, is_gradient && is_mean ? as_doubles(own) * times : own);
+    } else if (copy == 0) {
+      part.emplace_back(name, is_gradient && !is_mean ? as_doubles(tensor) / times : tensor);
+    }
+  }
+  return part;
 }
 
 }  // namespace
 
-// Unit roundoff u of float32 is 6e-8, of bfloat16 2e-3 (8 bits), of float16 5e-4 (11 bits). A
-// result passes through a few dozen roundings (GEMMs accumulate wider than they store), whose
-// errors add up to a few dozen u of the largest element; a wrong term is far larger.
-double tolerance(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f64:
-      return 1e-10;
-    case Dtype::f32:
-      return 2e-5;
-    case Dtype::bf16:
-    case Dtype::amp_bf16:
-      return 5e-2;
-    case Dtype::f16:
-    case Dtype::amp_f16:
-      return 1e-2;
-  }
-  throw std::logic_error("tolerance: a dtype without one");
+std::string Comparison::failure(Dtype dtype) const {
+  return fmt::format(
+      "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
+      "allowed are {:.3g}: {:g} times the {:.3g} that rounding to {} scatters it there, and {:.3g}",
+      worst_tensor, error, allowed, scatters, scatter, gemm_type_name(dtype),
+      allowed - scatters * scatter);
+}
+
+void Comparison::add(const Comparison& other) {
+  const double largest = std::max(max_rel_error, other.max_rel_error);
+  const int64_t tensors = compared_tensors + other.compared_tensors;
+  const std::string unproved = unprovable.empty() ? other.unprovable : unprovable;
+  const bool is_worse =
+      error == 0 ? other.error > 0 : other.error * allowed > error * other.allowed;
+  if (compared_tensors == 0 || is_worse) *this = other;
+  max_rel_error = largest;
+  compared_tensors = tensors;
+  unprovable = unproved;
 }
 
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
-                   bool expect_gradients) {
+                   const Roundings& roundings, Dtype dtype, bool expect_gradients) {
+  const double gradients = largest_gradient(reference);
   Comparison comparison;
   std::set<std::string> compared;
+  double farthest = 0;
   for (const auto& [name, tensor] : results) {
     const auto expected = reference.find(name);
     if (expected == reference.end())
@@ -72,10 +186,28 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
                                          tensor.numel(), expected->second.size()));
     }
     const at::Tensor doubles = as_doubles(tensor);
-    const LargestError worst = largest_error(values_of(doubles), expected->second);
-    if (worst.relative > comparison.max_rel_error) {
-      comparison.max_rel_error = worst.relative;
+    const double scale = scale_of(name, expected->second, gradients);
+    const LargestError worst = largest_error(values_of(doubles), expected->second, scale);
+    const auto rounded = roundings.find(name);
+    if (rounded == roundings.end())
+      throw std::logic_error(fmt::format("nothing is known of what rounds '{}'", name));
+    const Rounding& rounding = rounded->second;
+    const double scatter = scale > 0 ? rounding.scatter / scale : 0;
+    const auto [scatters, roundoffs] = allowance(rounding);
+    const double allowed = scatters * scatter + roundoffs * rounding.roundoff;
+    const std::string unprovable =
+        why_unprovable(name, rounding, scale, worst.relative, allowed, dtype);
+    if (comparison.unprovable.empty() || !std::isfinite(scatter))
+      comparison.unprovable = unprovable;
+    comparison.max_rel_error = std::max(comparison.max_rel_error, worst.relative);
+    // What cannot be proved hides nothing that can.
+    if (unprovable.empty() && worst.relative / allowed > farthest) {
+      farthest = worst.relative / allowed;
       comparison.worst_tensor = fmt::format("{}[{}]", name, worst.index);
+      comparison.error = worst.relative;
+      comparison.allowed = allowed;
+      comparison.scatter = scatter;
+      comparison.scatters = scatters;
     }
     ++comparison.compared_tensors;
     compared.insert(name);
@@ -119,6 +251,17 @@ int64_t ParityGate::reference_bytes(const Case& reference) const {
   return memory.peak() + 2 * values;
 }
 
+// Whether the host has room, beside tensors and no part of their limit, for values of float64: the
+// reference's, four sets while it is seen what rounding does, and those of new inputs.
+bool ParityGate::has_host_memory(const Case& reference) const {
+  if (device_.is_gpu()) return true;
+  const PredictedMemory& memory = reference.memory();
+  const int64_t step = memory.weights + memory.optimizer_state + memory.gradients;
+  const int64_t values = std::max(step, memory.activations);
+  constexpr int64_t sets = 6;
+  return memory.peak() + sets * values <= device_.free_memory_bytes();
+}
+
 std::optional<int64_t> ParityGate::batch_for(const Case& test_case, int64_t free_bytes) {
   Case reference = test_case;
   reference.workload.variant = Variant();
@@ -127,39 +270,124 @@ std::optional<int64_t> ParityGate::batch_for(const Case& test_case, int64_t free
   for (int64_t batch = std::max(test_case.workload.batch, kSmallestBatch);;) {
     reference.workload.batch = batch;
     reference.known_memory.reset();
-    const bool fits = reference_bytes(reference) + test_case.memory().peak() <= free_bytes;
+    const bool fits = reference_bytes(reference) + test_case.memory().peak() <= free_bytes &&
+                      has_host_memory(reference);
     if (fits && is_quick(reference.cost().hardware_flops)) return batch;
     if (batch == kSmallestBatch) return fits ? std::optional(batch) : std::nullopt;
     batch = std::max(kSmallestBatch, batch / 2);
   }
 }
 
-Comparison ParityGate::check(const Case& test_case, int64_t batch, const NamedTensors& results) {
-  std::string key = fmt::format("{}/{}/{}/{}", test_case.component->name, test_case.size, batch,
-                                test_case.workload.seq);
+std::string ParityGate::key(const Case& test_case, const std::string& shape) const {
+  std::string key = fmt::format("{}/{}/{}", test_case.component->name, test_case.size, shape);
   // Drawn weights are exact in every type; given ones are rounded to the case's own.
   if (weights_ != nullptr)
     key += fmt::format("/{}", c10::toString(storage_type(test_case.workload.dtype)));
-  if (key != reference_key_) {
-    reference_.clear();
-    reference_key_.clear();
-    compute_reference(test_case, batch, reference_pass(test_case));
-    reference_key_ = key;
-  }
-  if (!contains_all(reference_, results)) compute_reference(test_case, batch, test_case.pass);
-  return compare(results, reference_, has_backward(test_case.pass));
+  return key;
 }
 
-void ParityGate::compute_reference(const Case& test_case, int64_t batch, Pass pass) {
+Comparison ParityGate::check(const Case& test_case, int64_t batch, const NamedTensors& results) {
+  const std::string wanted = key(test_case, fmt::format("{}/{}", batch, test_case.workload.seq));
+  if (wanted != known_key_) known_ = {};
+  known_key_ = wanted;
+  complete(known_, test_case, {batch, false}, results);
+  const Dtype dtype = test_case.workload.dtype;
+  return compare(results, known_.reference, known_.roundings[dtype], dtype,
+                 has_backward(test_case.pass));
+}
+
+Comparison ParityGate::check_changed(const Case& test_case, int64_t batch,
+                                     const NamedTensors& results) {
+  constexpr size_t most_kept = 8;
+  const std::string wanted = key(test_case, "");
+  if (wanted != changed_key_ || changed_.size() > most_kept) changed_.clear();
+  changed_key_ = wanted;
+  const int64_t distinct = distinct_samples(batch);
+  Known& known = changed_[fmt::format("{}/{}", distinct, test_case.workload.seq)];
+  complete(known, test_case, {distinct, true}, results);
+  const Dtype dtype = test_case.workload.dtype;
+  const int64_t copies = batch / distinct;
+  Roundings roundings = known.roundings[dtype];
+  // Of a mean over more samples gradients are smaller, and float16 leaves less of them.
+  for (auto& [name, rounding] : roundings) rounding.bias *= static_cast<double>(copies);
+  Comparison all;
+  for (int64_t copy = 0; copy < copies; ++copy) {
+    const NamedTensors part = part_of(results, known.reference, copy, copies);
+    if (part.empty()) break;  // nothing has a batch
+    all.add(compare(part, known.reference, roundings, dtype,
+                    copy == 0 && has_backward(test_case.pass)));
+  }
+  return all;
+}
+
+void ParityGate::complete(Known& known, const Case& test_case, const Inputs& inputs,
+                          const NamedTensors& results) const {
+  Roundings& roundings = known.roundings[test_case.workload.dtype];
+  for (const Pass pass : {reference_pass(test_case), test_case.pass}) {
+    if (!contains_all(known.reference, results))
+      known.reference.merge(
+          values_after_a_run(*build_baseline(test_case, inputs, pass, Dtype::f64)));
+  }
+  for (const Pass pass : {reference_pass(test_case), test_case.pass}) {
+    if (!contains_all(roundings, results))
+      measure_rounding(known.reference, test_case, inputs, pass, roundings);
+  }
+}
+
+std::unique_ptr<WorkItem> ParityGate::build_baseline(const Case& test_case, const Inputs& inputs,
+                                                     Pass pass, Dtype dtype) const {
   Workload workload = test_case.workload;
   workload.variant = Variant();
-  workload.dtype = Dtype::f64;
-  workload.batch = batch;
-  const auto item = test_case.component->build(
+  workload.dtype = dtype;
+  workload.batch = inputs.batch;
+  auto item = test_case.component->build(
       {workload, pass, seed_, device_.torch(), weights_, storage_type(test_case.workload.dtype)});
-  item->prepare();
-  item->run();
-  for (const auto& [name, tensor] : item->results()) reference_[name] = to_values(tensor);
+  if (inputs.are_changed) item->change_inputs(kChangedSeed, inputs.batch);
+  return item;
+}
+
+// Runs that differ in nothing but noise: what all do wrong is no part of what they scatter, so
+// that a baseline which is wrong in its dtype excuses neither itself nor a variant.
+void ParityGate::measure_rounding(const ReferenceValues& reference, const Case& test_case,
+                                  const Inputs& inputs, Pass pass, Roundings& roundings) const {
+  double roundoff = 0;
+  const auto run = [&](uint64_t noise_seed) {
+    const auto item = build_baseline(test_case, inputs, pass, test_case.workload.dtype);
+    const NoisyRounding noise(noise_seed, device_.torch());
+    ReferenceValues values = values_after_a_run(*item);
+    roundoff = noise.largest_roundoff();
+    return values;
+  };
+  const auto add = [](const auto& fold, ReferenceValues& to, const ReferenceValues& values) {
+    for (auto& [name, all] : to) {
+      const std::vector<double>& more = values.at(name);
+      std::transform(all.begin(), all.end(), more.begin(), all.begin(), fold);
+    }
+  };
+  ReferenceValues lowest = run(seed_ + 1);
+  ReferenceValues highest = lowest;
+  ReferenceValues sums = lowest;
+  int64_t elements = 0;
+  for (const auto& [name, values] : lowest) elements += static_cast<int64_t>(values.size());
+  // Two of small tensors may be close by luck, and more of them cost nothing.
+  constexpr int64_t small = 100'000;
+  const uint64_t runs = elements < small ? 6 : 2;
+  for (uint64_t i = 2; i <= runs; ++i) {
+    const ReferenceValues values = run(seed_ + i);
+    // NaN, wherever it comes from, stays
+    add([](double a, double b) { return b >= a ? a : b; }, lowest, values);
+    add([](double a, double b) { return b <= a ? a : b; }, highest, values);
+    add([](double a, double b) { return a + b; }, sums, values);
+  }
+  for (auto& [name, values] : sums) {
+    Rounding& rounding = roundings[name];
+    // of the work itself, whose batch is that or copies of it
+    const int64_t batch = std::max(inputs.batch, test_case.workload.batch);
+    rounding.roundoff = roundoff_of_sums(roundoff, test_case.workload, batch);
+    rounding.scatter = largest_error(lowest.at(name), highest.at(name), 2).relative;
+    for (double& value : values) value /= static_cast<double>(runs);
+    rounding.bias = largest_error(values, reference.at(name), 1).relative;
+  }
 }
 
 }  // namespace tinyllama::harness

@@ -1,5 +1,5 @@
 // The proof before the number: a case's results against the baseline evaluated in float64 on the
-// same inputs and weights.
+// same inputs and weights, within what rounding alone does to them there.
 #pragma once
 
 #include <map>
@@ -12,27 +12,48 @@
 
 namespace tinyllama::harness {
 
-/// Largest error allowed, relative to the largest magnitude of the tensor compared.
-double tolerance(Dtype dtype);
-
-struct Comparison {
-  double max_rel_error = 0;
-  std::string worst_tensor;  ///< and the index of its worst element
-  int64_t compared_tensors = 0;
-};
-
 /// Values of one tensor of the reference, kept outside the allocator that serves and counts
 /// tensors.
 using ReferenceValues = std::map<std::string, std::vector<double>>;
+
+/// What rounding alone does to a tensor, in its own units: from runs of the baseline in the
+/// case's dtype under NoisyRounding.
+struct Rounding {
+  double scatter = 0;   ///< half of the largest difference between them
+  double bias = 0;      ///< largest difference of their mean from the reference
+  double roundoff = 0;  ///< of the narrowest type that any result had
+};
+using Roundings = std::map<std::string, Rounding>;
+
+/// Results beside what they should be. Errors are relative to the largest magnitude of the tensor,
+/// for a gradient that is 0 everywhere to that of the largest gradient.
+struct Comparison {
+  double max_rel_error = 0;
+  /// The tensor farthest off for what it is allowed, with the index of its worst element.
+  std::string worst_tensor;
+  double error = 0;
+  double allowed = 0;
+  double scatter = 0;   ///< by rounding alone: what `allowed` stands on
+  double scatters = 0;  ///< so many times it
+  int64_t compared_tensors = 0;
+  /// Why rounding to the dtype leaves nothing to prove; empty where it does not.
+  std::string unprovable;
+
+  bool passes() const { return error <= allowed; }
+  /// Takes over what another comparison has that is worse.
+  void add(const Comparison& other);
+  /// Says by how much it does not pass.
+  std::string failure(Dtype dtype) const;
+};
 
 /// Compares every result with the reference of its name. Throws std::logic_error when there is
 /// nothing to compare, a result has no reference, or (`expect_gradients`) a gradient of the
 /// reference is missing from the results.
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
-                   bool expect_gradients);
+                   const Roundings& roundings, Dtype dtype, bool expect_gradients);
 
-/// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
-/// shape in a row.
+/// Computes references, and keeps the last one, with what rounding does to it in each dtype: the
+/// plan runs all dtypes, variants and passes of a shape in a row.
 class ParityGate {
  public:
   /// `f64_flops_per_second`: of a reference; nothing: measured where it matters. `weights`: given
@@ -48,17 +69,44 @@ class ParityGate {
   /// Compares results computed at `batch` with the reference; throws as compare() does.
   Comparison check(const Case& test_case, int64_t batch, const NamedTensors& results);
 
+  /// Compares results of inputs that change_inputs(kChangedSeed, distinct_samples(batch)) gave:
+  /// each copy of the distinct samples with their reference, and gradients of weights with as many
+  /// times theirs as there are copies, except where the result is a loss, which is a mean.
+  Comparison check_changed(const Case& test_case, int64_t batch, const NamedTensors& results);
+  static constexpr uint64_t kChangedSeed = 20'240'229;
+
  private:
-  void compute_reference(const Case& test_case, int64_t batch, Pass pass);
+  /// What results are held against: the samples of a batch, as built or exchanged.
+  struct Inputs {
+    int64_t batch;
+    bool are_changed;
+  };
+  /// Of one shape and its inputs.
+  struct Known {
+    ReferenceValues reference;
+    std::map<Dtype, Roundings> roundings;
+  };
+  std::string key(const Case& test_case, const std::string& shape) const;
+  /// Adds what of the results is not known yet.
+  void complete(Known& known, const Case& test_case, const Inputs& inputs,
+                const NamedTensors& results) const;
+  std::unique_ptr<WorkItem> build_baseline(const Case& test_case, const Inputs& inputs, Pass pass,
+                                           Dtype dtype) const;
+  void measure_rounding(const ReferenceValues& reference, const Case& test_case,
+                        const Inputs& inputs, Pass pass, Roundings& roundings) const;
   bool is_quick(int64_t flops);
   int64_t reference_bytes(const Case& reference) const;
+  bool has_host_memory(const Case& reference) const;
 
   instruments::Device device_;
   uint64_t seed_;
   std::optional<double> f64_flops_per_second_;
   const Weights* weights_;
-  std::string reference_key_;
-  ReferenceValues reference_;
+  Known known_;
+  std::string known_key_;
+  // With changed inputs, by length: batches share them.
+  std::map<std::string, Known> changed_;
+  std::string changed_key_;
 };
 
 }  // namespace tinyllama::harness

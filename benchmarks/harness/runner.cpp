@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <thread>
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
@@ -23,6 +24,17 @@ double seconds_since(Clock::time_point start) {
 
 // Short beside a repetition, long beside what a look costs.
 constexpr std::chrono::milliseconds kSensorInterval(20);
+
+// A backward of checkpoint computes the layer once more, parameters and all, within its own.
+std::string refuse_without_gradient(const Case& test_case, const WorkItem& item) {
+  if (has_backward(test_case.pass) || test_case.workload.variant.has(Switch::checkpoint)) return {};
+  const std::vector<std::string> names = item.without_gradient();
+  if (names.empty()) return {};
+  return fmt::format(
+      "no gradient would reach {}: what is timed is the forward of a training, whose operators "
+      "autograd records",
+      fmt::join(names, ", "));
+}
 
 // Of cases that should reach one rate. A variant's may be far from another's: bfloat16 GEMMs
 // computed in float32 are thirty times as fast on some processors.
@@ -43,7 +55,9 @@ struct Runner::Session {
   Clock::time_point start = Clock::now();
   double gate_seconds = 0;  // of the iteration that the gate looked at, where it was the case's own
   double last_seconds = 0;  // of one iteration, preparation included
-  int64_t repetitions = 0;  // that were timed
+  double median_seconds = 0;  // of the last repetition
+  double reached_flops = 0;   // a second, above the peak, but by little
+  int64_t repetitions = 0;    // that were timed
   bool measured_peaks_again = false;
   double highest_clock_MHz = 0;  // of a repetition
   bool has_slowed = false;
@@ -133,7 +147,7 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& test_case) {
       outcome.add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
     session->work = build_work(device_, test_case, settings_.seed, settings_.weights);
     if (settings_.verify != Verify::off) pass_gate(test_case, *session);
-    if (outcome.failure.empty() && settings_.verify != Verify::only)
+    if (!session->is_over() && settings_.verify != Verify::only)
       outcome.skip = refuse_after_gate(*session);
   });
   return session;
@@ -153,28 +167,69 @@ void Runner::pass_gate(const Case& test_case, Session& session) {
     item = smaller.get();
   }
   const auto iterate = [&] {
-    const auto start = Clock::now();
-    item->prepare();
-    item->run();
-    device_.synchronize();
-    const double seconds = seconds_since(start);
-    if (!smaller) note_rate(test_case, seconds);
-    return seconds;
+    GateRun run = run_for_gate(device_, *item);
+    if (!smaller) note_rate(test_case, run.seconds);
+    return run;
   };
-  const double first_seconds = iterate();
-  session.comparison = gate_.check(test_case, batch, item->results());
-  const double allowed = tolerance(test_case.workload.dtype);
-  if (session.comparison.max_rel_error > allowed) {
-    session.outcome.failure = fmt::format(
-        "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
-        "allowed are {:g}",
-        session.comparison.worst_tensor, session.comparison.max_rel_error, allowed);
+  const auto check = [&](const NamedTensors& results) {
+    return gate_.check(test_case, batch, results);
+  };
+  double first_seconds = 0;
+  Outcome& outcome = session.outcome;
+  {
+    const GateRun run = iterate();
+    first_seconds = run.seconds;
+    outcome.failure = refuse_results(test_case, *item, run, check, session.comparison);
+    if (outcome.failure.empty()) outcome.skip = session.comparison.unprovable;
   }
+  if (!session.is_over()) outcome.failure = refuse_without_gradient(test_case, *item);
+  if (settings_.verify == Verify::only && !session.is_over())
+    check_with_new_inputs(session, *item, batch, first_seconds);
   if (smaller || settings_.verify == Verify::only) return;
   session.gate_seconds = first_seconds;
   // A first iteration also loads kernels: where its time would decide, a second one does.
-  if (session.outcome.failure.empty() && first_seconds >= settings_.max_seconds_per_case / 10)
-    session.gate_seconds = std::min(first_seconds, iterate());
+  if (!session.is_over() && first_seconds >= settings_.max_seconds_per_case / 10)
+    session.gate_seconds = std::min(
+        first_seconds, time_until(device_, *item, nullptr, {.most_iterations = 1}).seconds.front());
+}
+
+std::string Runner::refuse_results(const Case& test_case, const WorkItem& item, const GateRun& run,
+                                   const Check& check, Comparison& comparison) const {
+  const Dtype dtype = test_case.workload.dtype;
+  comparison = check(run.results);
+  if (comparison.passes()) return {};
+  std::string wrong = comparison.failure(dtype);
+  constexpr double at_least = 0.1;
+  std::this_thread::sleep_for(std::chrono::duration<double>(at_least + 2 * run.seconds));
+  if (check(item.results()).passes())
+    wrong += "; later it is right: work went on when the timed call had returned";
+  return wrong;
+}
+
+// The very work that was timed, with what it cannot have kept.
+void Runner::check_with_new_inputs(Session& session, WorkItem& item, int64_t batch,
+                                   double usual_seconds) {
+  const Case& test_case = *session.test_case;
+  Outcome& outcome = session.outcome;
+  uint64_t seed = ParityGate::kChangedSeed;
+  const auto change = [&] { change_inputs(item, seed++, distinct_samples(batch)); };
+  const auto check = [&](const NamedTensors& results) {
+    return gate_.check_changed(test_case, batch, results);
+  };
+  change();
+  const NamedTensors givens = copies_of(item.givens());
+  const GateRun run = run_for_gate(device_, item);
+  Comparison comparison;
+  const std::string wrong = refuse_results(test_case, item, run, check, comparison);
+  const std::string changed = first_changed(item.givens(), givens);
+  if (!wrong.empty())
+    outcome.failure = "with new inputs at the same addresses: " + wrong;
+  else if (!changed.empty())
+    outcome.failure = changed + " was changed in place by the work, which only reads it";
+  else if (comparison.unprovable.empty())
+    outcome.failure = skipped_work(device_, item, usual_seconds, run.seconds, change);
+  else
+    outcome.skip = comparison.unprovable;
 }
 
 void Runner::note_rate(const Case& test_case, double seconds) {
@@ -197,6 +252,8 @@ void Runner::prepare_timing(Session& session) {
   if (!unknown.empty())
     session.outcome.add_to_label(
         fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
+  if (const std::string& lack = session.metering.profile.lack; !lack.empty())
+    session.outcome.add_to_label("kernels and their time unknown: " + lack);
   const std::string& attention = session.metering.profile.attention_backend;
   if (!attention.empty()) session.outcome.add_to_label("attention: " + attention);
   const std::string blas = instruments::preferred_blas(device_);
@@ -220,10 +277,39 @@ void Runner::repeat(const Case& test_case, Outcome& outcome) {
     if (!session_->is_over()) guarded(*session_, [&] { prepare_timing(*session_); });
   }
   Session& session = *session_;
-  if (!session.is_over()) guarded(session, [&] { time_repetition(session, outcome); });
+  if (!session.is_over()) {
+    guarded(session, [&] {
+      time_repetition(session, outcome);
+      const auto done = static_cast<int64_t>(outcome.repetitions.size()) + outcome.without_time;
+      if (done < settings_.timing.repetitions) return;
+      if (settings_.verify != Verify::off) prove_again(session);
+      if (!session.is_over() && session.reached_flops > 0) {
+        peaks_.raise(gemm_type_name(test_case.workload.dtype), session.reached_flops,
+                     "reached by " + test_case.name());
+      }
+      if (session.outcome.skip.empty()) return;
+      // What cannot be proved any more has no time.
+      outcome.repetitions.clear();
+      outcome.without_time = 0;
+    });
+  }
   outcome.label = session.outcome.label;
   outcome.skip = session.outcome.skip;
   outcome.failure = session.outcome.failure;
+}
+
+// Copies of inputs and results take memory that the timed work did not need.
+void Runner::prove_again(Session& session) {
+  const std::string thrown = failure_of(device_, settings_.memory_limit_bytes, [&] {
+    check_with_new_inputs(session, *session.work.item, session.test_case->workload.batch,
+                          session.median_seconds);
+  });
+  std::string& failure = session.outcome.failure;
+  if (thrown.starts_with("out of memory"))
+    session.outcome.add_to_label("not proved with new inputs: " + thrown);
+  else if (!thrown.empty())
+    failure = thrown;
+  if (!failure.empty()) failure = "after timing, " + failure;
 }
 
 TimingGoal Runner::timing_goal(const Session& session) const {
@@ -267,12 +353,13 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   const auto iterations = static_cast<int64_t>(timing.seconds.size()) * timing.runs;
   session.last_seconds = seconds_since(begin) / static_cast<double>(iterations);
   ++session.repetitions;
-  const double seconds = mean(timing.seconds);
+  const double seconds = median(timing.seconds);
+  session.median_seconds = seconds;
   note_rate(*session.test_case, seconds);
   raise_peaks(session, seconds);
   Counters all = counters(session, seconds);
   all.merge(device_counters(session.metering, timing));
-  if (seen) all.merge(sensor_counters(*session.test_case, *seen, seconds));
+  if (seen) all.merge(sensor_counters(*session.test_case, *seen, mean(timing.seconds)));
   warn_of_clock(session, all);
   outcome.repetitions.push_back(
       {seconds, timing.cpu_seconds, iterations, std::move(all), std::move(timing.seconds)});
@@ -304,8 +391,8 @@ Counters Runner::counters(const Session& session, double seconds) const {
 }
 
 // A case above a peak shows that the peak was measured too low, beside other load for example: it
-// is measured once more, and what is still above it by little is the peak. What is above it by more
-// has no shares in the end (add_shares).
+// is measured once more, and what is still above it by little is the peak, once it is proved. What
+// is above it by more has no shares in the end (add_shares).
 void Runner::raise_peaks(Session& session, double seconds) {
   const Case& test_case = *session.test_case;
   const std::string type = gemm_type_name(test_case.workload.dtype);
@@ -323,13 +410,13 @@ void Runner::raise_peaks(Session& session, double seconds) {
     session.start += Clock::now() - begin;  // which is not the case's time
   }
   if (above_flops() && rate <= kLargestShare * peaks_.measured_flops(type))
-    peaks_.raise(type, rate, "reached by " + test_case.name());
+    session.reached_flops = std::max(session.reached_flops, rate);
 }
 
 Runner::Verdict Runner::verify(const Case& test_case, int64_t live_beside) {
   live_beside_ = live_beside;
   const auto session = open(test_case);
-  return {session->outcome.skip, session->outcome.failure, session->comparison.max_rel_error};
+  return {session->outcome.skip, session->outcome.failure, session->comparison};
 }
 
 }  // namespace tinyllama::harness

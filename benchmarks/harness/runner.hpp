@@ -9,6 +9,7 @@
 #include <string>
 
 #include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/gate_run.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/memory_check.hpp"
@@ -47,10 +48,10 @@ class Runner {
   struct Verdict {
     std::string skip;     ///< why it was not verified
     std::string failure;  ///< why it is wrong
-    double max_rel_error = 0;
+    Comparison comparison = {};
   };
-  /// Only the proof: memory check, build, gate. `live_beside`: bytes of tensors that others keep
-  /// beside it, which are not left of the memory limit.
+  /// Only the proof: memory check, build, gate, the latter also with new inputs. `live_beside`:
+  /// bytes of tensors that others keep beside it, which are not left of the memory limit.
   Verdict verify(const Case& test_case, int64_t live_beside = 0);
 
   /// Frees the current case's work and memory.
@@ -66,6 +67,11 @@ class Runner {
   GemmRate expected_rate(const Case& test_case) const;
   std::string refuse_after_gate(const Session& session) const;
   void pass_gate(const Case& test_case, Session& session);
+  using Check = std::function<Comparison(const NamedTensors& results)>;
+  std::string refuse_results(const Case& test_case, const WorkItem& item, const GateRun& run,
+                             const Check& check, Comparison& comparison) const;
+  void check_with_new_inputs(Session& session, WorkItem& item, int64_t batch, double usual_seconds);
+  void prove_again(Session& session);
   void note_rate(const Case& test_case, double seconds);
   void prepare_timing(Session& session);
   TimingGoal timing_goal(const Session& session) const;

@@ -251,7 +251,7 @@ Json Server::prepare(const ServeRequest& request, const Case& test_case) {
     const Runner::Verdict verdict = verify(test_case);
     if (!verdict.skip.empty()) return {{"skipped", verdict.skip}};
     if (!verdict.failure.empty()) return {{"failed", verdict.failure}};
-    answer["max_rel_error"] = verdict.max_rel_error;
+    answer["max_rel_error"] = verdict.comparison.max_rel_error;
   }
   CaseWork& opened = open_[request.case_name];
   opened = build_work(device_, test_case, settings_.seed, settings_.weights);

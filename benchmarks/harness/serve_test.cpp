@@ -233,7 +233,7 @@ TEST_F(ServerTest, ClosedCasesLeaveNoMemoryBehind) {
 TEST_F(ServerTest, AProofIsGivenOnRequest) {
   const double error = ask("open", 2, {{"verify", true}}).at("max_rel_error");
   EXPECT_GT(error, 0);
-  EXPECT_LE(error, tolerance(Dtype::f32));
+  EXPECT_LE(error, 2e-5);
 }
 
 TEST_F(ServerTest, AWrongCaseFailsItsProofAndIsNotOpened) {

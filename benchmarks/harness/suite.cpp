@@ -158,6 +158,7 @@ class SuiteRun {
         weights_(weights),
         peaks_(device, options.cold_cache) {
     document_.context = run_context(options, device, weights);
+    document_.context["goals"] = goals_of(options);
     document_.context["sizes"] = sizes_of(plan.cases);
     for (const PeakCase& peak : plan.peak_cases) places_.emplace(peak.name, places_.size());
     for (const Case& test_case : plan.cases) places_.emplace(test_case.name(), places_.size());
@@ -218,6 +219,8 @@ class SuiteRun {
     std::vector<std::string> kept = circumstances_to_keep();
     for (const auto& size : document_.context.at("sizes").items())
       kept.push_back((Json::json_pointer("/sizes") / size.key()).to_string().substr(1));
+    // A header without goals was written for another run of the same study (scripts/study).
+    if (!contents.header.contains("goals")) std::erase(kept, "goals");
     check_same_circumstances(options_.journal_file, contents.header, document_.context, kept);
     // A run that was killed while it measured its peaks has none yet.
     if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));
@@ -313,7 +316,7 @@ class SuiteRun {
       const size_t before = outcome.repetitions.size();
       repeat(outcome);
       if (!outcome.failure.empty()) return state.SkipWithError(outcome.failure);
-      if (outcome.repetitions.size() == before)
+      if (outcome.repetitions.size() <= before)
         return state.SkipWithMessage(outcome.interrupted ? kInterrupted : outcome.skip);
       while (state.KeepRunning()) state.SetIterationTime(outcome.repetitions.back().seconds);
     };
@@ -356,8 +359,8 @@ class SuiteRun {
                                   : !verdict.skip.empty()  ? "skipped: " + verdict.skip
                                                            : "proved";
       progress.finish(test_case.name(), "");
-      fmt::print("{:<70} {:>9.2e} of {:g} allowed  {}\n", test_case.name(), verdict.max_rel_error,
-                 tolerance(test_case.workload.dtype), outcome);
+      fmt::print("{:<70} {:>9.2e} of {:.2e} allowed  {}\n", test_case.name(),
+                 verdict.comparison.error, verdict.comparison.allowed, outcome);
     }
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
@@ -377,10 +380,11 @@ class SuiteRun {
     // in the plan's order, whether they were measured now or came from the journal
     for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
     add_relative_counters(plan_.cases, peaks_, document_.results);
-    const std::string text = document_.text();
-    write_result(text);  // before the tables, whose sums of parts are measured again
+    // before the tables, whose sums of parts are measured again
+    write_result(document_.text(options_.writes_aggregates_only));
     if (options_.format == "json") {
-      std::cout << text;
+      std::cout << document_.text(options_.writes_aggregates_only ||
+                                  options_.shows_aggregates_only);
     } else {
       const auto measure = [&](const std::vector<const Case*>& cases) {
         return console::interrupted() ? std::vector<double>()
@@ -426,27 +430,6 @@ class SuiteRun {
 };
 
 }  // namespace
-
-void initialize_benchmark(const Options& options) {
-  static char program_name[] = "tiny_llama_bench";  // Google Benchmark keeps the pointer
-  // One iteration by its own count: how many there are is the timing engine's affair.
-  std::vector<std::string> arguments = {
-      "--benchmark_min_time=1x",
-      fmt::format("--benchmark_repetitions={}", options.timing.repetitions)};
-  for (const std::string& argument : options.benchmark_arguments) {
-    const std::string name = argument.substr(0, argument.find('='));
-    if (name != "--benchmark_min_time" && name != "--benchmark_min_warmup_time" &&
-        name != "--benchmark_repetitions")
-      arguments.push_back(argument);
-  }
-  std::vector<char*> pointers = {program_name};
-  for (auto& argument : arguments) pointers.push_back(argument.data());
-  int count = static_cast<int>(pointers.size());
-  benchmark::Initialize(&count, pointers.data());
-  if (count > 1)
-    throw std::invalid_argument(
-        fmt::format("{}: is not a flag of Google Benchmark, or has an invalid value", pointers[1]));
-}
 
 console::ExitCode run_suite(const Options& options, const Plan& plan,
                             const instruments::Device& device, const PartsOfStep& step,

@@ -10,10 +10,6 @@
 
 namespace tinyllama::harness {
 
-/// Hands the --benchmark_* flags that are Google Benchmark's own to it. Throws
-/// std::invalid_argument naming a flag that it refuses.
-void initialize_benchmark(const Options& options);
-
 /// Measures every case of the plan (`--verify only`: proves them), with `weights` or, where they
 /// are null, such as are drawn from the seed. Throws std::invalid_argument for bad options or
 /// files, and std::runtime_error when a result cannot be written; what was measured until then is

@@ -1,0 +1,101 @@
+#include "benchmarks/harness/gate_run.hpp"
+
+#include <ATen/ops/equal.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool shares_memory(const at::Tensor& tensor, const NamedTensors& others) {
+  return std::any_of(others.begin(), others.end(),
+                     [&](const auto& other) { return tensor.is_alias_of(other.second); });
+}
+
+void fill_with_nan(const NamedTensors& results, const NamedTensors& givens) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : results) {
+    if (tensor.defined() && tensor.is_floating_point() && !shares_memory(tensor, givens))
+      tensor.detach().fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+}  // namespace
+
+NamedTensors copies_of(const NamedTensors& tensors) {
+  NamedTensors copies;
+  for (const auto& [name, tensor] : tensors)
+    copies.emplace_back(name, tensor.defined() ? tensor.detach().clone() : at::Tensor());
+  return copies;
+}
+
+GateRun run_for_gate(const instruments::Device& device, WorkItem& item) {
+  item.prepare();
+  device.synchronize();
+  GateRun run;
+  const auto start = Clock::now();
+  {
+    const instruments::host_allocator::NanFill unwritten;
+    item.run();
+  }
+  if (!device.is_gpu()) run.seconds = seconds_since(start);
+  run.results = copies_of(item.results());
+  device.synchronize();
+  if (device.is_gpu()) run.seconds = seconds_since(start);
+  return run;
+}
+
+void change_inputs(WorkItem& item, uint64_t seed, int64_t distinct) {
+  fill_with_nan(item.results(), item.givens());
+  item.change_inputs(seed, distinct);
+}
+
+std::string first_changed(const NamedTensors& tensors, const NamedTensors& copies) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!at::equal(tensors[i].second.detach(), copies.at(i).second)) return tensors[i].first;
+  }
+  return {};
+}
+
+std::string skipped_work(const instruments::Device& device, WorkItem& item, double usual_seconds,
+                         double changed_seconds, const std::function<void()>& change) {
+  // What skips its work skips nearly all of it. Caches alone do less than this, and the fastest of
+  // several is hardly what a busy machine made long.
+  constexpr double most = 4;
+  constexpr int pairs = 8;
+  if (changed_seconds <= most * usual_seconds) return {};
+  std::vector<double> as_before, changed;
+  const auto time = [&](std::vector<double>& seconds) {
+    seconds.push_back(time_until(device, item, nullptr, {.most_iterations = 1}).seconds.front());
+  };
+  for (int i = 0; i < pairs; ++i) {
+    change();
+    time(changed);
+    // Caches see as much pass as by a change.
+    for (const auto& [name, tensor] : item.givens()) static_cast<void>(tensor.detach().clone());
+    time(as_before);
+    if (changed.back() <= most * as_before.back()) return {};
+  }
+  const double ratio = *std::ranges::min_element(changed) / *std::ranges::min_element(as_before);
+  if (ratio <= most) return {};
+  return fmt::format(
+      "work is skipped: an iteration takes {:.1f} times as long where its inputs have changed",
+      ratio);
+}
+
+}  // namespace tinyllama::harness
