@@ -283,6 +283,8 @@ CALLS = {"analysis": {"operators.operator_calls_per_step": 1000}}
 ANSWERS: list[tuple[int, str, OfRuns, str]] = [
     (1, "How much overhead", {EVERY: {OVERHEAD: 21.5}}, "above the range"),
     (1, "Top 3 optimization targets", {EVERY: {LAUNCH: 99.0}}, "1. Batch size scaling"),
+    # what a profiler did not see is unknown, and not a share of zero
+    (1, "Does the text's rank hold", {EVERY: {LAUNCH: None}}, "not measured is unknown; rule"),
     (1, "What is the primary bottleneck", {EVERY: {WAIT: 96.0}}, "[x] Data loading"),
     (1, "Based on memory", {EVERY: {SCORES: 20, LIVE_PEAK: 80}}, "25.0 %, at most all attention"),
     (1, "Training speed", {"plain": {MICRO: 2, SPEED: 0.1}}, "160 samples/sec"),

@@ -539,7 +539,7 @@ def test_a_sample_gives_the_rate_and_a_long_one_takes_a_quarter_of_the_batch(
     for number, (seconds, minutes, sampled) in enumerate(
         ((0.01, 1e6, [8]), (2.0, 1e6, [2]), (2.0, 1 / 3, []))
     ):
-        program = PlayedProgram(changes={"summary.average_step_seconds": seconds})
+        program = PlayedProgram(changes={"summary.median_step_seconds": seconds})
         options = ("small", f"--max-minutes={minutes}", "--num-steps=7")
         assert run_study(tmp_path / str(number), *options, program=program) == 0
         samples = [of for of in program.calls if {"--size=small", "--num-steps=3"} <= set(of)]

@@ -1,6 +1,7 @@
 """Short runs of the programs, and what must hold of their files however such a run ended."""
 
 import functools
+import json
 import subprocess
 import tempfile
 import threading
@@ -11,8 +12,9 @@ from typing import Any
 
 from built_programs import ON_CPU, SMALL_OPTIONS, environment, read_journal, read_json, tool
 from built_programs import PROJECT_ROOT as PROJECT
+from published import with_curve
 from tinyllama_tools.compare.history import read_store
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, write_whole
 from tinyllama_tools.data.machine import SHARES
 
 BUILD = PROJECT / "build/benchmarks"
@@ -163,7 +165,10 @@ def scaling_command(folder: Path, processes: str = "2") -> list[str]:
 
 
 def report_command(folder: Path) -> list[str]:
-    return tool("report", RESULT, "-o", folder / "page.html")
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / "result.json"
+    write_whole(result, json.dumps(with_curve(read_json(RESULT))))
+    return tool("report", result, "-o", folder / "page.html")
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from cli_program import (
+    AGGREGATES,
     BASELINE,
     DTYPES,
     JOURNAL,
@@ -50,6 +51,7 @@ from built_programs import (
 )
 from published import with_curve
 from tinyllama_tools.data.machine import SHARES
+from tinyllama_tools.data.results import read_rows
 
 # the contract's, in the order in which they are listed
 COMPONENTS = [
@@ -91,6 +93,15 @@ def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> list[str]:
     leaves that was killed right after measuring them."""
     journal = write_journal(tmp_path / JOURNAL, read_journal(smoke_run.folder / JOURNAL)[0])
     return [f"--journal={journal}", "--resume"]
+
+
+def aim(with_peaks: list[str], **goals: object) -> list[str]:
+    """The same, of a run with these goals."""
+    journal = Path(with_peaks[0].partition("=")[2])
+    (line,) = read_journal(journal)
+    line["header"]["goals"] |= {name.replace("__", "-"): value for name, value in goals.items()}
+    write_journal(journal, line)
+    return with_peaks
 
 
 def test_result_is_whole_and_of_its_schema(
@@ -148,6 +159,7 @@ def test_a_case_beyond_a_limit_is_skipped_and_one_that_is_refused_memory_fails(
     choice = [*SMALL_MODEL, *FFN, "--batch=20000,200000,2", "--seq=32", "--memory-limit=800MiB"]
     space, out = (900 << 20, 900 << 20), tmp_path / OUT
     refusing = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, space)}
+    aim(with_peaks, memory__limit=800 << 20)
     completed, result = program.measure(out, *choice, *with_peaks, status=1, **refusing)
     assert validator.is_valid(result)
     cases = entries_by_case(result)
@@ -246,6 +258,8 @@ BAD_OPTIONS = """\
 --seq=9999999                       seq = 9999999 | must be between 1 and
 --benchmark_filter=zzz              --benchmark_filter 'zzz' | no case
 --serve --list                      --list: not with --serve
+--benchmark_enable_random_interleaving  scripts/compare run interleaves
+--benchmark_speed=9                 --benchmark_speed: is no flag of Google Benchmark
 --device=cuda:99                    "cuda:99": no such device (allowed: auto, cpu, cuda
 --device=cuda:99 --dry-run          "cuda:99": no such device
 --weights=nowhere                   nowhere | config.json
@@ -270,13 +284,39 @@ def test_journal_of_another_run_is_refused_and_left_alone(
     for content, expected, option in (
         (whole, "was written with seed = ", "--seed=7"),
         (whole, "with settings/sdpa_backends = ", "--sdpa-backend=math"),
-        (other_size, "was written with sizes/custom = ", "--seed=42"),
+        (other_size, "was written with sizes/custom/", "--seed=42"),
+        (whole, '--benchmark_min_time = "1x", this run has "0.1s"', "--seed=42"),
     ):
         file = tmp_path / JOURNAL
         file.write_text(content, encoding="utf-8")
-        message = message_of(program.run(*SMALL, *FFN, option, f"--journal={file}", "--resume"))
+        goals = [] if "min_time" in expected else QUICK
+        options = [*SMALL, *FFN, *goals, option, f"--journal={file}", "--resume"]
+        message = message_of(program.run(*options))
         assert str(file) in message and expected in message
         assert file.read_text(encoding="utf-8") == content
+
+
+def test_flags_of_the_environment_count(
+    program: Program, tmp_path: Path, with_peaks: list[str]
+) -> None:
+    """Google Benchmark reads them by itself, before anything else runs: what it writes then is no
+    result of the suite."""
+    aim(with_peaks, benchmark_repetitions=3)
+    variables = {
+        "BENCHMARK_OUT": str(tmp_path / OUT),
+        "BENCHMARK_MIN_TIME": "1x",
+        "BENCHMARK_REPORT_AGGREGATES_ONLY": "true",
+    }
+    environment = os.environ | variables
+    completed = program.run(*SMALL, *FFN, *with_peaks, env=environment)
+    assert completed.returncode == 0, completed.stderr
+    result = read_json(tmp_path / OUT)
+    assert result["context"]["goals"]["benchmark_min_time"] == "1x"
+    assert [row["aggregate_name"] for row in result["benchmarks"]] == AGGREGATES
+    assert read_rows(result, tmp_path / OUT).cases
+    environment = os.environ | {"BENCHMARK_OUT_FORMAT": "csv"}
+    message = message_of(program.run(*SMALL, *FFN, env=environment))
+    assert "environment variable BENCHMARK_OUT_FORMAT: --benchmark_out_format 'csv'" in message
 
 
 def test_files_that_cannot_be_written_are_refused_at_once(program: Program, tmp_path: Path) -> None:
@@ -308,8 +348,8 @@ NORM = "rms_norm/forward/baseline/custom/f32/batch:2/seq:8/manual_time"
 PEAK = "peak/gemm/f32/manual_time"
 # of a row, and of the context
 OPTIONAL = {
-    *("label", "median_ns", "median_interval_ns", "samples_ns", "speedup", "library_scratch_MiB"),
-    *("load_avg", "sizes", "weights"),
+    *("label", "mean_ns", "interval_ns", "samples_ns", "speedup", "library_scratch_MiB"),
+    *("load_avg", "goals", "sizes", "weights"),
 }
 
 
@@ -364,8 +404,6 @@ IMPOSSIBLE: list[tuple[str, Json]] = [
     (PEAK, {"run_name": "peak/gemm/f8"}),
     ("context", {"schema_version": 2}),
     ("context device", {"backend": "tpu"}),
-    # which has to say what its kernels were built for
-    ("context device", {"backend": "hip"}),
     ("context peaks measured f32", {"flops_per_second": 0}),
     # in place of its shares
     (STEP, {"above_peak": ABOVE}),
@@ -417,7 +455,7 @@ def test_what_was_not_measured_not_verified_or_above_its_peak_is_accepted(
 PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]
 # 18 cases of more than half a second: long enough to be interrupted in the midst of them, even
 # where a busy machine brings the signal some seconds late
-SLOW = ["--benchmark_min_time=0.25s", "--benchmark_repetitions=2"]
+SLOW = ["--benchmark_min_time=0.25s", "--benchmark_repetitions=2", "--precision=99"]
 
 
 def resume(
@@ -495,6 +533,7 @@ def test_an_interrupted_run_writes_what_it_has(
     number: signal.Signals,
 ) -> None:
     journal, out = tmp_path / JOURNAL, tmp_path / OUT
+    aim(with_peaks, benchmark_min_time="0.25s", precision=99.0)
     process = program.start(*PARTS, *SLOW, *with_peaks, f"--benchmark_out={out}")
     wait_until(lambda: len(read_journal(journal)) > 2 or process.poll() is not None)
     process.send_signal(number)
@@ -509,7 +548,7 @@ def test_an_interrupted_run_writes_what_it_has(
     assert f"{len(done)} of {len(names)} cases done" in stderr.splitlines()[-1]
     assert f"--resume --journal {journal}" in stderr.splitlines()[-1]
     assert "samples/s" in stdout
-    _, whole = resume(program, tmp_path, PARTS)
+    _, whole = resume(program, tmp_path, [*PARTS, *SLOW])
     assert_complete(whole, names)
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]
 
@@ -517,6 +556,8 @@ def test_an_interrupted_run_writes_what_it_has(
 def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]) -> None:
     """On a terminal. The first lets the case that is running finish, which here takes minutes."""
     endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
+    goals = {"benchmark_min_time": "20000000x", "benchmark_repetitions": 3}
+    aim(with_peaks, max__seconds__per__case=10000.0, **goals)
     ours, theirs = pty.openpty()
     options = [*SMALL, "--components=ffn", *with_peaks, *endless]
     process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)

@@ -13,7 +13,16 @@ from scipy import optimize, stats
 
 from built_programs import Json, read_json
 from fake_training import set_key
-from published import analysis_of, document, reference, write_run, write_world
+from published import (
+    MEASURED,
+    analysis_of,
+    document,
+    reference,
+    with_curve,
+    write_run,
+    write_study_with_curves,
+    write_world,
+)
 from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
 from tinyllama_tools.data.results import read_scaling_result
 from tinyllama_tools.models.collectives import (
@@ -569,7 +578,7 @@ def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None
             read_interconnects(path)
 
 
-def test_local_steps_are_measured_before_they_are_predicted() -> None:
+def test_local_steps_are_measured_before_they_are_predicted(tmp_path: Path) -> None:
     weak, strong = (analysis_of(reference(kind)).results for kind in ("ranks", "ranks_strong"))
     steps, missing = local_steps(weak, None, "f32", "baseline")
     # of the world with the fewest ranks
@@ -580,12 +589,14 @@ def test_local_steps_are_measured_before_they_are_predicted() -> None:
     # of one batch for all ranks, the whole one
     assert local_steps(strong, None, "f32", "baseline")[0]["small"].name.batch == 8
     # a named result counts more than the rank alone
-    source = read_step_source(RESULTS / "reference/tiny_f32_2core_xeon_avx512.json")
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(with_curve(read_json(MEASURED))), encoding="utf-8")
+    source = read_step_source(path)
     steps, missing = local_steps(weak, source, "f32", "baseline")
     assert source.path.name in steps["tiny"].source
     assert "it has no costs of other sizes" in missing["medium"]
     # and predicts the others where it has their costs
-    study = read_step_source(RESULTS / "reference/study_2core_xeon_avx512")
+    study = read_step_source(write_study_with_curves(tmp_path / "study"))
     steps, missing = local_steps(weak, study, "f32", "baseline")
     kinds = ["measured"] * 2 + ["predicted"] * 3
     assert ([step.kind for step in steps.values()], missing) == (kinds, {})

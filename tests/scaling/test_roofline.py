@@ -338,7 +338,8 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path, measured: Path) -> 
     # machines of one kind are not one machine
     context = document()["context"] | {"host_name": "host_0123abcd"}
     other = write_json(tmp_path / "c.json", document(context=context))
-    (said,) = read_result_set([MEASURED, other]).warnings
+    same = write_json(tmp_path / "e.json", document())
+    (said,) = read_result_set([same, other]).warnings
     assert said.startswith("measured on 2 hosts: ") and "host_0123abcd" in said
 
 

@@ -110,8 +110,9 @@ def lost_shares(runs: Runs) -> dict[str, float | None]:
     }
 
 
-def addressable_shares(operators: Json) -> dict[str, float]:
-    """The part of the recorded work, in percent, that each optimization acts upon."""
+def addressable_shares(operators: Json) -> dict[str, float | None]:
+    """The part of the recorded work, in percent, that each optimization acts upon; None where it
+    was not measured."""
     components, products = operators["components"], operators["matrix_product_percent"]
     attention = component_percent(components, "attention/core")
     copies = [r["share_percent"] for r in operators["table"] if COPIES.search(r["name"])]
@@ -121,7 +122,7 @@ def addressable_shares(operators: Json) -> dict[str, float]:
         "Flash Attention implementation (reduce memory)": attention,
         "Memory layout optimization": sum(copies),
         "Mixed precision training (FP16)": products,
-        "Batch size scaling": operators["launch_overhead_percent"] or 0.0,
+        "Batch size scaling": operators["launch_overhead_percent"],
     }
 
 
@@ -152,7 +153,7 @@ def baseline_values(runs: Runs) -> Json:
             "Layer normalization operations": component_percent(components, "rms_norm"),
         },
         "opportunities": opportunities,
-        "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -entry[1]),
+        "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -(entry[1] or 0.0)),
         "suspects": lost_shares(runs),
         "saved": {label: row["saved_percent"] for label, row in effects.items()},
         "saved_basis": {label: row["basis"] for label, row in effects.items()},

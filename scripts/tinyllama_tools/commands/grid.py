@@ -273,7 +273,9 @@ def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
         if like is None or not like.is_file():
             return options
         first = parse_json(like.read_text(encoding="utf-8").partition("\n")[0])
+        # nor its goals: products and a check are timed for other lengths
         first["header"].pop("peaks", None)
+        first["header"].pop("goals", None)
         first["header"]["verify"] = verify
         journal.write_text(json.dumps(first) + "\n", encoding="utf-8")
     return [*options, "--resume"]

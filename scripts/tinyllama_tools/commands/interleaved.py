@@ -29,7 +29,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
-from tinyllama_tools.data.machine import unit_of
+from tinyllama_tools.data.machine import merged_peaks
 from tinyllama_tools.data.names import UNITS, CaseName
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
 from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
@@ -91,10 +91,8 @@ def median_seconds(entries: Sequence[Json]) -> float:
 
 def keep_best_peaks(peaks: Json, context: Json) -> None:
     """Of all processes the best counts, for the rows of all (data/machine.py)."""
-    for name, peak in context["peaks"]["measured"].items():
-        rate, known = (of.get(unit_of(name)) for of in (peak, peaks.get(name, {})))
-        if name not in peaks or (rate and known and rate > known):
-            peaks[name] = peak
+    best, _ = merged_peaks([{"peaks": {"measured": peaks}}, context])
+    peaks.update(best["peaks"]["measured"])
 
 
 # Our program refuses a case that it cannot warm up, meter and time within its limit.

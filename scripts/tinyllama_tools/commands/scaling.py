@@ -50,8 +50,9 @@ them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --b
 for strong scaling, one batch for all ranks together); -- --help lists all.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
 scaling.json and scaling.md: parallel efficiency, what communication costs and what of it is hidden,
-where the rest went, latency and bandwidth of each collective, and projections to 4,096 devices. The
-files hold no name of a host and no path outside the checkout. docs/distributed.md explains all.
+where the rest went, latency and bandwidth of each collective, and projections over links of the
+same device, as far as 4,096. The files hold no name of a host and no path outside the checkout.
+docs/distributed.md explains all.
 
 A rank that dies or hangs ends the others, within four timeouts and half a minute; no process is
 left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung;

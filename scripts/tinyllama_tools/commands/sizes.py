@@ -136,7 +136,7 @@ def attained_rate(program: TrainingProgram, options: Namespace, size: str, batch
     if run.exit_status != 0 or not run.summary:
         raise TrainingError(f"the sample of {size} ended with {run.exit_status}")
     flops, seconds = run.summary["model"]["flops_per_step"], run.summary["summary"]
-    rate = flops / seconds["average_step_seconds"]
+    rate = flops / seconds["median_step_seconds"]
     what = f"{SAMPLE_STEPS} steps of {size} at batch {batch}"
     return Rate(rate, f"{rate / 1e9:,.1f} GFLOP/s attained in {what}")
 
@@ -299,9 +299,9 @@ FIGURES: dict[str, Callable[[Json], str]] = {
     "tokens/s": lambda f: f"{f['tokens_per_second']:,.0f}",
     "Memory (MB)": lambda f: f"{f['peak_memory_bytes'] / MIB:,.1f}",
     "memory / parameters": lambda f: f"{f['peak_memory_bytes'] / f['model_size_bytes']:.1f}",
-    "Time/Iter (s)": lambda f: f"{f['average_step_seconds']:.4g}",
+    "Time/Iter (s)": lambda f: f"{f['median_step_seconds']:.4g}",
     "expected (s)": lambda f: f"{f['expected']:.4g}",
-    "GFLOP/s": lambda f: f"{f['flops_per_step'] / f['average_step_seconds'] / 1e9:,.1f}",
+    "GFLOP/s": lambda f: f"{f['flops_per_step'] / f['median_step_seconds'] / 1e9:,.1f}",
 }
 
 

@@ -140,7 +140,9 @@ class StoredCase:
 # Google Benchmark's own keys of a repetition; every other number is a counter.
 OWN_KEYS = {
     *("family_index", "per_family_instance_index", "repetitions", "repetition_index", "threads"),
-    *("iterations", "real_time", "cpu_time", "median_ns"),
+    *("iterations", "real_time", "cpu_time", "mean_ns"),
+    # of schema 3
+    *("median_ns", "median_interval_ns"),
 }
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 

@@ -64,7 +64,7 @@ from tinyllama_tools.data.studies import (
 
 SCHEMA_VERSION = 4
 # What it lacks, a bandwidth for each traffic, was the second-level cache's for all that fits into
-# the last level: its times are those of now, its rooflines are not.
+# the last level. Its rows were timed by the mean; beside it stands the median, a time as of now.
 WITHOUT_CURVE = 3
 NO_ROOFLINE = (
     f"schema_version {WITHOUT_CURVE}: without a bandwidth curve, so there is no roofline; "
@@ -196,6 +196,13 @@ def _without_roofline(context: Json) -> Json:
     return context | {"peaks": context["peaks"] | {"measured": kept}}
 
 
+def _timed_by_median(row: Json) -> Json:
+    """A row of WITHOUT_CURVE: where it has no median, of its samples, its time stays a mean."""
+    if not (median := row.get("median_ns")):
+        return row
+    return row | {"real_time": median * 1e-9 / UNITS[row["time_unit"]]}
+
+
 def read_rows(document: Json, path: Path) -> StoredRun:
     """The cases and the machine's peaks of a result file, none of which need be there.
 
@@ -206,7 +213,8 @@ def read_rows(document: Json, path: Path) -> StoredRun:
     _check(document, path)
     context, rows = document["context"], document["benchmarks"]
     if context["schema_version"] == WITHOUT_CURVE:
-        context, rows = _without_roofline(context), [_without(row, ROOF) for row in rows]
+        context = _without_roofline(context)
+        rows = [_timed_by_median(_without(row, ROOF)) for row in rows]
     by_name: dict[str, list[Json]] = {}
     for entry in rows:
         by_name.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)

@@ -114,12 +114,16 @@ def read_interconnects(path: Path = FIXTURE) -> list[Json]:
     return document["interconnects"]
 
 
+# what a match may say beside the words of the name
+OF_DEVICE = ("backend", "threads", "architecture", "whole_node")
+
+
 def stands_for(over: Json, device: Mapping[str, Any]) -> bool:
     """Whether the figures of an interconnect are of this device's links. `device`: of a local step.
     Names are matched as those of fixtures/device_peaks.json are, by words."""
     name = str(device["name"]).lower()
     return any(
-        all(of.get(key) in (None, device[key]) for key in ("backend", "threads", "whole_node"))
+        all(of.get(key) in (None, device[key]) for key in OF_DEVICE)
         and all(word in name for word in of["words"])
         and not any(word in name for word in of.get("without", ()))
         for of in over["match"]

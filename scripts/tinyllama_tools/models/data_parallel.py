@@ -232,7 +232,7 @@ class Analysis:
         sources = dict.fromkeys(("bandwidth_source", "latency_source"), source)
         network = {"name": backend, "link": link._asdict(), **sources, "is_assumed": False}
         about = {"name": MEASURED, "title": title, "devices_per_node": 1}
-        own = {key: device[key] for key in ("backend", "threads") if device[key]}
+        own = {key: device[key] for key in ("backend", "threads", "architecture") if device[key]}
         about["match"] = [{"words": [str(device["name"]).lower()], **own}]
         if len({of["node"] for of in world.distributed["ranks"]}) == 1:
             # how many GPUs a host has is not in the file
