@@ -10,14 +10,18 @@ from tinyllama_tools.data.results import read_scaling_run
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 
 FOLDER = RESULTS / "reference"
-MEASURED = FOLDER / "tiny_f32_2core_xeon_avx512.json"
+# which all of these were measured on
+MACHINE = "2core_xeon_avx512"
+MEASURED = FOLDER / f"tiny_f32_{MACHINE}.json"
 # of all files of a machine, and of the picture in the README
 MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
-STUDY = FOLDER / "study_2core_xeon_avx512"
-PAGE = FOLDER / "scaling_2core_xeon_avx512.html"
-PICTURE = FOLDER / "roofline_2core_xeon_avx512.png"
+STUDY = FOLDER / f"study_{MACHINE}"
+PAGE = FOLDER / f"scaling_{MACHINE}.html"
+# of an older program, on another machine: ten cases of tiny
+RECORDED = FOLDER / "paired_blocks_2core_xeon_avx512.jsonl"
+PICTURE = FOLDER / f"roofline_{MACHINE}.png"
 # the study's, and the frontiers that were made beside it
-DATA_FILES = sorted([*STUDY.iterdir(), *FOLDER.glob("frontier_by_*_2core_xeon_avx512.json")])
+DATA_FILES = sorted([*STUDY.iterdir(), *FOLDER.glob(f"frontier_by_*_{MACHINE}.json")])
 
 
 def with_curve(content: Json) -> Json:
@@ -55,7 +59,7 @@ def write_study_with_curves(folder: Path) -> Path:
 
 def reference(kind: str) -> Path:
     """The folder of `ranks`, `ranks_4gbit` or `ranks_strong`."""
-    return FOLDER / f"{kind}_2core_xeon_avx512"
+    return FOLDER / f"{kind}_{MACHINE}"
 
 
 def document(ranks: int = 2, rounds: int = 8, kind: str = "ranks") -> Json:

@@ -28,10 +28,10 @@ from fake_training import (
     operator_table,
     step_cost,
 )
+from published import FOLDER, MACHINE
 from tinyllama_tools.commands import exercise, exercise_3, profile
 from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import holds
-from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingRun
 from tinyllama_tools.models.step_ratios import Evidence
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -46,7 +46,7 @@ BATCHES = tuple(f"memory_analysis_bs{size}" for size in (4, 8, 16))
 LENGTHS = tuple(f"memory_seq{size}" for size in (64, 128, 256, 512))
 NAMES = ("tiny", "small", "medium")
 LAUNCH, LIVE_PEAK, SPEED = "operators.launch_overhead_percent", "memory.peak_bytes", "step_seconds"
-PEERS = PROJECT / "results/reference/peers_2core_xeon_avx512.json"
+PEERS = FOLDER / f"peers_{MACHINE}.json"
 MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 USED = "flops.computational_intensity.memory_bandwidth_utilization_percent"

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from built_programs import write_json
 from campaign.runs import JOBS, Scope, Tried, end_of, scratch
-from campaign.workloads import REFERENCE
 from fake_training import made_up_summary, write_profile
+from published import FOLDER, MACHINE, MEASURED, RECORDED, STUDY
 from tinyllama_tools.__main__ import main as run_tool
 
 Json = Any
@@ -154,12 +154,12 @@ def shortened(document: Json) -> Json:
 
 
 def published(name: str) -> Json:
-    return shortened(json.loads((REFERENCE / name).read_bytes()))
+    return shortened(json.loads((FOLDER / name).read_bytes()))
 
 
 def suite_result() -> Json:
     """Some cases with all their repetitions, a skipped and a failed one, and peaks."""
-    document = json.loads((REFERENCE / "tiny_f32_2core_xeon_avx512.json").read_bytes())
+    document = json.loads(MEASURED.read_bytes())
     rows = document["benchmarks"]
     names = list(dict.fromkeys(row["run_name"] for row in rows))
     wanted = [*[n for n in names if n.startswith("peak/")][:2], *names[:1], names[-1]]
@@ -176,11 +176,10 @@ def suite_result() -> Json:
 
 def write_files(folder: Path) -> None:
     """Of every kind."""
-    machine = "2core_xeon_avx512"
-    result, grid, strong = suite_result(), f"study_{machine}", f"ranks_strong_{machine}"
+    result, grid, strong = suite_result(), STUDY.name, f"ranks_strong_{MACHINE}"
     places = ("new.json", "base.json", "study/round_1.json", "study/check.json")
     files = dict.fromkeys(places, result)
-    files |= {f"{name}.json": published(f"{name}_{machine}.json") for name in ("ablation", "peers")}
+    files |= {f"{name}.json": published(f"{name}_{MACHINE}.json") for name in ("ablation", "peers")}
     for name in ("study", "frontier", "products", "costs"):
         files[f"study/{name}.json"] = published(f"{grid}/{name}.json")
     for name in ("scaling", "ranks_1", "ranks_2"):
@@ -192,7 +191,7 @@ def write_files(folder: Path) -> None:
         write_json(folder / name, content)
     write_profile(folder / "training", summary)
     # four blocks of a component and of the step: the more cases, the slower a read
-    recording = (REFERENCE / f"paired_blocks_{machine}.jsonl").read_bytes()
+    recording = RECORDED.read_bytes()
     head, *blocks = recording.splitlines(keepends=True)
     few = [block for block in blocks if b'"ffn/' in block or b'"full_step/' in block][:8]
     (folder / "blocks.jsonl").write_bytes(b"".join([head, *few]))

@@ -12,14 +12,12 @@ from typing import Any
 
 from built_programs import ON_CPU, SMALL_OPTIONS, environment, read_journal, read_json, tool
 from built_programs import PROJECT_ROOT as PROJECT
-from published import with_curve
+from published import MEASURED, with_curve
 from tinyllama_tools.compare.history import read_store
 from tinyllama_tools.core.app import BadInputError, write_whole
 from tinyllama_tools.data.machine import SHARES
 
 BUILD = PROJECT / "build/benchmarks"
-REFERENCE = PROJECT / "results/reference"
-RESULT = REFERENCE / "tiny_f32_2core_xeon_avx512.json"
 INTERRUPTED = 130
 
 # what follows from the peaks, or from other rows, in the end
@@ -167,7 +165,7 @@ def scaling_command(folder: Path, processes: str = "2") -> list[str]:
 def report_command(folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / "result.json"
-    write_whole(result, json.dumps(with_curve(read_json(RESULT))))
+    write_whole(result, json.dumps(with_curve(read_json(MEASURED))))
     return tool("report", result, "-o", folder / "page.html")
 
 
@@ -176,7 +174,7 @@ def new_history() -> bytes:
     """Of another result, which is the same but for a line end."""
     with tempfile.TemporaryDirectory() as name:
         result, store = Path(name, "earlier.json"), Path(name, "history.jsonl")
-        result.write_bytes(RESULT.read_bytes() + b"\n")
+        result.write_bytes(MEASURED.read_bytes() + b"\n")
         command = tool("compare", "history", "add", "--store", store, result)
         subprocess.run(command, check=True, capture_output=True, env=environment())
         return store.read_bytes()
@@ -196,7 +194,7 @@ def history_command(folder: Path) -> list[str]:
     if not store.exists():
         store.write_bytes(earlier_history())
     # after a kill the file may be in the history already, or not
-    return tool("compare", "history", "add", "--skip-known", "--store", store, RESULT)
+    return tool("compare", "history", "add", "--skip-known", "--store", store, MEASURED)
 
 
 def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:

@@ -18,12 +18,13 @@ from fake_bench import make_build, starts_of
 from samples import CONTEXT, FFN, LOSS, NORM, STEP, TIMES, Played, failed, skipped
 
 from built_programs import write_json
+from published import RECORDED
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, IN_ALL, NOT_SHOWN
 from tinyllama_tools.compare.blocks import SIDES, Costs, Sides, read_recording
 from tinyllama_tools.compare.run import SequentialRun
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats import verdicts as rules
 from tinyllama_tools.stats.rank_tests import LOG_RATIO, summarise
@@ -172,8 +173,6 @@ def test_the_page_shows_it_and_no_file_names_a_folder(folder: Path, document: Js
 
 
 # ---- a calibration that fails where something is wrong
-
-RECORDED = RESULTS / "reference/paired_blocks_2core_xeon_avx512.jsonl"
 
 
 def changed(folder: Path, change: Callable[[Json], float]) -> Path:

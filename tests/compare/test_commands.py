@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from built_programs import finish, start_tool, write_program
+from published import MEASURED
 from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c, run_command
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
 
 Json = dict[str, Any]
-RESULT = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 
 
 def test_output_that_nobody_reads_or_that_is_full(
@@ -27,9 +27,9 @@ def test_output_that_nobody_reads_or_that_is_full(
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     for command, is_full, status, said in (
         # what fits into the buffer fails when all is said, and the outcome is known by then
-        (f"history add {RESULT} --store store", False, 0, ""),
-        (f"{RESULT} {RESULT} --output out --format json", False, 0, "out/comparison.html\n"),
-        (f"{RESULT} {RESULT}", True, 2, "scripts/compare: output: No space left on device\n"),
+        (f"history add {MEASURED} --store store", False, 0, ""),
+        (f"{MEASURED} {MEASURED} --output out --format json", False, 0, "out/comparison.html\n"),
+        (f"{MEASURED} {MEASURED}", True, 2, "scripts/compare: output: No space left on device\n"),
     ):
         reader, output = os.pipe()
         os.close(reader)

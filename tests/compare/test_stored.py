@@ -31,6 +31,7 @@ from scipy import stats
 from built_programs import write_json
 from chromium import PageOpener
 from fake_training import FOUR_RANKS
+from published import MEASURED
 from tinyllama_tools.compare.comparison import (
     KINDS,
     ComparedCase,
@@ -45,7 +46,6 @@ from tools import compare
 
 # enough for eight cases at the default level
 FILES = 9
-REFERENCE = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 
 
 def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
@@ -408,8 +408,8 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_measured_file_is_read_as_google_benchmark_summed_it_up() -> None:
-    run = read_stored(REFERENCE)
-    rows = json.loads(REFERENCE.read_text(encoding="utf-8"))["benchmarks"]
+    run = read_stored(MEASURED)
+    rows = json.loads(MEASURED.read_text(encoding="utf-8"))["benchmarks"]
     medians = [row for row in rows if row.get("aggregate_name") == "median"]
     assert len(run.cases) == len(medians) > 10
     for row in medians:

@@ -511,7 +511,7 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
 ) -> None:
     """Ranks of a CPU, and a step of a GPU given with --local-step."""
     run, source = write_run(tmp_path / "run", (1, 2)), tmp_path / "gpu.json"
-    made = read_json(RESULTS / "reference/tiny_f32_2core_xeon_avx512.json")
+    made = read_json(MEASURED)
     made["context"]["device"] |= MI300X
     source.write_text(json.dumps(made), encoding="utf-8")
     assert main([f"--from={run}", f"--local-step={source}"]) == 0
@@ -528,7 +528,7 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     assert devices["small"] == f"{cpu} (cpu, threads: 1)"
     assert f"other devices than a step, which is of {cpu} (cpu, threads: 1); measure" in said
     # a step of all threads of the host stands for a node, but for no rank with one of them
-    own = RESULTS / "reference/tiny_f32_2core_xeon_avx512.json"
+    own = MEASURED
     assert main([f"--from={run}", f"--local-step={own}"]) == 0
     found = read_json(run / "scaling.json")["projection"]
     assert {(r["size"], r["interconnect"]) for r in found["steps"]} == {

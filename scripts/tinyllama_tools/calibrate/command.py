@@ -12,8 +12,8 @@ as by `compare run`; one that is slowed on purpose says how large that change is
 are slowed alike.
 
 Exit status: 0 no more false alarms than --alpha allows; 1 more, in any recording, group of runs,
-all of these together or a simulation; 2 bad input, or nothing recorded; 3 with --strict, where there are too few families or
-runs to show it; 130 interrupted.
+all of these together or a simulation; 2 bad input, or nothing recorded; 3 with --strict, where
+there are too few families or runs to show it; 130 interrupted.
 """
 
 import argparse
