@@ -57,8 +57,9 @@ void ChangedInputs::fill(const TokenInputs& inputs) {
 
 void scale_by_turns(const at::Tensor& vector) {
   const at::NoGradGuard no_grad;
-  const at::Tensor power = at::arange(vector.numel(), vector.options()).remainder(3) - 1;
-  vector.detach().mul_(at::exp2(power));
+  // counted in float64: bfloat16 has no odd number above 256
+  const at::Tensor places = at::arange(vector.numel(), vector.options().dtype(at::kDouble));
+  vector.detach().mul_(at::exp2(places.remainder(3) - 1));
 }
 
 void reverse_in_place(const NamedTensors& tensors) {

@@ -98,8 +98,8 @@ double scale_of(const std::string& name, std::span<const double> values, double 
 }
 
 // `error`: of the result that is to be proved. One that agrees is right, whatever its range.
-std::string why_unprovable(const std::string& name, const Rounding& rounding, double scale,
-                           double error, double allowed, Dtype dtype) {
+std::string why_unprovable(const std::string& name, const Rounding& rounding, double error,
+                           double allowed, Dtype dtype) {
   const std::string type = gemm_type_name(dtype);
   if (!std::isfinite(rounding.scatter) || !std::isfinite(rounding.bias)) {
     return fmt::format("cannot be proved: {} is not finite where every operator rounds to {}", name,
@@ -108,17 +108,16 @@ std::string why_unprovable(const std::string& name, const Rounding& rounding, do
   if (allowed > kMostAllowed) {
     return fmt::format(
         "cannot be proved: rounding to {} alone scatters {} by {:.3g} of its largest magnitude",
-        type, name, rounding.scatter / scale);
+        type, name, rounding.scatter);
   }
   // float16 ends where gradients begin: below 6e-8 they are 0, also of a correct program. What is
   // off by far more than that is wrong.
-  const double bias = scale > 0 ? rounding.bias / scale : 0;
-  if (compute_type(dtype) == c10::ScalarType::Half && error > allowed && error <= 4 * bias &&
-      bias > allowed / 2) {
+  if (compute_type(dtype) == c10::ScalarType::Half && error > allowed &&
+      error <= 4 * rounding.bias && rounding.bias > allowed / 2) {
     return fmt::format(
         "cannot be proved: {} is off by {:.3g} of its largest magnitude where every operator "
         "rounds to f16, whose range is too small for it",
-        name, bias);
+        name, rounding.bias);
   }
   return {};
 }
@@ -192,12 +191,10 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
     if (rounded == roundings.end())
       throw std::logic_error(fmt::format("nothing is known of what rounds '{}'", name));
     const Rounding& rounding = rounded->second;
-    const double scatter = scale > 0 ? rounding.scatter / scale : 0;
     const auto [scatters, roundoffs] = allowance(rounding);
-    const double allowed = scatters * scatter + roundoffs * rounding.roundoff;
-    const std::string unprovable =
-        why_unprovable(name, rounding, scale, worst.relative, allowed, dtype);
-    if (comparison.unprovable.empty() || !std::isfinite(scatter))
+    const double allowed = scatters * rounding.scatter + roundoffs * rounding.roundoff;
+    const std::string unprovable = why_unprovable(name, rounding, worst.relative, allowed, dtype);
+    if (comparison.unprovable.empty() || !std::isfinite(rounding.scatter))
       comparison.unprovable = unprovable;
     comparison.max_rel_error = std::max(comparison.max_rel_error, worst.relative);
     // What cannot be proved hides nothing that can.
@@ -206,7 +203,7 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
       comparison.worst_tensor = fmt::format("{}[{}]", name, worst.index);
       comparison.error = worst.relative;
       comparison.allowed = allowed;
-      comparison.scatter = scatter;
+      comparison.scatter = rounding.scatter;
       comparison.scatters = scatters;
     }
     ++comparison.compared_tensors;
@@ -278,60 +275,75 @@ std::optional<int64_t> ParityGate::batch_for(const Case& test_case, int64_t free
   }
 }
 
-std::string ParityGate::key(const Case& test_case, const std::string& shape) const {
-  std::string key = fmt::format("{}/{}/{}", test_case.component->name, test_case.size, shape);
+std::string ParityGate::key(const Case& test_case) const {
+  std::string key = fmt::format("{}/{}", test_case.component->name, test_case.size);
   // Drawn weights are exact in every type; given ones are rounded to the case's own.
   if (weights_ != nullptr)
     key += fmt::format("/{}", c10::toString(storage_type(test_case.workload.dtype)));
   return key;
 }
 
-Comparison ParityGate::check(const Case& test_case, int64_t batch, const NamedTensors& results) {
-  const std::string wanted = key(test_case, fmt::format("{}/{}", batch, test_case.workload.seq));
-  if (wanted != known_key_) known_ = {};
+ParityGate::Known& ParityGate::known_of(const Case& test_case, const Inputs& inputs) {
+  constexpr size_t most_kept = 16;
+  const std::string wanted = key(test_case);
+  if (wanted != known_key_ || known_.size() > most_kept) known_.clear();
   known_key_ = wanted;
-  complete(known_, test_case, {batch, false}, results);
-  const Dtype dtype = test_case.workload.dtype;
-  return compare(results, known_.reference, known_.roundings[dtype], dtype,
+  return known_[fmt::format("{}/{}/{}", inputs.are_changed ? "changed" : "drawn", inputs.batch,
+                            test_case.workload.seq)];
+}
+
+Comparison ParityGate::check(const Case& test_case, int64_t batch, const NamedTensors& results) {
+  const Inputs few = {kSmallestBatch, false};
+  Known& known = known_of(test_case, few);
+  const Roundings roundings = roundings_of(known, test_case, few, batch, results);
+  const std::string wanted = fmt::format("{}/{}/{}", key(test_case), batch, test_case.workload.seq);
+  if (wanted != reference_key_) reference_ = {};
+  reference_key_ = wanted;
+  ReferenceValues& reference = batch == few.batch ? known.reference : reference_;
+  complete(reference, test_case, {batch, false}, results);
+  return compare(results, reference, roundings, test_case.workload.dtype,
                  has_backward(test_case.pass));
 }
 
 Comparison ParityGate::check_changed(const Case& test_case, int64_t batch,
                                      const NamedTensors& results) {
-  constexpr size_t most_kept = 8;
-  const std::string wanted = key(test_case, "");
-  if (wanted != changed_key_ || changed_.size() > most_kept) changed_.clear();
-  changed_key_ = wanted;
-  const int64_t distinct = distinct_samples(batch);
-  Known& known = changed_[fmt::format("{}/{}", distinct, test_case.workload.seq)];
-  complete(known, test_case, {distinct, true}, results);
-  const Dtype dtype = test_case.workload.dtype;
-  const int64_t copies = batch / distinct;
-  Roundings roundings = known.roundings[dtype];
-  // Of a mean over more samples gradients are smaller, and float16 leaves less of them.
-  for (auto& [name, rounding] : roundings) rounding.bias *= static_cast<double>(copies);
+  const Inputs few = {distinct_samples(batch), true};
+  Known& known = known_of(test_case, few);
+  const Roundings roundings = roundings_of(known, test_case, few, batch, results);
+  const int64_t copies = batch / few.batch;
   Comparison all;
   for (int64_t copy = 0; copy < copies; ++copy) {
     const NamedTensors part = part_of(results, known.reference, copy, copies);
     if (part.empty()) break;  // nothing has a batch
-    all.add(compare(part, known.reference, roundings, dtype,
+    all.add(compare(part, known.reference, roundings, test_case.workload.dtype,
                     copy == 0 && has_backward(test_case.pass)));
   }
   return all;
 }
 
-void ParityGate::complete(Known& known, const Case& test_case, const Inputs& inputs,
+void ParityGate::complete(ReferenceValues& reference, const Case& test_case, const Inputs& inputs,
                           const NamedTensors& results) const {
-  Roundings& roundings = known.roundings[test_case.workload.dtype];
   for (const Pass pass : {reference_pass(test_case), test_case.pass}) {
-    if (!contains_all(known.reference, results))
-      known.reference.merge(
-          values_after_a_run(*build_baseline(test_case, inputs, pass, Dtype::f64)));
+    if (!contains_all(reference, results))
+      reference.merge(values_after_a_run(*build_baseline(test_case, inputs, pass, Dtype::f64)));
   }
+}
+
+Roundings ParityGate::roundings_of(Known& known, const Case& test_case, const Inputs& inputs,
+                                   int64_t batch, const NamedTensors& results) const {
+  const Dtype dtype = test_case.workload.dtype;
+  complete(known.reference, test_case, inputs, results);
   for (const Pass pass : {reference_pass(test_case), test_case.pass}) {
-    if (!contains_all(roundings, results))
-      measure_rounding(known.reference, test_case, inputs, pass, roundings);
+    if (!contains_all(known.roundings[dtype], results))
+      measure_rounding(test_case, inputs, pass, known);
   }
+  Roundings roundings = known.roundings[dtype];
+  for (auto& [name, rounding] : roundings) {
+    // Of a mean over more samples gradients are smaller, and float16 leaves less of them.
+    rounding.bias *= to_double(batch) / to_double(inputs.batch);
+    rounding.roundoff = roundoff_of_sums(rounding.roundoff, test_case.workload, batch);
+  }
+  return roundings;
 }
 
 std::unique_ptr<WorkItem> ParityGate::build_baseline(const Case& test_case, const Inputs& inputs,
@@ -348,8 +360,8 @@ std::unique_ptr<WorkItem> ParityGate::build_baseline(const Case& test_case, cons
 
 // Runs that differ in nothing but noise: what all do wrong is no part of what they scatter, so
 // that a baseline which is wrong in its dtype excuses neither itself nor a variant.
-void ParityGate::measure_rounding(const ReferenceValues& reference, const Case& test_case,
-                                  const Inputs& inputs, Pass pass, Roundings& roundings) const {
+void ParityGate::measure_rounding(const Case& test_case, const Inputs& inputs, Pass pass,
+                                  Known& known) const {
   double roundoff = 0;
   const auto run = [&](uint64_t noise_seed) {
     const auto item = build_baseline(test_case, inputs, pass, test_case.workload.dtype);
@@ -366,7 +378,7 @@ void ParityGate::measure_rounding(const ReferenceValues& reference, const Case& 
   };
   ReferenceValues lowest = run(seed_ + 1);
   ReferenceValues highest = lowest;
-  ReferenceValues sums = lowest;
+  ReferenceValues means = lowest;
   int64_t elements = 0;
   for (const auto& [name, values] : lowest) elements += static_cast<int64_t>(values.size());
   // Two of small tensors may be close by luck, and more of them cost nothing.
@@ -377,16 +389,20 @@ void ParityGate::measure_rounding(const ReferenceValues& reference, const Case& 
     // NaN, wherever it comes from, stays
     add([](double a, double b) { return b >= a ? a : b; }, lowest, values);
     add([](double a, double b) { return b <= a ? a : b; }, highest, values);
-    add([](double a, double b) { return a + b; }, sums, values);
+    add([](double a, double b) { return a + b; }, means, values);
   }
-  for (auto& [name, values] : sums) {
-    Rounding& rounding = roundings[name];
-    // of the work itself, whose batch is that or copies of it
-    const int64_t batch = std::max(inputs.batch, test_case.workload.batch);
-    rounding.roundoff = roundoff_of_sums(roundoff, test_case.workload, batch);
-    rounding.scatter = largest_error(lowest.at(name), highest.at(name), 2).relative;
+  for (auto& [name, values] : means) {
     for (double& value : values) value /= static_cast<double>(runs);
-    rounding.bias = largest_error(values, reference.at(name), 1).relative;
+  }
+  const double gradients = largest_gradient(known.reference);
+  for (const auto& [name, values] : means) {
+    const std::vector<double>& expected = known.reference.at(name);
+    const double scale = scale_of(name, expected, gradients);
+    const auto relative = [&](double error) { return scale == 0 ? 0 : error / scale; };
+    Rounding& rounding = known.roundings[test_case.workload.dtype][name];
+    rounding.roundoff = roundoff;
+    rounding.scatter = relative(largest_error(lowest.at(name), highest.at(name), 2).relative);
+    rounding.bias = relative(largest_error(values, expected, 1).relative);
   }
 }
 

@@ -16,8 +16,8 @@ namespace tinyllama::harness {
 /// tensors.
 using ReferenceValues = std::map<std::string, std::vector<double>>;
 
-/// What rounding alone does to a tensor, in its own units: from runs of the baseline in the
-/// case's dtype under NoisyRounding.
+/// What rounding alone does to a tensor, relative to its scale as errors are: from runs of the
+/// baseline in the case's dtype under NoisyRounding.
 struct Rounding {
   double scatter = 0;   ///< half of the largest difference between them
   double bias = 0;      ///< largest difference of their mean from the reference
@@ -52,8 +52,9 @@ struct Comparison {
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
                    const Roundings& roundings, Dtype dtype, bool expect_gradients);
 
-/// Computes references, and keeps the last one, with what rounding does to it in each dtype: the
-/// plan runs all dtypes, variants and passes of a shape in a row.
+/// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
+/// shape in a row. What rounding does, in each dtype, is measured with two samples, which all
+/// batches of a length share: relative to a tensor's scale more samples do not scatter it more.
 class ParityGate {
  public:
   /// `f64_flops_per_second`: of a reference; nothing: measured where it matters. `weights`: given
@@ -81,19 +82,22 @@ class ParityGate {
     int64_t batch;
     bool are_changed;
   };
-  /// Of one shape and its inputs.
+  /// Of few samples of one length.
   struct Known {
     ReferenceValues reference;
     std::map<Dtype, Roundings> roundings;
   };
-  std::string key(const Case& test_case, const std::string& shape) const;
-  /// Adds what of the results is not known yet.
-  void complete(Known& known, const Case& test_case, const Inputs& inputs,
+  std::string key(const Case& test_case) const;
+  Known& known_of(const Case& test_case, const Inputs& inputs);
+  /// Both add what of the results is not known yet.
+  void complete(ReferenceValues& reference, const Case& test_case, const Inputs& inputs,
                 const NamedTensors& results) const;
+  /// Also turns what is known of these inputs into what holds for a batch.
+  Roundings roundings_of(Known& known, const Case& test_case, const Inputs& inputs, int64_t batch,
+                         const NamedTensors& results) const;
   std::unique_ptr<WorkItem> build_baseline(const Case& test_case, const Inputs& inputs, Pass pass,
                                            Dtype dtype) const;
-  void measure_rounding(const ReferenceValues& reference, const Case& test_case,
-                        const Inputs& inputs, Pass pass, Roundings& roundings) const;
+  void measure_rounding(const Case& test_case, const Inputs& inputs, Pass pass, Known& known) const;
   bool is_quick(int64_t flops);
   int64_t reference_bytes(const Case& reference) const;
   bool has_host_memory(const Case& reference) const;
@@ -102,11 +106,10 @@ class ParityGate {
   uint64_t seed_;
   std::optional<double> f64_flops_per_second_;
   const Weights* weights_;
-  Known known_;
+  ReferenceValues reference_;
+  std::string reference_key_;
+  std::map<std::string, Known> known_;
   std::string known_key_;
-  // With changed inputs, by length: batches share them.
-  std::map<std::string, Known> changed_;
-  std::string changed_key_;
 };
 
 }  // namespace tinyllama::harness

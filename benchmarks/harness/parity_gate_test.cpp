@@ -140,12 +140,12 @@ TEST(CompareTest, WhereRoundingIsEverythingNothingIsProved) {
         .unprovable;
   };
   EXPECT_EQ(unprovable(0.01, 0.01, Dtype::bf16), "");
-  EXPECT_CONTAINS(unprovable(2, 0.01, Dtype::bf16), "rounding to bf16 alone scatters a by 0.5");
+  EXPECT_CONTAINS(unprovable(0.5, 0.01, Dtype::bf16), "rounding to bf16 alone scatters a by 0.5");
   EXPECT_CONTAINS(unprovable(kInfinity, kInfinity, Dtype::f16), "a is not finite where");
   // Only float16 has a range that gradients fall out of, and only what does not agree asks for it.
-  EXPECT_CONTAINS(unprovable(0.01, 0.4, Dtype::amp_f16, 0.4), "a is off by 0.1 of");
-  EXPECT_EQ(unprovable(0.01, 0.4, Dtype::amp_f16), "");
-  EXPECT_EQ(unprovable(0.01, 0.4, Dtype::amp_bf16, 0.4), "");
+  EXPECT_CONTAINS(unprovable(0.01, 0.1, Dtype::amp_f16, 0.4), "a is off by 0.1 of");
+  EXPECT_EQ(unprovable(0.01, 0.1, Dtype::amp_f16), "");
+  EXPECT_EQ(unprovable(0.01, 0.1, Dtype::amp_bf16, 0.4), "");
 }
 
 class ParityGateTest : public ::testing::Test {
@@ -154,8 +154,9 @@ class ParityGateTest : public ::testing::Test {
   static constexpr int64_t kPlenty = int64_t{1} << 40;
   static constexpr double kFast = 1e12;
 
-  Comparison check(const Component& component, Pass pass, Dtype dtype = Dtype::f32) {
-    const Case test_case = testing::small_case(component, pass, dtype);
+  Comparison check(const Component& component, Pass pass, Dtype dtype = Dtype::f32,
+                   int64_t batch = 2) {
+    const Case test_case = testing::small_case(component, pass, dtype, batch);
     const auto item = component.build({test_case.workload, pass, kSeed, cpu.torch()});
     item->prepare();
     item->run();
@@ -239,6 +240,10 @@ TEST_F(ParityGateTest, OneReferenceServesPassesAndDtypesOfAShape) {
   EXPECT_EQ(builds->at(Dtype::f64), 1);
   EXPECT_EQ(builds->at(Dtype::f32), 6 + passes) << "six noisy ones serve all passes";
   EXPECT_EQ(builds->at(Dtype::bf16), 6 + passes);
+  builds->clear();
+  for (const int64_t batch : {4, 8}) check(component, Pass::forward_backward, Dtype::bf16, batch);
+  EXPECT_EQ(builds->at(Dtype::f64), 2) << "each batch has its own";
+  EXPECT_EQ(builds->at(Dtype::bf16), 2) << "what rounding does is known from two samples";
 }
 
 TEST_F(ParityGateTest, VerifiesAtTheCasesOwnBatchButAtLeastTwo) {

@@ -49,9 +49,10 @@ class RoundingNoise final : public c10::DebugInfoBase {
     std::uniform_real_distribution<double> uniform(-1, 1);
     for (double& number : numbers_) number = uniform(engine_);
     uniform_ = at::from_blob(numbers_.data(), {kNumbers}, at::kDouble).to(device);
+    uniform_float_ = uniform_.to(at::kFloat);
   }
 
-  // `wide`, float64 and changed here, as `type`. What is not finite stays what it is.
+  // `wide`, changed here, as `type`. What is not finite stays what it is.
   Tensor round(const Tensor& wide, c10::ScalarType type) {
     largest_roundoff_ = std::max(largest_roundoff_, unit_roundoff(type));
     const Tensor dense = wide.is_non_overlapping_and_dense() ? wide : wide.contiguous();
@@ -61,7 +62,8 @@ class RoundingNoise final : public c10::DebugInfoBase {
       const int64_t count = std::min(flat.numel() - first, kNumbers - offset);
       const Tensor part = flat.narrow(0, first, count);
       // by a factor, which leaves an infinity what it is
-      part.mul_(uniform_.narrow(0, offset, count) * unit_roundoff(type) + 1);
+      const Tensor& uniform = part.scalar_type() == at::kFloat ? uniform_float_ : uniform_;
+      part.mul_(uniform.narrow(0, offset, count) * unit_roundoff(type) + 1);
       first += count;
     }
     return dense.to(type);
@@ -76,6 +78,7 @@ class RoundingNoise final : public c10::DebugInfoBase {
   // outside the allocator of tensors, whose memory is the cases' own
   std::vector<double> numbers_ = std::vector<double>(kNumbers);
   Tensor uniform_;  // between -1 and 1
+  Tensor uniform_float_;
 };
 
 namespace {
@@ -87,7 +90,12 @@ bool is_view(const c10::FunctionSchema& schema) {
   });
 }
 
-// One call of an operator with its floating-point arguments in float64.
+// What is rounded to `type` is computed in this one, whose own rounding is nothing beside that.
+c10::ScalarType wider(c10::ScalarType type) {
+  return type == c10::ScalarType::Float ? c10::ScalarType::Double : c10::ScalarType::Float;
+}
+
+// One call of an operator with its floating-point arguments in a wider type.
 class WideCall {
  public:
   WideCall(const c10::OperatorHandle& op, torch::jit::Stack& stack)
@@ -110,13 +118,15 @@ class WideCall {
   }
 
   void run(RoundingNoise& noise, c10::ScalarType type) {
+    const c10::ScalarType wide_type = wider(type);
     for (size_t i = first_; i < stack_.size(); ++i) {
-      if (is_type(i)) stack_[i] = c10::ScalarType::Double;
+      if (is_type(i)) stack_[i] = wide_type;
       if (is_widening(i)) stack_[i] = false;
       const auto* alias = op_.schema().arguments()[i - first_].alias_info();
       stack_[i] = map(stack_[i], [&](const Tensor& tensor) {
         if (!is_narrow(tensor.scalar_type())) return tensor;
-        const Tensor wide = tensor.to(c10::ScalarType::Double);
+        // in any case a copy: it may be written
+        const Tensor wide = tensor.to(wide_type, /*non_blocking=*/false, /*copy=*/true);
         if (alias != nullptr && alias->isWrite()) written_.push_back({tensor, wide});
         return wide;
       });
@@ -129,7 +139,7 @@ class WideCall {
         for (const auto& [original, wide] : written_) {
           if (tensor.is_same(wide)) return original;
         }
-        return tensor.scalar_type() == c10::ScalarType::Double ? noise.round(tensor, type) : tensor;
+        return tensor.scalar_type() == wide_type ? noise.round(tensor, type) : tensor;
       });
     }
   }

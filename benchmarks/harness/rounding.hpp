@@ -1,6 +1,6 @@
 // What a correct program of a precision may be off by, found without any kernel of that precision:
-// operators compute in float64, and each result is rounded to the type it would have, with seeded
-// noise (Monte Carlo arithmetic: D. S. Parker, 1997).
+// operators compute in a wider type, and each result is rounded to the type it would have, with
+// seeded noise (Monte Carlo arithmetic: D. S. Parker, 1997).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,8 +15,9 @@ namespace tinyllama::harness {
 class RoundingNoise;
 
 /// Within its scope, also in backwards that begin there, every operator on tensors of float32,
-/// bfloat16 or float16 computes in float64 and rounds its result to its own type, after moving each
-/// element by up to one unit roundoff at random. Views and operators on float64 are left alone.
+/// bfloat16 or float16 computes in float64, or for the last two in float32, and rounds its result
+/// to its own type, after moving each element by up to one unit roundoff at random. Views and
+/// operators on float64 are left alone.
 class NoisyRounding {
  public:
   NoisyRounding(uint64_t seed, c10::Device device);
