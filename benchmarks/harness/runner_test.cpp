@@ -95,7 +95,8 @@ TEST_F(RunnerTest, RepetitionsShareOneBuildOneProofAndOneWarmUp) {
   const Component counted = testing::component_with_build([builds] { ++*builds; });
   run({testing::small_case(counted, Pass::forward)}, 3);
   EXPECT_EQ(results.at(0).entries.size(), 3U + 4U);
-  EXPECT_EQ(*builds, 9) << "one for the case, two for its references, six for what rounding does";
+  EXPECT_EQ(*builds, 15)
+      << "one for the case, two for its references, twelve for what rounding does";
   EXPECT_EQ(started.size(), 1U);
 }
 
