@@ -249,13 +249,14 @@ int64_t ParityGate::reference_bytes(const Case& reference) const {
 }
 
 // Whether the host has room, beside tensors and no part of their limit, for values of float64: the
-// reference's, four sets while it is seen what rounding does, and those of new inputs.
+// reference's, those of two samples as drawn and with new inputs, and four sets while it is seen
+// what rounding does.
 bool ParityGate::has_host_memory(const Case& reference) const {
   if (device_.is_gpu()) return true;
   const PredictedMemory& memory = reference.memory();
   const int64_t step = memory.weights + memory.optimizer_state + memory.gradients;
   const int64_t values = std::max(step, memory.activations);
-  constexpr int64_t sets = 6;
+  constexpr int64_t sets = 7;
   return memory.peak() + sets * values <= device_.free_memory_bytes();
 }
 
