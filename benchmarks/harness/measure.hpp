@@ -138,7 +138,8 @@ struct Interval {
 
 /// The 95 % interval of a case's time: Student's t over the logarithms of its repetitions' medians,
 /// which are the unit because samples of one repetition resemble each other more than those of the
-/// next. Nothing for a single one. `tiny_llama_tools.proofs.coverage` measures how often it covers.
+/// next. Nothing for a single one. `tinyllama_tools.calibrate.coverage` measures how often it
+/// covers.
 std::optional<Interval> repetitions_interval(const std::vector<double>& seconds);
 
 /// How well samples of one stretch of time, in their order, tell its median: half the 95 % interval
