@@ -13,31 +13,46 @@ constexpr double kWeightStd = 0x1p-5;
 constexpr double kFirstMomentStd = 0x1p-7;
 constexpr double kSecondMoment = 0x1p-12;
 
+// Normal numbers from a table: drawing one for each of a model's would take longer than its step.
+class DrawnTable {
+ public:
+  explicit DrawnTable(TensorInitializer& initializer) : drawn_(initializer.normal({kLength})) {}
+
+  /// Each tensor begins elsewhere in the table. A power of two for `std` keeps them exact.
+  void fill(const at::Tensor& tensor, double std) {
+    const int64_t count = tensor.numel();
+    const at::Tensor often = (drawn_ * std).repeat({count / kLength + 2});
+    tensor.copy_(often.narrow(0, ++place_ % kLength, count).view(tensor.sizes()));
+  }
+
+ private:
+  // A prime, so that rows of matrices begin at different places of it.
+  static constexpr int64_t kLength = 65'537;
+  at::Tensor drawn_;
+  int64_t place_ = 0;
+};
+
+void fill_moments(AdamW& optimizer, DrawnTable& table) {
+  for (const auto& [name, moment] : optimizer.first_moments()) table.fill(moment, kFirstMomentStd);
+  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(kSecondMoment);
+}
+
 }  // namespace
 
 void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer) {
-  for (const auto& [name, moment] : optimizer.first_moments())
-    moment.copy_(initializer.normal(moment.sizes(), 1e-2));
-  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(kSecondMoment);
+  DrawnTable table(initializer);
+  fill_moments(optimizer, table);
 }
 
 void begin_anew(AdamW& optimizer, const harness::BuildRequest& request, uint64_t seed) {
   const at::NoGradGuard no_grad;
   TensorInitializer initializer(seed, request.workload.dtype, request.device);
-  // A prime, so that rows of matrices begin at different places of it.
-  constexpr int64_t length = 65'537;
-  const at::Tensor drawn = initializer.normal({length});
-  const auto fill = [&](const at::Tensor& tensor, int64_t first, double std) {
-    const int64_t count = tensor.numel();
-    const at::Tensor values = drawn.roll(first).repeat({count / length + 1}).narrow(0, 0, count);
-    tensor.copy_(values.mul_(std).view(tensor.sizes()));
-  };
-  int64_t place = 0;
+  DrawnTable table(initializer);
   for (const auto& [name, parameter] : optimizer.parameters()) {
     if (parameter.dim() == 1) {
       harness::scale_by_turns(parameter.detach().fill_(1));
     } else {
-      fill(parameter.detach(), ++place, kWeightStd);
+      table.fill(parameter.detach(), kWeightStd);
     }
   }
   if (request.weights != nullptr) {
@@ -45,9 +60,7 @@ void begin_anew(AdamW& optimizer, const harness::BuildRequest& request, uint64_t
     // else what was kept of them in the first step would be right again
     harness::reverse_in_place(optimizer.parameters());
   }
-  for (const auto& [name, moment] : optimizer.first_moments())
-    fill(moment, ++place, kFirstMomentStd);
-  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(kSecondMoment);
+  fill_moments(optimizer, table);
   optimizer.set_steps_done(0);
 }
 

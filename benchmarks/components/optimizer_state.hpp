@@ -7,10 +7,10 @@
 
 namespace tinyllama::components {
 
-/// Fills the moments: first from N(0, 1e-2^2), second 2^-12 (exact in every dtype, and far from
-/// where float16 runs out of digits). In the very first AdamW step an update is the sign of its
-/// gradient, so that rounding decides where a gradient is nearly 0; from this state on it is a
-/// smooth function of it, and two implementations can be compared.
+/// Fills the moments: first from N(0, 2^-14), a list drawn once over and over, second 2^-12 (exact
+/// in every dtype, and far from where float16 runs out of digits). In the very first AdamW step an
+/// update is the sign of its gradient, so that rounding decides where a gradient is nearly 0; from
+/// this state on it is a smooth function of it, and two implementations can be compared.
 void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer);
 
 /// Puts parameters and moments back to before a first step, by other values at the same addresses:

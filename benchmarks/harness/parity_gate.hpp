@@ -2,9 +2,11 @@
 // same inputs and weights, within what rounding alone does to them there.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
@@ -54,7 +56,9 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
 
 /// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
 /// shape in a row. What rounding does, in each dtype, is measured with two samples, which all
-/// batches of a length share: relative to a tensor's scale more samples do not scatter it more.
+/// batches of a length share: relative to a tensor's scale more samples do not scatter it more. It
+/// is measured only as far as a result needs it: more noise allows more, never less, so that what
+/// passes early would pass in the end.
 class ParityGate {
  public:
   /// `f64_flops_per_second`: of a reference; nothing: measured where it matters. `weights`: given
@@ -85,19 +89,25 @@ class ParityGate {
   /// Of few samples of one length.
   struct Known {
     ReferenceValues reference;
-    std::map<Dtype, Roundings> roundings;
+    /// By dtype and number of noisy runs.
+    std::map<std::pair<Dtype, int>, Roundings> roundings;
   };
   std::string key(const Case& test_case) const;
   Known& known_of(const Case& test_case, const Inputs& inputs);
-  /// Both add what of the results is not known yet.
+  /// Adds what of the results is not known yet.
   void complete(ReferenceValues& reference, const Case& test_case, const Inputs& inputs,
                 const NamedTensors& results) const;
-  /// Also turns what is known of these inputs into what holds for a batch.
-  Roundings roundings_of(Known& known, const Case& test_case, const Inputs& inputs, int64_t batch,
-                         const NamedTensors& results) const;
+  /// Compares with ever more of what rounding does to `inputs`, until that is enough.
+  using CompareWithin = std::function<Comparison(const Roundings&)>;
+  Comparison within_rounding(const Case& test_case, const Inputs& inputs, int64_t batch,
+                             const NamedTensors& results, const CompareWithin& compare_within);
+  /// Also adds what is not known yet, and turns it into what holds for a batch.
+  Roundings roundings_of(Known& known, int runs, const Case& test_case, const Inputs& inputs,
+                         int64_t batch, const NamedTensors& results) const;
   std::unique_ptr<WorkItem> build_baseline(const Case& test_case, const Inputs& inputs, Pass pass,
                                            Dtype dtype) const;
-  void measure_rounding(const Case& test_case, const Inputs& inputs, Pass pass, Known& known) const;
+  Roundings measure_rounding(const ReferenceValues& reference, int runs, const Case& test_case,
+                             const Inputs& inputs, Pass pass) const;
   bool is_quick(int64_t flops);
   int64_t reference_bytes(const Case& reference) const;
   bool has_host_memory(const Case& reference) const;

@@ -196,6 +196,12 @@ TEST_F(ParityGateTest, AWrongOutputIsCaught) {
   EXPECT_FALSE(check(component, Pass::backward).passes());
 }
 
+TEST_F(ParityGateTest, WhatANarrowerTypeWouldBeAllowedIsCaught) {
+  const Component component = testing::linear_component({.scale = 1.002});
+  EXPECT_FALSE(check(component, Pass::forward, Dtype::f32).passes());
+  EXPECT_TRUE(check(component, Pass::forward, Dtype::bf16).passes());
+}
+
 // The component is wrong in every type but float64, as a baseline would be whose branch for a type
 // is wrong: both noisy runs share it, so that it excuses nothing.
 TEST_F(ParityGateTest, ABaselineThatIsWrongInItsDtypeDoesNotExcuseItself) {
@@ -225,25 +231,41 @@ TEST_F(ParityGateTest, AnotherSeedIsAnotherReference) {
   EXPECT_GT(other.check(test_case, 2, item->results()).max_rel_error, 0.1);
 }
 
-TEST_F(ParityGateTest, OneReferenceServesPassesAndDtypesOfAShape) {
-  auto builds = std::make_shared<std::map<Dtype, int>>();
-  Component component = testing::linear_component();
-  component.build = [builds, build = component.build](const BuildRequest& request) {
-    ++(*builds)[request.workload.dtype];
-    return build(request);
-  };
+class ParityGateBuildsTest : public ParityGateTest {
+ protected:
+  Component counting(Component component) {
+    component.build = [this, build = component.build](const BuildRequest& request) {
+      ++builds[request.workload.dtype];
+      return build(request);
+    };
+    return component;
+  }
+
+  std::map<Dtype, int> builds;
+};
+
+TEST_F(ParityGateBuildsTest, OneReferenceServesPassesAndDtypesOfAShape) {
+  const Component component = counting(testing::linear_component());
   for (const Pass pass : component.passes) {
     check(component, pass, Dtype::f32);
     check(component, pass, Dtype::bf16);
   }
-  const int passes = 3;
-  EXPECT_EQ(builds->at(Dtype::f64), 1);
-  EXPECT_EQ(builds->at(Dtype::f32), 6 + passes) << "six noisy ones serve all passes";
-  EXPECT_EQ(builds->at(Dtype::bf16), 6 + passes);
-  builds->clear();
-  for (const int64_t batch : {4, 8}) check(component, Pass::forward_backward, Dtype::bf16, batch);
-  EXPECT_EQ(builds->at(Dtype::f64), 2) << "each batch has its own";
-  EXPECT_EQ(builds->at(Dtype::bf16), 2) << "what rounding does is known from two samples";
+  EXPECT_EQ(builds[Dtype::f64], 1);
+  EXPECT_EQ(builds[Dtype::f32], 3) << "the checked ones: their type's own roundoff is enough";
+  EXPECT_EQ(builds[Dtype::bf16], 3);
+}
+
+TEST_F(ParityGateBuildsTest, RoundingIsMeasuredWhereItDecides) {
+  const Component component = counting(testing::linear_component({.scale = 1.05}));
+  for (const Pass pass : component.passes)
+    EXPECT_FALSE(check(component, pass, Dtype::bf16).passes());
+  EXPECT_EQ(builds[Dtype::f64], 1);
+  EXPECT_EQ(builds[Dtype::bf16], 3 + 2 + 6) << "noisy ones serve all passes";
+  builds.clear();
+  for (const int64_t batch : {4, 8})
+    EXPECT_FALSE(check(component, Pass::forward_backward, Dtype::bf16, batch).passes());
+  EXPECT_EQ(builds[Dtype::f64], 2) << "each batch has its own";
+  EXPECT_EQ(builds[Dtype::bf16], 2) << "what rounding does is known from two samples";
 }
 
 TEST_F(ParityGateTest, VerifiesAtTheCasesOwnBatchButAtLeastTwo) {

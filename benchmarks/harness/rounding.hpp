@@ -4,6 +4,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -11,6 +12,10 @@
 #include <memory>
 
 namespace tinyllama::harness {
+
+/// Half a step between neighbouring values, relative to them; 0 for types that are not narrower
+/// than float64.
+double unit_roundoff(c10::ScalarType type);
 
 class RoundingNoise;
 

@@ -95,8 +95,7 @@ TEST_F(RunnerTest, RepetitionsShareOneBuildOneProofAndOneWarmUp) {
   const Component counted = testing::component_with_build([builds] { ++*builds; });
   run({testing::small_case(counted, Pass::forward)}, 3);
   EXPECT_EQ(results.at(0).entries.size(), 3U + 4U);
-  EXPECT_EQ(*builds, 15)
-      << "one for the case, two for its references, twelve for what rounding does";
+  EXPECT_EQ(*builds, 3) << "one for the case, two for its references";
   EXPECT_EQ(started.size(), 1U);
 }
 
@@ -108,7 +107,7 @@ TEST_F(RunnerTest, AWrongCaseFailsAndIsNotTimed) {
   EXPECT_CONTAINS(failure(0), "wrong result: output[");
   EXPECT_CONTAINS(failure(0), "that rounding to f32 scatters it there");
   EXPECT_FALSE(was_measured(0));
-  EXPECT_EQ(*forwards, 7) << "the gate's run, six that show what rounding does, and no other";
+  EXPECT_EQ(*forwards, 1 + 2 + 6) << "the gate's, and those that show what rounding does";
   EXPECT_TRUE(was_measured(1));
 }
 
@@ -214,7 +213,7 @@ TEST_F(RunnerTest, ACaseWhoseFirstIterationIsTooSlowIsNotMeteredEither) {
   settings.max_seconds_per_case = 1e-9;
   run({testing::small_case(slow, Pass::forward)});
   EXPECT_CONTAINS(skip(0), "an iteration took ");
-  EXPECT_EQ(*forwards, 8) << "the gate's seven, and once more without what only a first one does";
+  EXPECT_EQ(*forwards, 2) << "the gate's, and once more without what only a first one does";
 }
 
 // The linear component with something untimed before each iteration, and something timed within.
@@ -458,7 +457,7 @@ TEST_F(RunnerTest, VerifyProvesWithoutTiming) {
   const auto bad = runner.verify(testing::small_case(wrong, Pass::forward));
   EXPECT_CONTAINS(bad.failure, "wrong result");
   EXPECT_NEAR(bad.comparison.max_rel_error, 0.01, 1e-3);
-  EXPECT_EQ(*forwards, 1) << "what rounding does to it is known";
+  EXPECT_EQ(*forwards, 1 + 2 + 6) << "its own, and those that show what rounding does";
   Case refused = testing::small_case(honest, Pass::forward);
   refused.skip_reason = "not here";
   EXPECT_EQ(runner.verify(refused).skip, "not here");
