@@ -1,5 +1,4 @@
 // tiny_llama_bench: options -> plan -> run.
-#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
@@ -39,7 +38,7 @@ ExitCode run(int argc, const char* const* argv) {
                                      "/fixtures/problem_sizes.json"
                                                                      : options->problem_sizes_file;
   // Attention's scratch, and so its predicted memory, is one of each thread; so are caches.
-  if (options->threads) at::set_num_threads(*options->threads);
+  instruments::set_threads(options->threads);
   const auto device = instruments::Device::select(options->device);
   const c10::DeviceGuard current(device.torch());
   instruments::choose_libraries(device, options->libraries);

@@ -1,5 +1,4 @@
 // tiny_llama_scaling: one rank of a data-parallel run.
-#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
@@ -124,7 +123,7 @@ ExitCode run(int argc, const char* const* argv, const LaunchEnvironment& where) 
                                        TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
   if (!options) return ExitCode::ok;
   // before the device is asked: few threads do not reach all caches
-  if (options->threads) at::set_num_threads(*options->threads);
+  instruments::set_threads(options->threads);
   const auto device = select_device(options->device, where);
   const c10::DeviceGuard current(device.torch());
   instruments::choose_libraries(device, {});

@@ -101,6 +101,16 @@ std::string disturbance(const std::vector<Repetition>& repetitions) {
   if (longest - shortest > kDisturbed * median(seconds))
     reasons.push_back(
         fmt::format("repetitions of {} to {}", format_seconds(shortest), format_seconds(longest)));
+  double watched = 0;
+  double taken = 0;
+  for (const Repetition& one : repetitions) {
+    watched += one.watched_seconds;
+    taken += one.taken_seconds;
+  }
+  // the kernel counts in steps of 10 ms
+  constexpr double least_seconds = 0.1;
+  if (taken > kTaken * watched && taken > least_seconds)
+    reasons.push_back(fmt::format("others took {:.2f} processors", taken / watched));
   std::erase(reasons, "");
   return reasons.empty() ? "" : fmt::format("{}{}", kDisturbedLabel, fmt::join(reasons, ", "));
 }

@@ -30,6 +30,8 @@ inline constexpr size_t kMostSamplesInARow = 200;
 /// Mean and median of a repetition's samples, or repetitions, that differ by more than this share
 /// of the median mark the case.
 inline constexpr double kDisturbed = 0.10;
+/// So do processors that others took from our threads, on average while they were timed.
+inline constexpr double kTaken = 0.25;
 /// What the reason begins with in the label of such a case.
 inline constexpr const char* kDisturbedLabel = "disturbed: ";
 
@@ -39,7 +41,9 @@ struct Repetition {
   int64_t iterations = 1;
   Counters counters{};
   std::vector<double>
-      samples{};  ///< seconds of each iteration; none where they are no figure of ours
+      samples{};               ///< seconds of each iteration; none where they are no figure of ours
+  double watched_seconds = 0;  ///< of the clock, while others' work was watched
+  double taken_seconds = 0;    ///< of processors, which others took from our threads meanwhile
 };
 
 /// What became of a case.

@@ -112,6 +112,22 @@ TEST(RowsTest, RepetitionsThatDifferMarkTheCase) {
   EXPECT_FALSE(to_rows("case", kIdentity, outcome).entries[0].contains("label"));
 }
 
+TEST(RowsTest, ProcessorsThatOthersTookMarkTheCase) {
+  Outcome outcome;
+  outcome.repetitions = {repetition_of(1e-3, 1e-3), repetition_of(1e-3, 1e-3)};
+  outcome.repetitions[0].watched_seconds = outcome.repetitions[1].watched_seconds = 0.5;
+  outcome.repetitions[1].taken_seconds = 0.8;
+  EXPECT_EQ(to_rows("case", kIdentity, outcome).entries[0].at("label"),
+            "disturbed: others took 0.80 processors");
+  // a quarter of a processor
+  outcome.repetitions[1].taken_seconds = 0.24;
+  EXPECT_FALSE(to_rows("case", kIdentity, outcome).entries[0].contains("label"));
+  // what the kernel's clock cannot tell from nothing
+  outcome.repetitions[0].watched_seconds = outcome.repetitions[1].watched_seconds = 0.1;
+  outcome.repetitions[1].taken_seconds = 0.09;
+  EXPECT_FALSE(to_rows("case", kIdentity, outcome).entries[0].contains("label"));
+}
+
 // Every tenth of the sorted samples of a recorded run that was stopped and continued, in ns; their
 // means were 24.3 and 24.7 ms, with a spread between the two of 1 %.
 TEST(RowsTest, ARunThatWasStoppedIsKnownByItsSamples) {

@@ -1,5 +1,6 @@
 #include "benchmarks/harness/runner.hpp"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +12,7 @@
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/trace.hpp"
+#include "benchmarks/instruments/host_load.hpp"
 #include "benchmarks/instruments/library_choices.hpp"
 
 namespace tinyllama::harness {
@@ -346,7 +348,9 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   }
   std::optional<instruments::SystemSampler> sampler;
   if (settings_.sensors) sampler.emplace(*settings_.sensors, kSensorInterval);
+  const instruments::HostWatch watch;
   Timing timing = time_until(device_, *session.work.item, flusher_.get(), timing_goal(session));
+  const instruments::HostLoad load = watch.so_far();
   // before a peak is measured again, whose clock and power are not the case's
   std::optional<instruments::SystemSamples> seen;
   if (sampler) seen = sampler->stop();
@@ -361,8 +365,9 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   all.merge(device_counters(session.metering, timing));
   if (seen) all.merge(sensor_counters(*session.test_case, *seen, mean(timing.seconds)));
   warn_of_clock(session, all);
-  outcome.repetitions.push_back(
-      {seconds, timing.cpu_seconds, iterations, std::move(all), std::move(timing.seconds)});
+  const double taken = device_.is_gpu() ? 0 : load.taken_from(at::get_num_threads());
+  outcome.repetitions.push_back({seconds, timing.cpu_seconds, iterations, std::move(all),
+                                 std::move(timing.seconds), load.seconds, taken * load.seconds});
 }
 
 // A clock that falls between repetitions makes their times those of two machines.

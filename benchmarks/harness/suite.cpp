@@ -1,5 +1,6 @@
 #include "benchmarks/harness/suite.hpp"
 
+#include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -26,6 +27,7 @@
 #include "benchmarks/harness/tables.hpp"
 #include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/host_load.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -274,6 +276,8 @@ class SuiteRun {
                              context.at("torch_version").get<std::string>(),
                              context.at("git_commit").get<std::string>().substr(0, 12),
                              context.at("git_dirty").get<bool>() ? " with changes" : ""));
+    const std::string disturbs = instruments::what_disturbs(at::get_num_threads());
+    if (!disturbs.empty()) progress.say("note: " + disturbs);
     if (continues_) {
       progress.say(
           fmt::format("{} cases are in {} already", results_.size(), options_.journal_file));

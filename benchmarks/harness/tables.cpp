@@ -363,7 +363,9 @@ std::string disturbed_lines(const Rows& rows, size_t most) {
     if (!reason.empty()) lines.push_back(fmt::format("  {}: {}\n", row->test_case->name(), reason));
   }
   const std::string title = fmt::format(
-      "! disturbed: repetitions, or mean and median of one, differ by more than {:.0f} %",
+      "! disturbed: repetitions, or mean and median of one, differ by more than {:.0f} %, or "
+      "others "
+      "took processors",
       100 * kDisturbed);
   return section(title, std::move(lines), most);
 }

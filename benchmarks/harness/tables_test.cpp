@@ -109,7 +109,7 @@ TEST_F(TablesTest, RowsThatWereDisturbedAreMarkedWithTheReason) {
   EXPECT_CONTAINS(text(), "+-: half the 95 % interval of the time, by the medians of its repetit");
   EXPECT_CONTAINS(text(),
                   "! disturbed: repetitions, or mean and median of one, differ by more "
-                  "than 10 %\n  " +
+                  "than 10 %, or others took processors\n  " +
                       cases.back().name() + ": mean 9 ms, median 1 ms\n\n");
   results.pop_back();
   EXPECT_EQ(text().find('!'), std::string::npos);

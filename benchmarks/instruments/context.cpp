@@ -147,6 +147,8 @@ std::map<std::string, std::string> system_settings(const Device& device) {
   add_huge_pages(settings);
   add_environment(settings);
   settings["cpu_affinity"] = host_machine::allowed_processors();
+  if (const auto quota = host_machine::processor_quota())
+    settings["cpu_quota"] = fmt::format("{:g}", *quota);
   settings["torch_threads"] = std::to_string(at::get_num_threads());
   settings["deterministic_algorithms"] =
       at::globalContext().deterministicAlgorithms() ? "true" : "false";

@@ -1,5 +1,6 @@
 #include "benchmarks/instruments/host_machine.hpp"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <omp.h>
 #include <sched.h>
@@ -44,25 +45,49 @@ constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_inactive_file"};
 constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
 
-/// A group is limited by its own and by all of its ancestors' limits.
-void tighten(Memory& result, const fs::path& mount, const fs::path& group,
-             const GroupFiles& files) {
+void tighten(Memory& result, const fs::path& folder, const GroupFiles& files) {
   // "max", and version 1's "no limit" (the largest page-aligned number), are no limits.
   constexpr double unlimited = 0x1p60;
-  for (fs::path relative = group.relative_path();; relative = relative.parent_path()) {
-    const fs::path folder = relative.empty() ? mount : mount / relative;
-    if (first_number(folder / files.limit).value_or(unlimited) < unlimited) {
-      const int64_t limit = integer_of(folder / files.limit);
-      // The page cache counts as usage, but its inactive part is given up before an allocation
-      // fails.
-      const int64_t left = limit - integer_of(folder / files.usage) +
-                           value_of(folder / "memory.stat", files.inactive_file_key);
-      result.total_bytes = std::min(result.total_bytes, limit);
-      result.available_bytes =
-          std::min(result.available_bytes, std::clamp(left, int64_t{0}, limit));
+  if (first_number(folder / files.limit).value_or(unlimited) >= unlimited) return;
+  const int64_t limit = integer_of(folder / files.limit);
+  // The page cache counts as usage, but its inactive part is given up before an allocation fails.
+  const int64_t left = limit - integer_of(folder / files.usage) +
+                       value_of(folder / "memory.stat", files.inactive_file_key);
+  result.total_bytes = std::min(result.total_bytes, limit);
+  result.available_bytes = std::min(result.available_bytes, std::clamp(left, int64_t{0}, limit));
+}
+
+/// The folders of this process's groups that have the controller, with all of their ancestors,
+/// whose limits hold too, by the version of control groups.
+struct GroupFolders {
+  std::vector<fs::path> version_1;
+  std::vector<fs::path> version_2;
+};
+GroupFolders group_folders(const fs::path& membership, const fs::path& mount,
+                           const std::string& controller) {
+  GroupFolders found;
+  const auto add = [](std::vector<fs::path>& folders, const fs::path& root, const fs::path& group) {
+    for (fs::path relative = group.relative_path();; relative = relative.parent_path()) {
+      folders.push_back(relative.empty() ? root : root / relative);
+      if (relative.empty()) return;
     }
-    if (relative.empty()) return;
+  };
+  std::ifstream stream(membership);
+  // Lines are "hierarchy:controllers:path"; version 2 is hierarchy 0 without controllers.
+  for (std::string line; std::getline(stream, line);) {
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    const fs::path group = line.substr(second + 1);
+    if (controllers == ",,") {
+      add(found.version_2, mount, group);
+      add(found.version_2, mount / "unified", group);
+    } else if (controllers.find(fmt::format(",{},", controller)) != std::string::npos) {
+      add(found.version_1, mount / controller, group);
+    }
   }
+  return found;
 }
 
 struct Cache {
@@ -150,19 +175,15 @@ int64_t last_level_cache_bytes(const std::vector<int>& of_threads, const fs::pat
 }
 
 std::string allowed_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
+  const std::vector<int> usable = usable_processors();
   std::string text;
-  for (int first = 0; first < CPU_SETSIZE; ++first) {
-    if (!CPU_ISSET(first, &set)) continue;
-    int last = first;
-    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
-    if (last > first) text += fmt::format("-{}", last);
-    first = last;
+  for (size_t i = 0; i < usable.size(); ++i) {
+    const size_t first = i;
+    while (i + 1 < usable.size() && usable[i + 1] == usable[i] + 1) ++i;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", usable[first]);
+    if (i > first) text += fmt::format("-{}", usable[i]);
   }
-  return text;
+  return text.empty() ? "unknown" : text;
 }
 
 Memory memory() {
@@ -175,27 +196,62 @@ Memory memory() {
 
 Memory control_group_memory(const fs::path& membership, const fs::path& mount) {
   Memory result;
-  std::ifstream stream(membership);
-  // Lines are "hierarchy:controllers:path"; version 2 is hierarchy 0 without controllers.
-  for (std::string line; std::getline(stream, line);) {
-    const auto first = line.find(':');
-    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    const fs::path group = line.substr(second + 1);
-    if (controllers == ",,") {
-      tighten(result, mount, group, version_2);
-      tighten(result, mount / "unified", group, version_2);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      tighten(result, mount / "memory", group, version_1);
-    }
-  }
+  const GroupFolders folders = group_folders(membership, mount, "memory");
+  for (const fs::path& folder : folders.version_1) tighten(result, folder, version_1);
+  for (const fs::path& folder : folders.version_2) tighten(result, folder, version_2);
   return result;
+}
+
+std::optional<double> control_group_processors(const fs::path& membership, const fs::path& mount) {
+  constexpr double least = 0.01;
+  std::optional<double> tightest;
+  const auto tighten_to = [&](double quota, double period) {
+    if (quota <= 0 || period <= 0) return;
+    tightest = std::max(least, std::min(tightest.value_or(quota / period), quota / period));
+  };
+  const GroupFolders folders = group_folders(membership, mount, "cpu");
+  for (const fs::path& folder : folders.version_1)
+    tighten_to(first_number(folder / "cpu.cfs_quota_us").value_or(0),
+               first_number(folder / "cpu.cfs_period_us").value_or(0));
+  for (const fs::path& folder : folders.version_2) {
+    std::ifstream stream(folder / "cpu.max");
+    double quota = 0;  // or "max"
+    double period = 0;
+    if (stream >> quota >> period) tighten_to(quota, period);
+  }
+  return tightest;
+}
+
+std::optional<double> processor_quota() {
+  return control_group_processors("/proc/self/cgroup", "/sys/fs/cgroup");
 }
 
 }  // namespace host_machine
 
+namespace {
+
+// Before options are parsed, as the others are: what is no number is told later.
+bool asks_for_fewer_threads(const char* const* argv, size_t processors) {
+  constexpr std::string_view option = "--threads";
+  for (; *argv != nullptr; ++argv) {
+    std::string_view word = *argv;
+    if (!word.starts_with(option)) continue;
+    word.remove_prefix(option.size());
+    if (word.empty() && argv[1] != nullptr) word = argv[1];
+    if (word.starts_with('=')) word.remove_prefix(1);
+    size_t threads = processors;
+    std::from_chars(word.data(), word.data() + word.size(), threads);
+    return threads < processors;
+  }
+  return false;
+}
+
+}  // namespace
+
 void pin_openmp_threads(char** argv) {
+  const size_t processors = host_machine::usable_processors().size();
+  const double quota = host_machine::processor_quota().value_or(static_cast<double>(processors));
+  if (asks_for_fewer_threads(argv, processors) || quota < static_cast<double>(processors)) return;
   for (const char* name :
        {"OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
     if (std::getenv(name) != nullptr) return;
@@ -206,6 +262,14 @@ void pin_openmp_threads(char** argv) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe", unknown);
   if (!unknown) ::execv(program.c_str(), argv);
   ::unsetenv("OMP_PROC_BIND");  // exec failed: go on unpinned, and say so in the context
+}
+
+void set_threads(std::optional<int> asked) {
+  const auto quota = host_machine::processor_quota();
+  if (asked)
+    at::set_num_threads(*asked);
+  else if (quota && *quota < at::get_num_threads())
+    at::set_num_threads(std::max(1, static_cast<int>(*quota)));
 }
 
 // Where the kernel does not say or refuses, threads stay where they are: that costs time, not

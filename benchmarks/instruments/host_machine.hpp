@@ -30,7 +30,7 @@ std::vector<int> usable_processors();
 int64_t last_level_cache_bytes(const std::vector<int>& of_threads,
                                const std::filesystem::path& processors = "/sys/devices/system/cpu");
 
-/// The processors that the calling thread may run on, as taskset writes them: "0", "0-3,8".
+/// usable_processors() as taskset writes them: "0", "0-3,8".
 std::string allowed_processors();
 
 struct Memory {
@@ -44,6 +44,12 @@ Memory memory();
 /// version 2 or both.
 Memory control_group_memory(const std::filesystem::path& membership,
                             const std::filesystem::path& mount);
+/// How many processors' time the control groups allow, at least 0.01; nothing where they set no
+/// quota. Files as of control_group_memory().
+std::optional<double> control_group_processors(const std::filesystem::path& membership,
+                                               const std::filesystem::path& mount);
+/// The same of this process.
+std::optional<double> processor_quota();
 
 }  // namespace host_machine
 
@@ -60,8 +66,14 @@ Memory control_group_memory(const std::filesystem::path& membership,
 
 /// Starts the program anew with OMP_PROC_BIND=true, which OpenMP reads before main(). Does nothing
 /// where the user has said how threads are placed or how many there are (OMP_PROC_BIND, OMP_PLACES,
-/// OMP_NUM_THREADS, GOMP_CPU_AFFINITY, KMP_AFFINITY), or when the program cannot be started again.
+/// OMP_NUM_THREADS, GOMP_CPU_AFFINITY, KMP_AFFINITY), for fewer threads than processors (--threads,
+/// a quota), of which two programs would be bound to the same, or when the program cannot be
+/// started again.
 void pin_openmp_threads(char** argv);
+
+/// The threads of libtorch's operators: as many as asked for, else no more than the whole
+/// processors that a quota allows.
+void set_threads(std::optional<int> asked);
 
 /// While it lives, the calling thread may run on every processor of the process, and so may the
 /// threads that it starts, for good.

@@ -143,6 +143,27 @@ TEST(ControlGroupTest, TheTightestAncestorLimitsInBothVersions) {
   EXPECT_EQ(read(version_1).available_bytes, 0);
 }
 
+TEST(ControlGroupTest, TheTightestQuotaOfProcessorsCounts) {
+  const auto read = [](const testing::TemporaryFolder& files) {
+    return host_machine::control_group_processors(files / "membership", files / "mount");
+  };
+  const testing::TemporaryFolder none, version_1, version_2;
+  EXPECT_EQ(read(none), std::nullopt);
+  version_2.write("membership", "0::/outer/inner");
+  version_2.write("mount/outer/cpu.max", "50000 100000");
+  version_2.write("mount/outer/inner/cpu.max", "max 100000");
+  EXPECT_EQ(read(version_2), 0.5);
+  version_2.write("mount/outer/inner/cpu.max", "20000 100000");
+  EXPECT_EQ(read(version_2), 0.2);
+  version_1.write("membership", "4:cpu,cpuacct:/a\n0::/");
+  version_1.write("mount/cpu/cpu.cfs_quota_us", "-1");
+  version_1.write("mount/cpu/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(read(version_1), std::nullopt);
+  version_1.write("mount/cpu/a/cpu.cfs_quota_us", "150000");
+  version_1.write("mount/cpu/a/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(read(version_1), 1.5);
+}
+
 TEST(BoundThreadsTest, AThreadBoundToOneProcessorHidesNoneOfTheOthers) {
   const std::vector<int> all = host_machine::usable_processors();
   ASSERT_FALSE(all.empty());

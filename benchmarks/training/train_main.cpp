@@ -1,6 +1,5 @@
 // tiny_llama_train: options -> one run of training -> its files.
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
@@ -480,7 +479,7 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   auto options = parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
   if (!options) return ExitCode::ok;
   // before the device is asked: few threads do not reach all caches
-  if (options->threads) at::set_num_threads(*options->threads);
+  instruments::set_threads(options->threads);
   if (options->validate_setup) return report_setup(*options);
   const auto device = distributed::select_device(options->device, where);
   const c10::DeviceGuard current(device.torch());
