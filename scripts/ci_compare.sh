@@ -7,7 +7,7 @@ show_help() {
 scripts/ci_compare.sh [option of scripts/compare run]...
 
 Builds this checkout and the base commit on this machine, measures both interleaved under a time budget, and ends with the gate's exit
-status. What it leaves in the output folder: comparison.md (a table for a comment), comparison.json, comparison.html, and
+status. What it leaves in the output folder: comparison.md (a table for a comment), comparison.json, .html and .csv, and
 blocks.jsonl, every slice that was measured. On GitHub the table also goes to the job's summary.
 
 Environment:
@@ -32,10 +32,10 @@ base="${COMPARE_BASE:-HEAD^1}"
 output="${COMPARE_OUTPUT:-results/ci_compare}"
 mkdir -p "$output"
 # a table that an earlier run left must not pass for this one's, and a recording is never written over
-rm -f "$output"/comparison.{md,json,html} "$output"/blocks.jsonl
+rm -f "$output"/comparison.{md,json,html,csv} "$output"/blocks.jsonl
 
 status=0
-scripts/compare run --base "$base" --new build --budget "${COMPARE_BUDGET:-10m}" --output "$output" "$@" || status=$?
+scripts/compare run --base "$base" --budget "${COMPARE_BUDGET:-10m}" --output "$output" "$@" || status=$?
 
 if [[ ! -f "$output/comparison.md" ]]; then
   printf 'No comparison with %s: `scripts/compare run` ended with exit status %d; the log says why.\n' "$base" "$status" \

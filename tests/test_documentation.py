@@ -135,7 +135,7 @@ compare a.json b.json --filter ( | is no regular expression
 compare run --base=build --new=build --budget=10x | '10x': must be a time such as
 compare run --base=build --new=build --pairs=0 | '0': must be a whole number of 1 or more
 compare run --base=build --new=build --environment-new=A | 'A': must be NAME=VALUE
-compare run --base=build | required: --new
+compare run --new=build | required: --base
 compare history | add|show|changes|page
 compare calibrate --simulate --record=1m | --simulate
 compare calibrate --slow=ffn=0.05 | --runs

@@ -207,6 +207,10 @@ MEASURES = f"{TOOLS} checked build programs"
         ("scaling --from results/a", True, TOOLS),
         ("profile --compare a b", True, TOOLS),
         ("compare a.json b.json", True, TOOLS),
+        ("compare run --base HEAD", True, MEASURES),
+        # a build that is there already is measured as it is
+        ("compare run --base HEAD --new scripts", True, TOOLS),
+        ("compare run --base=scripts --new=HEAD", True, TOOLS),
         ("report --setup-only", False, TOOLS),
         ("report a.json --format=png", False, f"{TOOLS} requirements-pictures.txt {TOOLS}"),
         ("compare calibrate --record=a.jsonl", True, MEASURES),

@@ -206,7 +206,7 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     effort = ("--pairs", "50", "--looks", "1", "--alpha", f"{alpha:g}", "--seed", str(scope.seed))
     # a busy machine may take longer
     until = ("--budget", f"{max(60, round(120 * scope.minutes))}s", "--output", folder / "out")
-    sides = ("--base", PROJECT / "build", "--new", PROJECT / "build")
+    sides = ("--base", PROJECT / "build", "--new", PROJECT / "build", "--same")
     command = tool("compare", "run", *sides, *grid, *few, *effort, *until)
     with running([command], folder) as (process,):
         while process.poll() is None:

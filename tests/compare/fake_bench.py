@@ -41,7 +41,8 @@ def make_build(folder: Path, **behaviour: object) -> Path:
     told = {**DEFAULTS, "name": folder.name, **behaviour}
     (program.parent / "behaviour.json").write_text(json.dumps(told))
     python = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(Path(__file__).resolve()))}"
-    program.write_text(f'#!/bin/sh\nexec {python} "$0" "$@"\n')
+    # that differs from one build to the next, as programs do
+    program.write_text(f'#!/bin/sh\n# {folder}\nexec {python} "$0" "$@"\n')
     program.chmod(0o755)
     return folder
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -352,6 +353,20 @@ def test_a_side_that_fails_twice_or_is_wrong_fails_the_case_only(
     wrong = make_build(tmp_path / "wrong", trouble=dict.fromkeys(CASES, trouble[NORM]))
     assert ran(wrong, good, tmp_path / "wrong").status == 2
     assert "nothing comparable: no case was measured on both sides" in capsys.readouterr().err
+
+
+def test_the_same_program_on_both_sides_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = make_build(tmp_path / "base")
+    copy = shutil.copytree(build, tmp_path / "copy")
+    for other in (build, copy):
+        assert ran(build, other, tmp_path / "out").status == 2
+        assert "are the same program, to the last byte" in capsys.readouterr().err
+    assert not starts_of(build)
+    # what differs is asked for, or it is a test
+    for more in ("--same", "--environment-new=SIDE=1", f"--slow-new={FFN}=0.1"):
+        assert ran(build, copy, tmp_path / more, more).status in {0, 1}
 
 
 def test_what_was_found_is_not_lost_where_files_fail(

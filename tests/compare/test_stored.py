@@ -1,10 +1,13 @@
 """Stored results: verdicts, outcomes, what differs beside the code, every output, bad files."""
 
+import csv
 import html
+import io
 import json
 import math
 import re
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +139,15 @@ def test_growth_other_work_and_filters(tmp_path: Path) -> None:
     assert any("is the same file as" in text for text in found.warnings)
 
 
+def test_files_saved_on_windows_are_read(tmp_path: Path) -> None:
+    paths = []
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        paths.append(tmp_path / f"{encoding}.json")
+        paths[-1].write_text(json.dumps(document(TIMES)), encoding=encoding)
+    for path in paths:
+        assert read_stored(path).cases == read_stored(paths[0]).cases
+
+
 def test_a_ratio_beyond_all_numbers_is_none(tmp_path: Path) -> None:
     slow, fast = (
         write_json(tmp_path / f"{name}.json", document(TIMES | {FFN: seconds}))
@@ -218,12 +230,12 @@ SKIP, WRONG = {"skipped": "too large"}, {"failed": "wrong loss"}
 EVERY: dict[str, tuple[Any, Any, str, str]] = {
     STEP: (0.09, 0.12, "slower", ""),
     FFN: (0.008, 0.0096, "slower", ""),
-    "gone": (0.1, None, "missing", "not in the new"),
-    "grown": (0.1, SKIP, "missing", "skipped in the new: too large"),
     LOSS: (0.006, 0.006, "unclear", ""),
     OPTIMIZER: (0.0033, 0.0026, "faster", ""),
     "mended": (WRONG, 0.1, "no verdict", "failed in the base: in 9 of 9 files: wrong loss"),
     NORM: (0.0005, 0.0005, "same", ""),
+    "gone": (0.1, None, "missing", "not in the new"),
+    "grown": (0.1, SKIP, "missing", "skipped in the new: too large"),
     "added": (None, 0.1, "added", "not in the base"),
     "fits": (SKIP, 0.1, "added", "skipped in the base: too large"),
     "always": (
@@ -273,18 +285,47 @@ def test_several_files_a_side_give_verdicts(every_outcome: list[str], tmp_path: 
     assert found.document["geometric_mean_ratio"] == pytest.approx(stats.gmean(ratios))
 
 
+def test_two_variants_of_the_same_files_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faster = {n.replace("baseline", "optimized"): t / 2 for n, t in TIMES.items() if n != EMBEDDING}
+    files = write_runs(tmp_path, "both", FILES, TIMES | faster)
+    found = Found(tmp_path / "out", "--variants", "baseline,optimized", *files)
+    assert found.outcomes == {n.replace("baseline", "*"): "faster" for n in TIMES if n != EMBEDDING}
+    assert found.document["geometric_mean_ratio"] == pytest.approx(0.5, rel=0.01)
+    assert found.document["base"].startswith(f"baseline of {files[0]}")
+    assert found.warnings == ["left out, for one of the variants alone has them: 1 cases"]
+    said = Found(tmp_path / "one", "--variants", "optimized,baseline", files[0])
+    assert "(--variants A,B FILE FILE ...)" in said.warnings[0]
+    assert f"{said.cases[STEP.replace('baseline', '*')]['ratio']:.1f}" == "2.0"
+    for more, expected in (
+        (["--variants", "baseline,fused", files[0]], "has no case of the variant 'fused'"),
+        (["--variants", "baseline,fused"], "--variants with 0 files"),
+        (["--variants", "fused,baseline", "--base", files[0]], "1 of --base"),
+    ):
+        assert compare([*map(str, more)]) == 2
+        assert expected in capsys.readouterr().err
+
+
 def test_every_output_has_the_same_rows_and_figures(
     every_outcome: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = {}
-    for form in ("text", "json", "md"):
+    for form in ("text", "json", "md", "csv"):
         assert compare([*every_outcome, "--format", form]) == 1
         shown[form] = capsys.readouterr().out
     found = Found(tmp_path / "a/b", *every_outcome)
     written = {path.suffix: path.read_text("utf-8") for path in (tmp_path / "a/b").iterdir()}
     assert found.outcomes == {name: row[2] for name, row in EVERY.items()}
     assert all(found.cases[name]["note"] == row[3] for name, row in EVERY.items())
-    assert (written[".json"], written[".md"]) == (shown["json"], shown["md"])
+    assert all(written[f".{form}"] == shown[form] for form in ("json", "md", "csv"))
+    lines = list(csv.DictReader(io.StringIO(shown["csv"])))
+    assert [(line["case"], line["verdict"]) for line in lines] == [
+        (name, row[2]) for name, row in EVERY.items()
+    ]
+    (of_step,) = (line for line in lines if line["case"] == STEP)
+    assert of_step["ratio_low"] == str(found.cases[STEP]["interval"]["low"])
+    assert (of_step["component"], of_step["pass"], of_step["seq"]) == ("full_step", "train", "128")
     page = written[".html"]
     *_, last = shown["text"].splitlines()
     assert last == (
@@ -319,6 +360,21 @@ def test_every_output_has_the_same_rows_and_figures(
     named = {n for n in EVERY if f"| `{n}`" in shown["md"][regressions:table]}
     assert named == {STEP, FFN, "gone", "grown"}
     assert all(f"| `{n}`" in shown["md"][table:] for n in EVERY)
+
+
+def test_cases_of_one_side_are_counted_behind_those_of_both(tmp_path: Path) -> None:
+    more = {f"more_{i}": 0.1 for i in range(5)}
+    base, new = ({NORM: 0.1} | more, {NORM: 0.1} | {name[1:]: 0.1 for name in more})
+    paths = [write_json(tmp_path / f"{i}.json", document(s)) for i, s in enumerate((base, new))]
+    found = Found(tmp_path / "out", *paths)
+    assert (found.status, len(found.cases)) == (1, 11)
+    for suffix in ("md", "html"):
+        text = (tmp_path / f"out/comparison.{suffix}").read_text("utf-8")
+        assert "1 no verdict, 5 missing, 5 added; exit status 1: no regression in what both" in text
+    text = (tmp_path / "out/comparison.md").read_text("utf-8")
+    assert "not in the new: 5 cases (more_0, more_1, more_2, ...)" in text
+    assert "not in the base: 5 cases (ore_0" in text and "`more_4`" not in text
+    assert found.document["meaning"].startswith("no regression in what both sides have")
 
 
 def test_the_page_works_and_its_bars_have_one_scale(
@@ -405,6 +461,67 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
         assert compare([*map(str, arguments)]) == 2
         said = capsys.readouterr().err
         assert expected in said and ("bad_" not in str(arguments) or f"{arguments[-1]}: " in said)
+
+
+def other_program(times: Mapping[str, float], *more: Json) -> Json:
+    """A file of another Google Benchmark program, three repetitions a case."""
+    rows = [
+        {
+            **{"name": name, "run_name": name, "run_type": "iteration", "repetition_index": i},
+            **{"iterations": 100, "real_time": time * (1 + 0.01 * i), "cpu_time": time},
+            **{"time_unit": "us", "items_per_second": 1e6},
+        }
+        for name, time in times.items()
+        for i in range(3)
+    ]
+    return {"context": {"date": "2026-01-02T03:04:05+00:00"}, "benchmarks": [*rows, *more]}
+
+
+def test_files_of_other_google_benchmark_programs_are_compared(tmp_path: Path) -> None:
+    kinds = {"run_type": "aggregate", "time_unit": "ms", "threads": 4}
+    medians = [
+        {"name": f"BM_Sum/threads:4_{of}", "run_name": "BM_Sum/threads:4", "aggregate_name": of}
+        | {"real_time": 2.0, "cpu_time": 1.0, **kinds}
+        for of in ("mean", "median", "stddev")
+    ]
+    fits = [
+        {
+            "name": f"BM_Sort_{of}",
+            "run_name": "BM_Sort",
+            "aggregate_name": of,
+            "run_type": "aggregate",
+        }
+        for of in ("BigO", "RMS")
+    ]
+    failed = {"name": "BM_Open", "error_occurred": True, "error_message": "no file"}
+    # of a version before 1.5
+    old = {"name": "BM_Old", "iterations": 7, "real_time": 5.0, "cpu_time": 5.0}
+    empty = {"name": "BM_Nothing", "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ns"}
+    more = (*medians, *fits, failed, old, old, empty)
+    paths = [
+        write_json(tmp_path / f"{i}.json", other_program({"BM_Copy/64": factor}, *more))
+        for i, factor in enumerate((2.0, 3.0))
+    ]
+    found = Found(tmp_path / "out", *paths)
+    assert found.outcomes == {
+        **{"BM_Copy/64": "no verdict", "BM_Sum/threads:4": "no verdict", "BM_Old": "no verdict"},
+        "BM_Open": "skipped",
+    }
+    assert found.cases["BM_Copy/64"]["ratio"] == pytest.approx(1.5)
+    seconds = {name: case["base_seconds"] for name, case in found.cases.items()}
+    assert seconds["BM_Copy/64"] == pytest.approx(2.02e-6)
+    assert (seconds["BM_Sum/threads:4"], seconds["BM_Old"]) == pytest.approx((2e-3, 5e-9))
+    assert f"{paths[0]}: without a time or a median, left out: BM_Nothing" in found.warnings
+    assert f"{paths[0]}: fits of complexity, which are no times: BM_Sort" in found.warnings
+    # the rules of verdicts are the same
+    sides = [
+        [
+            write_json(tmp_path / f"{side}_{i}.json", other_program({"BM_Copy/64": of + 0.001 * i}))
+            for i in range(7)
+        ]
+        for side, of in (("base", 2.0), ("new", 3.0))
+    ]
+    assert Found(tmp_path / "many", "--base", *sides[0], "--new", *sides[1]).status == 1
 
 
 def test_a_measured_file_is_read_as_google_benchmark_summed_it_up() -> None:

@@ -142,7 +142,7 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
     sides = (f"--base={options.build}", f"--new={options.build}")
     slow = [f"--slow-new={text}" for text in options.slow]
-    settings = run_parser().parse_args([*slow, *options.run_options, *sides])
+    settings = run_parser().parse_args([*slow, *options.run_options, *sides, "--same"])
     # before anything is measured: who else was at work
     load = {"load_average": os.getloadavg()[0]}
     sides = prepare(settings, options.seed, progress)
@@ -172,7 +172,7 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
     sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
     slow = [f"--slow-new={text}" for text in options.slow]
-    asked = [*slow, *rule, *options.run_options, *sides]
+    asked = [*slow, *rule, *options.run_options, *sides, "--same"]
     # a wish for help is granted while it can be read
     compare_run.parse_options(asked)
     try:

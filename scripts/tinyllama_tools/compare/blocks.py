@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import filecmp
 import json
 import random
 import statistics
@@ -473,6 +474,18 @@ class Sides(NamedTuple):
     header: Json
 
 
+def refuse_equal(programs: Mapping[str, ServedProgram]) -> None:
+    """BadInputError where both sides are the same program, as of a build that was made anew under a
+    base that it should have kept."""
+    base, new = (programs[side].program for side in SIDES)
+    if base == new or filecmp.cmp(base, new, shallow=False):
+        raise BadInputError(
+            f"--base {base} and --new {new} are the same program, to the last byte: nothing can be "
+            "found; name a commit as the base (--base HEAD), or a copy of an older build, or ask "
+            "for it with --same"
+        )
+
+
 def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
     """Builds what has to be built, and asks both sides what they can measure.
 
@@ -483,12 +496,14 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     both, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
     named = (
         (BASE, options.base, options.environment_base, both),
-        (NEW, options.new, options.environment_new, (*both, *slow)),
+        (NEW, options.new or str(options.build_folder), options.environment_new, (*both, *slow)),
     )
     names, programs = {}, {}
     for side, text, environment, arguments in named:
         names[side], program = builder.resolve(text, f"--{side}")
         programs[side] = ServedProgram(side, program, arguments, dict(environment))
+    if not (options.same or slow or options.environment_base or options.environment_new):
+        refuse_equal(programs)
     effort = {"pairs": options.pairs, "slice_seconds": options.slice}
     measurer = Interleaved(programs, seed, **effort, limit=options.limit)
     try:

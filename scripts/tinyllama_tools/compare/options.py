@@ -34,9 +34,9 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--fail-on-growth", action="store_true", help=growth)
     allow = "cases that may be missing or fail in the new, by name or pattern (loss/*)"
     add("--allow-missing", nargs="+", action="extend", default=[], metavar="NAME", help=allow)
-    forms = ("text", "md", "json")
+    forms = ("text", "md", "csv", "json")
     add("--format", choices=forms, default="text", help="what to print (default: %(default)s)")
-    output = "also write comparison.json, comparison.md and comparison.html there"
+    output = "also write comparison.json, .md, .html and .csv there"
     add("--output", type=Path, metavar="FOLDER", help=output)
 
 
@@ -77,9 +77,12 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
     add = parser.add_argument_group("sides").add_argument
     for side in ("base", "new"):
         built = "build folder, tiny_llama_bench, or a git commit, which is built in a worktree"
-        add(f"--{side}", required=True, metavar="BUILD|REF", help=built)
+        own = "" if side == "base" else "; default: this checkout, brought up to date"
+        add(f"--{side}", required=side == "base", metavar="BUILD|REF", help=built + own)
         name, own = f"--environment-{side}", f"environment variable of the {side} alone"
         add(name, type=variable, action="append", default=[], metavar="NAME=VALUE", help=own)
+    same = "compare a program with itself, which should find nothing (a test)"
+    add("--same", action="store_true", help=same)
     slow = "slow these cases of the new side by that fraction: whether that is found (a test)"
     add("--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     folder = "whose CMake settings a git commit is built with (default: build)"

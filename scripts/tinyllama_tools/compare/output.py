@@ -1,7 +1,9 @@
-"""A comparison as text, Markdown, JSON and one HTML page, all from the same rows."""
+"""A comparison as text, Markdown, CSV, JSON and one HTML page, all from the same rows."""
 
 import contextlib
+import csv
 import html
+import io
 import json
 import math
 import sys
@@ -42,11 +44,14 @@ MEANINGS = {
     STILL_UNCLEAR: "not every case has an answer (--strict)",
 }
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
-# what needs somebody's eyes comes first
+MISSING_ONLY = "no regression in what both sides have, but cases of the base are missing in the new"
+# what needs somebody's eyes comes first; what is not on both sides has no figures
 ORDER = (
-    *(Outcome.SLOWER, Outcome.FAILED, Outcome.MISSING, Outcome.UNCLEAR, Outcome.FASTER),
-    *(Outcome.NO_VERDICT, Outcome.SAME, Outcome.ADDED, Outcome.SKIPPED),
+    *(Outcome.SLOWER, Outcome.FAILED, Outcome.UNCLEAR, Outcome.FASTER, Outcome.NO_VERDICT),
+    *(Outcome.SAME, Outcome.MISSING, Outcome.ADDED, Outcome.SKIPPED),
 )
+# that one side alone has: more are counted, and a few named
+MOST_LONE, NAMED_LONE = 4, 3
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters
 MOST_ROWS_OF_COMMENT, MOST_NOTE_OF_COMMENT = 150, 100
@@ -169,12 +174,41 @@ def colour_of(comparison: Comparison) -> str:
     ]
 
 
+def regressions_of(comparison: Comparison) -> list[ComparedCase]:
+    return [case for case in comparison.cases if case.outcome.is_regression and not case.allowed]
+
+
+def meaning_of(comparison: Comparison) -> str:
+    """Of the exit status."""
+    failed = regressions_of(comparison)
+    if failed and all(case.outcome is Outcome.MISSING for case in failed):
+        return MISSING_ONLY
+    return MEANINGS[comparison.exit_status]
+
+
 def headline(comparison: Comparison) -> str:
     """`2 slower, 38 same; exit status 1: regression`."""
     counts = Counter(case.outcome for case in comparison.cases)
     said = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     status = comparison.exit_status
-    return f"{said or 'no case'}; exit status {status}: {MEANINGS[status]}"
+    return f"{said or 'no case'}; exit status {status}: {meaning_of(comparison)}"
+
+
+def lone_cases(comparison: Comparison) -> dict[str, list[str]]:
+    """By what is said of them, the names of cases that one side alone has, where they are many."""
+    lone: dict[str, list[str]] = {}
+    for case in comparison.cases:
+        if case.outcome in {Outcome.MISSING, Outcome.ADDED} and case.note.startswith("not in the"):
+            lone.setdefault(case.note, []).append(case.name)
+    return {said: names for said, names in lone.items() if len(names) > MOST_LONE}
+
+
+def lone_lines(comparison: Comparison) -> list[str]:
+    """`not in the new: 27 cases (ffn/..., loss/..., rotary/..., ...)`."""
+    return [
+        f"{said}: {len(names)} cases ({', '.join(names[:NAMED_LONE])}, ...)"
+        for said, names in lone_cases(comparison).items()
+    ]
 
 
 def _rendered(
@@ -203,6 +237,7 @@ def _rendered(
         warnings=warning_texts(comparison),
         mean=mean,
         grown=sum(case.grown for case in comparison.cases),
+        lone=lone_lines(comparison),
         details=[(row, detail_lines(row.case)) for row in changed[:most_details]],
         more_details=len(changed[most_details:]) if most_details else 0,
         **more,
@@ -212,7 +247,8 @@ def _rendered(
 def text_of(comparison: Comparison) -> str:
     """For a terminal; the last line has the counts and the meaning of the exit status."""
     rows = rows_of(comparison.cases)
-    table = [HEADER, *(row.texts for row in rows)]
+    counted = {name for names in lone_cases(comparison).values() for name in names}
+    table = [HEADER, *(row.texts for row in rows if row.case.name not in counted)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
@@ -231,13 +267,16 @@ def _plain(text: str) -> str:
 
 def markdown_of(comparison: Comparison) -> str:
     """For a comment of a pull request: verdict, details, and a folded table of the first cases."""
-    found, rows = rows_of(comparison.cases), []
+    found, rows, failed = rows_of(comparison.cases), [], []
+    counted = {name for names in lone_cases(comparison).values() for name in names}
     for row in found:
+        if row.case.name in counted:
+            continue
         name, *figures, verdict, blocks, note = row.texts
         short = html.escape(note[:MOST_NOTE_OF_COMMENT], quote=False)
         rows.append((f"`{name}`", *figures, f"{MARKS[row.colour]} {verdict}", blocks, short))
-    failed = sum(c.outcome.is_regression and not c.allowed for c in comparison.cases)
-    regressions = markdown_table(HEADER, rows[: min(failed, MOST_DETAILS_OF_COMMENT)])
+        if row.case.outcome.is_regression and not row.case.allowed:
+            failed.append(rows[-1])
     return _rendered(
         "comparison.md.j2",
         comparison,
@@ -246,7 +285,7 @@ def markdown_of(comparison: Comparison) -> str:
         is_comment=True,
         table=markdown_table(HEADER, rows[:MOST_ROWS_OF_COMMENT]),
         left_out=len(rows[MOST_ROWS_OF_COMMENT:]),
-        regressions=regressions if failed else [],
+        regressions=markdown_table(HEADER, failed[:MOST_DETAILS_OF_COMMENT]) if failed else [],
         shown=_plain,
     )
 
@@ -294,7 +333,7 @@ def json_of(comparison: Comparison) -> str:
         "kind": "tiny_llama comparison",
         **vars(comparison),
         "geometric_mean_ratio": comparison.geometric_mean_ratio,
-        "meaning": MEANINGS[comparison.exit_status],
+        "meaning": meaning_of(comparison),
     }
     text = compact_json(document, ("cases",))
     if "Infinity" in text or "NaN" in text:
@@ -302,15 +341,38 @@ def json_of(comparison: Comparison) -> str:
     return text
 
 
-FILES = {"json": json_of, "md": markdown_of, "html": page_of}
+AXES = ("component", "pass_name", "variant", "size", "dtype", "batch", "seq")
+CSV_COLUMNS = (
+    *("case", "component", "pass", *AXES[2:], "verdict", "base_seconds", "new_seconds"),
+    *("ratio", "ratio_low", "ratio_high", "p_value", "blocks", "note"),
+)
+
+
+def csv_of(comparison: Comparison) -> str:
+    """A line a case, in the order of the table, for a spreadsheet; what is not known is empty, as
+    are the axes of a name of another form."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for case in in_order(comparison.cases):
+        name, ends = parse_case_name(case.name), case.interval
+        axes = [getattr(name, axis) if name else "" for axis in AXES]
+        bounds = (ends.low, ends.high) if ends else (None, None)
+        times = (case.base_seconds, case.new_seconds, case.ratio, *bounds)
+        more = (case.p_value, case.blocks or None, _note(case))
+        writer.writerow([case.name, *axes, case.outcome.value, *times, *more])
+    return text.getvalue()
+
+
+FILES = {"json": json_of, "md": markdown_of, "csv": csv_of, "html": page_of}
 
 
 def deliver(
     comparison: Comparison, form: str, folder: Path | None, say: Callable[[str], object]
 ) -> None:
-    """Into the folder, where there is one, as comparison.json, .md and .html, told by `say`, each
-    whole or not at all; and in any case to standard output, even where the folder takes no more,
-    and where nobody reads on. `form`: text, md or json."""
+    """Into the folder, where there is one, as comparison.json, .md, .html and .csv, told by `say`,
+    each whole or not at all; and in any case to standard output, even where the folder takes no
+    more, and where nobody reads on. `form`: text, md, csv or json."""
     try:
         if folder:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Two builds, resident and interleaved, until every case has its verdict or the budget is used.
 
-Example: scripts/compare run --base origin/main --new build --budget 10m
+Example: scripts/compare run --base HEAD                  what is not committed yet
+         scripts/compare run --base origin/main --budget 10m
 
 Every case is opened once on both sides first, untimed, with its counters and (unless --verify off)
 the proof of its result. Then come blocks: a fresh pair of processes each, whose slices alternate in

@@ -1,7 +1,8 @@
 """Compares stored results: files of tiny_llama_bench, or performance summaries of training runs.
 
 One file a side shows differences without a verdict; several a side (a file is a block) give one. It
-holds if base and new were measured alternately, and not one after the other.
+holds if base and new were measured alternately, and not one after the other. --variants A,B
+compares two variants of the same files, A being the base.
 Exit status: 0 no regression; 1 regression; 2 bad input or nothing to compare; 3 with --strict where
 a case has no answer.
 """
@@ -10,6 +11,7 @@ import argparse
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.compare.comparison import (
@@ -31,21 +33,42 @@ from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun
+from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
 
 Runs = Sequence[StoredRun]
+# in names of cases whose variants are compared
+ANY = "*"
 # fewer files of a side have no scatter between them
 FEWEST_FILES = 2
+
+
+def of_variant(run: StoredRun, variant: str) -> StoredRun:
+    """Of a run, its cases of that variant, named without it. BadInputError where it has none."""
+    axes = {name: parse_case_name(name) for name in run.cases}
+    variants = dict.fromkeys(of.variant for of in axes.values() if of)
+    if variant not in variants:
+        what = f"has no case of the variant '{variant}'"
+        raise bad_file(run.path, what, f"it has {', '.join(variants) or 'none'}")
+    own = {name: of for name, of in axes.items() if of and of.variant == variant}
+    cases = {str(replace(of, variant=ANY)): run.cases[name] for name, of in own.items()}
+    return replace(run, cases=cases, digest=f"{run.digest} {variant}")
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
     """BadInputError unless both sides are named in one way, for a file that cannot be read, and one
     that is twice on a side."""
     files, base, new = options.files, options.base or [], options.new or []
-    if len(files) == 2 and not (base or new):
+    if options.variants:
+        if not files or base or new:
+            raise BadInputError(
+                f"--variants with {len(files)} files, {len(base)} of --base, {len(new)} of --new: "
+                "it compares two variants of the same files: --variants A,B FILE..."
+            )
+        base = new = files
+    elif len(files) == 2 and not (base or new):
         base, new = files[:1], files[1:]
     elif files or not (base and new):
         raise BadInputError(
@@ -60,6 +83,10 @@ def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[Store
             if (times := digests.count(run.digest)) > 1:
                 what = f"is there {times} times among the files of the {side}, or copies are"
                 raise bad_file(run.path, what, "each file must be a run of its own")
+    if options.variants:
+        first, second = options.variants
+        before = [of_variant(run, first) for run in sides[0]]
+        return before, [of_variant(run, second) for run in sides[1]]
     return sides
 
 
@@ -119,10 +146,11 @@ def judge_stored(
         f"{options.alpha:g}"
     )
     if files < FEWEST_FILES:
+        more = "--base A.json B.json ... --new C.json D.json ...), or compare two builds: "
+        more = "--variants A,B FILE FILE ...)" if options.variants else f"{more}scripts/compare run"
         return {}, (
             "one file of a side shows no scatter between runs: differences, but no verdict; "
-            f"{needed} (--base A.json B.json ... --new C.json D.json ...), or compare two builds: "
-            "scripts/compare run"
+            f"{needed} ({more}"
         )
     judgements = judge_unpaired(enough, alpha=options.alpha, margin=options.margin)
     most = max((found.blocks for found in judgements.values()), default=fewest)
@@ -170,14 +198,17 @@ def _note(base: SideCase, new: SideCase) -> str:
     return "; ".join(f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark)
 
 
-def _side_name(runs: Runs) -> str:
+def _side_name(runs: Runs, variant: str = "") -> str:
     commits = dict.fromkeys(str(run.context.get("git_commit") or "unknown")[:12] for run in runs)
-    return f"{', '.join(str(run.path) for run in runs)} (commit {', '.join(commits)})"
+    files = f"{', '.join(str(run.path) for run in runs)} (commit {', '.join(commits)})"
+    return f"{variant} of {files}" if variant else files
 
 
 def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Comparison:
-    """BadInputError where no case is in both sides."""
+    """BadInputError where no case is in both sides. Of two variants of the same files only what
+    both have is compared: that a component knows no such switch is no finding."""
     before, after = (file_cases(runs, options.filter) for runs in (base, new))
+    alone = before.keys() ^ after.keys()
     if not before.keys() & after.keys():
         first = [next(iter(cases), "none") for cases in (before, after)]
         which = f" that matches '{options.filter.pattern}'" if options.filter else ""
@@ -185,6 +216,10 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
             f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
             f"{first[1]}, ...); name results of the same cases"
         )
+    left_out = ""
+    if options.variants and alone:
+        left_out = f"left out, for one of the variants alone has them: {len(alone)} cases"
+        before, after = ({n: s[n] for n in s if n not in alone} for s in (before, after))
     absent = SideCase()
     sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
     shared = {name: pair for name, pair in sides.items() if outcome_without_times(*pair) is None}
@@ -206,9 +241,9 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         cases,
         options,
         method="stored",
-        base=_side_name(base),
-        new=_side_name(new),
-        warnings=tuple(filter(None, (*said, warning))),
+        base=_side_name(base, *options.variants[:1]),
+        new=_side_name(new, *options.variants[1:]),
+        warnings=tuple(filter(None, (*said, warning, left_out))),
         unlike=_unlike(base, new),
         design={
             "test": "exact rank sum over files" if judgements else "none",
@@ -225,6 +260,14 @@ EPILOG = """Google Benchmark's own compare.py reads the files as well:
   python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json"""
 
 
+def two_variants(text: str) -> tuple[str, ...]:
+    """`A,B`, not the same."""
+    names = tuple(text.split(","))
+    if len(set(names)) != 2 or len(names) != 2 or not all(names):
+        raise argparse.ArgumentTypeError(f"'{text}': must be two different variants, A,B")
+    return names
+
+
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = script_parser("compare", __doc__, EPILOG)
@@ -232,6 +275,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
     for side in ("base", "new"):
         add(f"--{side}", nargs="+", type=Path, metavar="FILE", help=f"files of the {side}")
+    variants = "compare these two variants of each FILE; A is the base"
+    add("--variants", type=two_variants, default=(), metavar="A,B", help=variants)
     wanted = "compare only cases whose name has a match"
     add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
     add_common_options(parser)

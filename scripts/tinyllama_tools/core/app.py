@@ -1,5 +1,6 @@
 """The checkout, how commands end, JSON files read and checked, files written whole, and git."""
 
+import codecs
 import contextlib
 import datetime
 import functools
@@ -138,6 +139,17 @@ def parse_json(text: str) -> Json | list | str | float | None:
         raise ValueError(f"nests too deep: {error}") from error
 
 
+# as editors and shells of Windows begin a text
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def decoded(data: bytes) -> str:
+    """Text in UTF-8, or in what its byte order mark says. Raises ValueError where it is none."""
+    return data.decode(
+        next((name for mark, name in MARKS.items() if data.startswith(mark)), "utf-8")
+    )
+
+
 def read_json(path: Path) -> tuple[Json, bytes]:
     """The object in the file, and its bytes; NaN and infinity are left for who knows their meaning.
 
@@ -146,7 +158,7 @@ def read_json(path: Path) -> tuple[Json, bytes]:
     text = ""
     try:
         data = path.read_bytes()
-        text = data.decode("utf-8")
+        text = decoded(data)
         document = parse_json(text)
     except OSError as error:
         what = "is a folder" if path.is_dir() else f"cannot be read: {error.strerror}"

@@ -52,6 +52,7 @@ from tinyllama_tools.data.names import (
     parse_case_name,
     parse_collective_name,
 )
+from tinyllama_tools.data.other_benchmarks import read_other_rows
 from tinyllama_tools.data.profiles import is_training_summary, read_training
 from tinyllama_tools.data.studies import (
     CONTEXT_OF_RANKS,
@@ -93,7 +94,7 @@ def _check(document: Json, path: Path) -> None:
     version = document["context"].get("schema_version")
     if version is None:
         what = "its context has no schema_version, so it is of another benchmark"
-        raise bad_file(path, what, "name a result file of tiny_llama_bench")
+        raise bad_file(path, what, "of such files, scripts/compare alone reads the times")
     if version not in (SCHEMA_VERSION, WITHOUT_CURVE):
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION} or {WITHOUT_CURVE}"
         raise bad_file(path, what, "measure again with this version of the suite")
@@ -203,6 +204,20 @@ def _timed_by_median(row: Json) -> Json:
     return row | {"real_time": median * 1e-9 / UNITS[row["time_unit"]]}
 
 
+def _by_name(rows: Sequence[Json]) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for entry in rows:
+        found.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
+    return found
+
+
+def _read_other(document: Json, path: Path) -> StoredRun:
+    """Of another Google Benchmark program."""
+    rows, warnings = read_other_rows(document, path)
+    cases = {n: _suite_case(n, own, path, is_peak=False) for n, own in _by_name(rows).items()}
+    return StoredRun(path, document["context"], cases, warnings=warnings)
+
+
 def read_rows(document: Json, path: Path) -> StoredRun:
     """The cases and the machine's peaks of a result file, none of which need be there.
 
@@ -215,12 +230,9 @@ def read_rows(document: Json, path: Path) -> StoredRun:
     if context["schema_version"] == WITHOUT_CURVE:
         context = _without_roofline(context)
         rows = [_timed_by_median(_without(row, ROOF)) for row in rows]
-    by_name: dict[str, list[Json]] = {}
-    for entry in rows:
-        by_name.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
     cases: dict[str, StoredCase] = {}
     peaks: dict[str, StoredCase] = {}
-    for name, entries in by_name.items():
+    for name, entries in _by_name(rows).items():
         is_peak = name.startswith(PEAKS)
         found = peaks if is_peak else cases
         found[name] = _suite_case(name, entries, path, is_peak=is_peak)
@@ -395,15 +407,17 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
 
 
 def read_stored(path: Path) -> StoredRun:
-    """A run of the suite or of the training program, told by its content; BadInputError, too, for
-    one without cases."""
+    """A run of the suite, of another Google Benchmark program or of the training program, told by
+    its content; BadInputError, too, for one without cases."""
     document, data = read_json(path)
     if is_training_summary(document):
         run = read_training(document, path)
-    elif is_result(document):
+    elif is_result(document) and "schema_version" in document["context"]:
         run = read_rows(document, path)
+    elif is_result(document):
+        run = _read_other(document, path)
     else:
-        raise _foreign(path, document, "tiny_llama_bench or tiny_llama_train")
+        raise _foreign(path, document, "a Google Benchmark program or of tiny_llama_train")
     if not run.cases:
         raise bad_file(path, "holds no case", MEASURE_AGAIN)
     return replace(run, digest=hashlib.sha256(data).hexdigest())

@@ -1,6 +1,7 @@
 """Everything a report is made from: found, told apart, read and checked, and what follows from it,
 computed once."""
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
-from tinyllama_tools.core.text import value_at
+from tinyllama_tools.core.text import listed, value_at
 from tinyllama_tools.data.machine import ONE_DEVICE, device_of, device_text, first_difference
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
@@ -83,13 +84,26 @@ FILES = {STUDY: Kind.STUDY, SUITE_FILE: Kind.SUITE, SCALING_FILE: Kind.SCALING}
 NAME_A_RESULT = "name a result of scripts/bench, scripts/study --grid or scripts/scaling"
 
 
+def _only_result(folder: Path) -> Path:
+    """The file of the suite that --benchmark_out has put there under a name of its own."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(BadInputError):
+            found += [path] if is_result(read_json(path)[0]) else []
+    if len(found) == 1:
+        return found[0]
+    known = f"{', '.join(FILES)}, {RANK_FILES}, or one result of tiny_llama_bench"
+    several = f"holds {len(found)} results ({listed([of.name for of in found], 3)}); name one"
+    none = f"holds none of {known}; {NAME_A_RESULT}"
+    raise BadInputError(f"{folder}: {several if found else none}")
+
+
 def source_of(path: Path) -> Source:
     """What a path that somebody named is; BadInputError where it is no result, or unreadable."""
     if path.is_dir():
         inside = next((name for name in FILES if (path / name).exists()), "")
         if not inside and not any(path.glob(RANK_FILES)):
-            known = f"{', '.join(FILES)} or {RANK_FILES}"
-            raise BadInputError(f"{path}: holds none of {known}; {NAME_A_RESULT}")
+            return Source(Kind.SUITE, _only_result(path))
         # a damaged file is named as such when it is read
         kind = FILES.get(inside, Kind.SCALING)
         return Source(kind, path / inside if kind is Kind.SUITE else path)

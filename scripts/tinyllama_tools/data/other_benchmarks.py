@@ -1,0 +1,76 @@
+"""Result files of other Google Benchmark programs, as far as they go: times, counters, repetitions.
+
+Nothing is known of their work, so there are no FLOPs, peaks or memory; what a comparison says of
+times holds for them too.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tinyllama_tools.core.app import MEASURE_AGAIN, Json, bad_file, is_number
+from tinyllama_tools.core.text import listed
+from tinyllama_tools.data.names import ITERATION, UNITS
+
+# a fit over several sizes: coefficients, and no time of a case
+FITS = ("BigO", "RMS")
+
+
+class OtherRows(NamedTuple):
+    """`rows` as the suite's reader wants them; `warnings`: what was left out."""
+
+    rows: Sequence[Json]
+    warnings: tuple[str, ...]
+
+
+def _row(row: object, path: Path) -> Json:
+    """With what versions before 1.5 left out."""
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        raise bad_file(path, "a row of its benchmarks has no name", MEASURE_AGAIN)
+    aggregate = row.get("aggregate_name")
+    kind = "aggregate" if aggregate else ITERATION
+    name = row["name"].removesuffix(f"_{aggregate}") if aggregate else row["name"]
+    return {"run_name": name, "run_type": kind, "time_unit": "ns", **row}
+
+
+def read_other_rows(document: Json, path: Path) -> OtherRows:
+    """Every case that has a time or failed. A case that ran in no time, and one whose aggregates
+    lack the median, have none and are named in a warning, as are fits of complexity.
+
+    BadInputError for a row without a name, or with a unit of time that is none.
+    """
+    rows = document["benchmarks"]
+    if not isinstance(rows, list):
+        raise bad_file(path, "its benchmarks are no list of rows", MEASURE_AGAIN)
+    found: dict[str, list[Json]] = {}
+    fits = dict[str, None]()
+    for row in (_row(row, path) for row in rows):
+        if row.get("aggregate_name") in FITS:
+            fits[row["run_name"]] = None
+            continue
+        if row["time_unit"] not in UNITS:
+            unit = f"time_unit {row['time_unit']!r}, must be one of {', '.join(UNITS)}"
+            raise bad_file(path, f"{row['run_name']}: {unit}", MEASURE_AGAIN)
+        found.setdefault(row["run_name"], []).append(row)
+    kept: list[Json] = []
+    timeless = []
+    for name, own in found.items():
+        repetitions = [row for row in own if row["run_type"] == ITERATION]
+        indices = Counter(row.get("repetition_index") for row in repetitions)
+        if len(repetitions) > 1 and list(indices) == [None]:
+            repetitions = [{**row, "repetition_index": i} for i, row in enumerate(repetitions)]
+        medians = [row for row in own if row.get("aggregate_name") == "median"]
+        rows_of_case = repetitions or medians
+        is_stopped = any(row.get("error_occurred") or row.get("skipped") for row in rows_of_case)
+        times = [row.get("real_time") for row in rows_of_case]
+        if is_stopped or (times and all(is_number(time) and time > 0 for time in times)):
+            kept += rows_of_case
+        else:
+            timeless.append(name)
+    warnings = []
+    if timeless:
+        warnings.append(f"{path}: without a time or a median, left out: {listed(timeless, 3)}")
+    if fits:
+        warnings.append(f"{path}: fits of complexity, which are no times: {listed(list(fits), 3)}")
+    return OtherRows(kept, tuple(warnings))
