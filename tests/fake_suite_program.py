@@ -3,14 +3,14 @@
 import json
 from collections.abc import Sequence
 
-from published import MEASURED, with_curve
+from published import MEASURED
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.machine import FLOPS, unit_of
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 
 CASE = full_step("tiny", "f32", 8, 128)
-DOCUMENT = with_curve(json.loads(MEASURED.read_text(encoding="utf-8")))
+DOCUMENT = json.loads(MEASURED.read_text(encoding="utf-8"))
 STEP = next(row for row in DOCUMENT["benchmarks"] if row["name"].startswith("full_step/"))
 DEVICE = DOCUMENT["context"]["device"] | {"name": "AMD EPYC"}
 CONTEXT = DOCUMENT["context"] | {"git_commit": "0123456789" * 4, "device": DEVICE}

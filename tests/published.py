@@ -10,48 +10,18 @@ from tinyllama_tools.data.results import read_scaling_run
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 
 FOLDER = RESULTS / "reference"
-# which all of these were measured on
-MACHINE = "2core_xeon_avx512"
+# what the study and the run of tiny were measured on; and, by an older program, all others
+MACHINE, OLDER = "2core_epyc_zen3", "2core_xeon_avx512"
 MEASURED = FOLDER / f"tiny_f32_{MACHINE}.json"
 # of all files of a machine, and of the picture in the README
 MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
 STUDY = FOLDER / f"study_{MACHINE}"
 PAGE = FOLDER / f"scaling_{MACHINE}.html"
-# of an older program, on another machine: ten cases of tiny
-RECORDED = FOLDER / "paired_blocks_2core_xeon_avx512.jsonl"
+# ten cases of tiny
+RECORDED = FOLDER / f"paired_blocks_{OLDER}.jsonl"
 PICTURE = FOLDER / f"roofline_{MACHINE}.png"
 # the study's, and the frontiers that were made beside it
 DATA_FILES = sorted([*STUDY.iterdir(), *FOLDER.glob(f"frontier_by_*_{MACHINE}.json")])
-
-
-def with_curve(content: Json) -> Json:
-    """A file of the suite as of now. One of schema 3, which the reader gives no roofline, gets a
-    curve of its two bandwidths: the last-level cache's and, from four times its size on, memory's.
-    To go when the reference results are made anew."""
-    context = content.get("context", {})
-    if context.get("schema_version") != 3:
-        return content
-    context["schema_version"] = 4
-    for row in content["benchmarks"]:
-        for key in ("median_ns", "median_interval_ns"):
-            row.pop(key, None)
-    if measured := (context.get("peaks") or {}).get("measured"):
-        cache = context["device"]["last_level_cache_bytes"]
-        found = dict.fromkeys((2**17, 2 * cache), measured["cache_bandwidth"])
-        if "memory_bandwidth" in measured:
-            found[4 * cache] = measured["memory_bandwidth"]
-        del measured["cache_bandwidth"]
-        measured["bandwidth_curve"] = [{"bytes": size, **peak} for size, peak in found.items()]
-    return content
-
-
-def write_study_with_curves(folder: Path) -> Path:
-    """The study, likewise."""
-    folder.mkdir()
-    for path in STUDY.iterdir():
-        content = with_curve(json.loads(path.read_text(encoding="utf-8")))
-        (folder / path.name).write_text(json.dumps(content), encoding="utf-8")
-    return folder
 
 
 # ---- several ranks: the first rounds of what tiny_llama_scaling measured
@@ -59,7 +29,7 @@ def write_study_with_curves(folder: Path) -> Path:
 
 def reference(kind: str) -> Path:
     """The folder of `ranks`, `ranks_4gbit` or `ranks_strong`."""
-    return FOLDER / f"{kind}_{MACHINE}"
+    return FOLDER / f"{kind}_{OLDER}"
 
 
 def document(ranks: int = 2, rounds: int = 8, kind: str = "ranks") -> Json:

@@ -21,7 +21,7 @@ import fake_suite_program
 import tools
 from built_programs import PROJECT_ROOT
 from fake_suite_program import CASE, FakeProgram
-from published import FOLDER, MACHINE
+from published import FOLDER, OLDER
 from tinyllama_tools.commands import interleaved, peers
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
@@ -172,7 +172,7 @@ def test_peaks_are_the_best_of_all_processes(
 def test_a_published_page_is_that_of_the_published_result(
     name: str, page_of: Callable[[Json], str]
 ) -> None:
-    path = FOLDER / f"{name}_{MACHINE}.json"
+    path = FOLDER / f"{name}_{OLDER}.json"
     page = page_of(json.loads(path.read_text()))
     assert (PROJECT_ROOT / f"results/{name.upper()}.md").read_text() == page
 

@@ -28,7 +28,7 @@ from fake_training import (
     operator_table,
     step_cost,
 )
-from published import FOLDER, MACHINE
+from published import FOLDER, OLDER
 from tinyllama_tools.commands import exercise, exercise_3, profile
 from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import holds
@@ -46,7 +46,7 @@ BATCHES = tuple(f"memory_analysis_bs{size}" for size in (4, 8, 16))
 LENGTHS = tuple(f"memory_seq{size}" for size in (64, 128, 256, 512))
 NAMES = ("tiny", "small", "medium")
 LAUNCH, LIVE_PEAK, SPEED = "operators.launch_overhead_percent", "memory.peak_bytes", "step_seconds"
-PEERS = FOLDER / f"peers_{MACHINE}.json"
+PEERS = FOLDER / f"peers_{OLDER}.json"
 MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 USED = "flops.computational_intensity.memory_bandwidth_utilization_percent"

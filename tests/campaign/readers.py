@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from built_programs import write_json
 from campaign.runs import JOBS, Scope, Tried, end_of, scratch
 from fake_training import made_up_summary, write_profile
-from published import FOLDER, MACHINE, MEASURED, RECORDED, STUDY
+from published import FOLDER, MEASURED, OLDER, RECORDED, STUDY
 from tinyllama_tools.__main__ import main as run_tool
 
 Json = Any
@@ -176,10 +176,10 @@ def suite_result() -> Json:
 
 def write_files(folder: Path) -> None:
     """Of every kind."""
-    result, grid, strong = suite_result(), STUDY.name, f"ranks_strong_{MACHINE}"
+    result, grid, strong = suite_result(), STUDY.name, f"ranks_strong_{OLDER}"
     places = ("new.json", "base.json", "study/round_1.json", "study/check.json")
     files = dict.fromkeys(places, result)
-    files |= {f"{name}.json": published(f"{name}_{MACHINE}.json") for name in ("ablation", "peers")}
+    files |= {f"{name}.json": published(f"{name}_{OLDER}.json") for name in ("ablation", "peers")}
     for name in ("study", "frontier", "products", "costs"):
         files[f"study/{name}.json"] = published(f"{grid}/{name}.json")
     for name in ("scaling", "ranks_1", "ranks_2"):

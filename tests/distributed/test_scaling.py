@@ -15,12 +15,11 @@ from built_programs import Json, read_json
 from fake_training import set_key
 from published import (
     MEASURED,
+    STUDY,
     analysis_of,
     document,
     reference,
-    with_curve,
     write_run,
-    write_study_with_curves,
     write_world,
 )
 from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
@@ -528,7 +527,11 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     assert devices["small"] == f"{cpu} (cpu, threads: 1)"
     assert f"other devices than a step, which is of {cpu} (cpu, threads: 1); measure" in said
     # a step of all threads of the host stands for a node, but for no rank with one of them
-    own = MEASURED
+    own = tmp_path / "own.json"
+    of_ranks = read_json(run / "ranks_1.json")["context"]
+    made_here = read_json(MEASURED)
+    made_here["context"] |= {key: of_ranks[key] for key in ("device", "num_cpus")}
+    own.write_text(json.dumps(made_here), encoding="utf-8")
     assert main([f"--from={run}", f"--local-step={own}"]) == 0
     found = read_json(run / "scaling.json")["projection"]
     assert {(r["size"], r["interconnect"]) for r in found["steps"]} == {
@@ -590,13 +593,13 @@ def test_local_steps_are_measured_before_they_are_predicted(tmp_path: Path) -> N
     assert local_steps(strong, None, "f32", "baseline")[0]["small"].name.batch == 8
     # a named result counts more than the rank alone
     path = tmp_path / "tiny.json"
-    path.write_text(json.dumps(with_curve(read_json(MEASURED))), encoding="utf-8")
+    path.write_text(MEASURED.read_text(encoding="utf-8"), encoding="utf-8")
     source = read_step_source(path)
     steps, missing = local_steps(weak, source, "f32", "baseline")
     assert source.path.name in steps["tiny"].source
     assert "it has no costs of other sizes" in missing["medium"]
     # and predicts the others where it has their costs
-    study = read_step_source(write_study_with_curves(tmp_path / "study"))
+    study = read_step_source(STUDY)
     steps, missing = local_steps(weak, study, "f32", "baseline")
     kinds = ["measured"] * 2 + ["predicted"] * 3
     assert ([step.kind for step in steps.values()], missing) == (kinds, {})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from built_programs import write_json
-from published import STUDY, with_curve, write_run
+from published import STUDY, write_run
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Section, Table
@@ -23,15 +23,18 @@ ROUNDS = ("round_1.json", "round_2.json", "round_3.json")
 MIB = 2**20
 SMALL_STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 TINY_STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
-CHECK_STEP = "full_step/train/baseline/medium/f32/batch:4/seq:512"
-DEVICE = "Intel(R) Xeon(R) Processor"
+CHECK_STEP = "full_step/train/baseline/medium/f32/batch:2/seq:512"
 # of tiny alone at its own shape
 OWN_SHAPE = r"/tiny/f32/batch:8/seq:128/"
 
 
 @functools.cache
 def _parsed(name: str) -> Json:
-    return with_curve(json.loads((STUDY / name).read_text(encoding="utf-8")))
+    return json.loads((STUDY / name).read_text(encoding="utf-8"))
+
+
+CONTEXT = _parsed("round_1.json")["context"]
+DEVICE = CONTEXT["device"]["name"]
 
 
 def document(name: str, keep: str = "") -> Json:

@@ -56,6 +56,12 @@ def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capt
         assert source_of(path).kind == kind
     with pytest.raises(BadInputError, match=r"holds none of study\.json, results\.json"):
         source_of(tmp_path)
+    # what --benchmark_out was called
+    own = write_result(tmp_path / "mine/attention.json")
+    assert source_of(own.parent) == (Kind.SUITE, own)
+    write_result(own.with_name("ffn.json"))
+    with pytest.raises(BadInputError, match=r"holds 2 results \(attention\.json, ffn\.json\)"):
+        source_of(own.parent)
     taken = re.findall(r"^taking (.*): (.*)$", said.err, re.MULTILINE)
     assert taken == [(str(grid), "grid study"), (str(scaling), "data-parallel run")]
     # one that is named is said to be unfinished

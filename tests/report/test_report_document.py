@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from stored import (
     CHECK_STEP,
+    CONTEXT,
     DEVICE,
     MIB,
     OWN_SHAPE,
@@ -175,7 +176,8 @@ def test_figures_are_those_of_the_files(inputs: ReportInputs, built: Document) -
 
 def test_the_report_is_whole_with_own_ids(built: Document) -> None:
     assert missing_of(built) == {} and [one.kind for one in built.omissions] == ["result"]
-    assert built.title == f"Tiny LLaMA on {DEVICE} · 4ad35a02 · 2026-11-22"
+    commit, date = CONTEXT["git_commit"][:8], CONTEXT["date"][:10]
+    assert built.title == f"Tiny LLaMA on {DEVICE} · {commit} · {date}"
     figures = [one for page in built.sections for one in page.figures]
     for things in (figures, [one for page in built.sections for one in page.tables]):
         assert len({one.id for one in things}) == len(things) > 10
