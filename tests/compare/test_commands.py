@@ -146,7 +146,7 @@ def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None
         return [getattr(compare_run.parse_options(words), name) for name in names]
 
     assert ci("exit 0") == 0
-    assert given("base", "new", "budget") == ["HEAD^1", "build", 600.0]
+    assert given("base", "new", "budget") == ["HEAD^1", None, 600.0]
     named = {"COMPARE_BASE": "v1", "COMPARE_BUDGET": "5m", "COMPARE_OUTPUT": "some where"}
     ci("exit 0", "--strict", **named)
     assert given("base", "budget", "strict", "output") == ["v1", 300.0, True, Path("some where")]

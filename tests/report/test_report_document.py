@@ -18,6 +18,7 @@ from stored import (
     CHECK_STEP,
     CONTEXT,
     DEVICE,
+    MEDIUM_STEP,
     MIB,
     OWN_SHAPE,
     ROUNDS,
@@ -351,7 +352,7 @@ def test_figures_of_merit_have_one_form_and_are_documented(inputs: ReportInputs)
     assert len(found) == len(lines)
     (run,), seconds, case = inputs.scalings, median_ms(TINY_STEP) / 1e3, rows_of(TINY_STEP)[0]
     point = next(p for p in run.analysis.points if p.ranks > 1 and p.efficiency is not None)
-    (cost,) = (of for of in document("costs.json")["cases"] if of["name"] == CHECK_STEP)
+    (cost,) = (of for of in document("costs.json")["cases"] if of["name"] == MEDIUM_STEP)
     (ranks,) = [n for n in found if f"/ranks:{point.ranks}/{point.mode}/weak_efficiency" in n]
     expected = {
         "peak/gemm/f32/TFLOPS": (PEAK / 1e12, "TFLOP/s"),
@@ -360,7 +361,7 @@ def test_figures_of_merit_have_one_form_and_are_documented(inputs: ReportInputs)
         f"{TINY_STEP}/samples_per_second": (8 / seconds, "samples/s"),
         f"{TINY_STEP}/TFLOPS": (case["model_flops"] / seconds / 1e12, "TFLOP/s"),
         f"{TINY_STEP}/peak_memory": (case["peak_memory_MiB"], "MiB"),
-        f"{CHECK_STEP}/predicted_memory": (cost["predicted_memory_bytes"] / MIB, "MiB"),
+        f"{MEDIUM_STEP}/predicted_memory": (cost["predicted_memory_bytes"] / MIB, "MiB"),
         ranks: (point.efficiency.median, "%"),
     }
     assert list(found)[:2] == list(expected)[:2]
