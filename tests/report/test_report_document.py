@@ -53,7 +53,7 @@ from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of
 from tinyllama_tools.report.sections.growth import memory_parts
 
 FFN = "ffn/forward_backward/baseline/tiny/f32"
-MEDIUM = "medium, 4 x 512"
+MEDIUM = "medium, 2 x 512"
 PEAK = peak("f32", "flops_per_second")
 
 
@@ -116,7 +116,9 @@ def test_figures_are_those_of_the_files(inputs: ReportInputs, built: Document) -
     apart = 100 * (norm["peak_memory_MiB"] / norm["predicted_memory_MiB"] - 1)
     gemm = "peak/gemm/f32/128x256x1024"
     teraflops = max(row["TFLOPS"] for row in rows_of(gemm, ("products.json",)))
-    point = document("frontier.json")["sequences"][50]
+    wanted = {"size": "medium", "variant": "optimized", "dtype": "f32"}
+    sequences = document("frontier.json")["sequences"]
+    point = next(of for of in sequences if wanted.items() <= of.items())
     lookup = document("costs.json")["cases"][0]
     context = document(ROUNDS[0])["context"]
     machine = Machine.from_context(inputs.main.context)
@@ -124,7 +126,7 @@ def test_figures_are_those_of_the_files(inputs: ReportInputs, built: Document) -
     tables = {
         ("all_cases", SMALL_STEP): {
             **{"time": of_case, "shortest": min(every), "longest": max(every), "MFU": share},
-            **{"of the roofline": share, "speed-up": None},
+            **{"of the roofline": share, "speed-up": 1.0},
         },
         ("results", DEVICE): {
             **{"memory": context["device"]["memory_bytes"] / 2**30, "rounds": 3, "cases": 352},
@@ -176,7 +178,9 @@ def test_figures_are_those_of_the_files(inputs: ReportInputs, built: Document) -
 
 
 def test_the_report_is_whole_with_own_ids(built: Document) -> None:
-    assert missing_of(built) == {} and [one.kind for one in built.omissions] == ["result"]
+    # another device's result, and laws that noise has left none
+    assert missing_of(built) == {}
+    assert {one.kind for one in built.omissions} - {"time law"} == {"result"}
     commit, date = CONTEXT["git_commit"][:8], CONTEXT["date"][:10]
     assert built.title == f"Tiny LLaMA on {DEVICE} · {commit} · {date}"
     figures = [one for page in built.sections for one in page.figures]
