@@ -36,7 +36,12 @@ CONTEXT: Mapping[str, Any] = MEASURED_CONTEXT | {
     "git_commit": "a" * 40,
     "device": MEASURED_CONTEXT["device"] | {"name": "Some CPU", "architecture": "x86-64 AVX2"},
     "settings": {"torch_threads": "2"},
-    "peaks": {"measured": {"f32": {"flops_per_second": 3e11, "source": "product"}}},
+    "peaks": {
+        "measured": {
+            "f32": {"flops_per_second": 3e11, "source": "product"},
+            "bandwidth_curve": [{"bytes": 1 << 20, "bytes_per_second": 2e11, "source": "triad"}],
+        }
+    },
 }
 
 
