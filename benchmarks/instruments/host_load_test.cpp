@@ -30,15 +30,16 @@ TEST(HostLoadTest, BusyTimeThatIsNotOursIsTheOthers) {
   const auto processors = static_cast<double>(host_machine::usable_processors().size());
   const testing::TemporaryFolder files;
   files.write("stat", statistics(1000, 100));
-  const HostWatch watch(files / "stat");
   const auto start = std::chrono::steady_clock::now();
+  const HostWatch watch(files / "stat");
   std::this_thread::sleep_for(milliseconds(50));
   const double ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
   // a quarter of a second of each
   files.write("stat", statistics(1000 + ticks / 4, 100 + ticks / 4));
   const HostLoad load = watch.so_far();
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-  EXPECT_NEAR(load.seconds, passed.count(), 0.02);
+  EXPECT_GE(load.seconds, 0.05);
+  EXPECT_LE(load.seconds, passed.count());
   EXPECT_NEAR(load.stolen * load.seconds, processors / 4, 1e-6);
   // less what this process used meanwhile
   EXPECT_LE(load.others * load.seconds, processors / 4);
