@@ -296,7 +296,7 @@ def test_two_variants_of_the_same_files_are_compared(
     assert found.document["base"].startswith(f"baseline of {files[0]}")
     assert found.warnings == ["left out, for one of the variants alone has them: 1 cases"]
     said = Found(tmp_path / "one", "--variants", "optimized,baseline", files[0])
-    assert "(--variants A,B FILE FILE ...)" in said.warnings[0]
+    assert "(--variants optimized,baseline A.json B.json ...)" in said.warnings[0]
     assert f"{said.cases[STEP.replace('baseline', '*')]['ratio']:.1f}" == "2.0"
     for more, expected in (
         (["--variants", "baseline,fused", files[0]], "has no case of the variant 'fused'"),

@@ -140,7 +140,7 @@ class PeerSide(Side):
         self.close()
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
-            **placed_threads(os.environ),
+            **placed_threads(os.environ, self._threads),
             "PYTHONPATH": str(PROJECT / "scripts"),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }

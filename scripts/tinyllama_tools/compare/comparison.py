@@ -81,6 +81,11 @@ class ComparedCase:
         return any(c.name in WORK_COUNTERS and c.exact and c.is_other for c in self.counters)
 
     @property
+    def fails(self) -> bool:
+        """Whether it is a regression that nobody allowed."""
+        return self.outcome.is_regression and not self.allowed
+
+    @property
     def grown(self) -> bool:
         """Whether a deterministic counter got worse: a warning without noise."""
         return any(c.exact and c.worse for c in self.counters)
@@ -146,7 +151,7 @@ def concluded(
     judged = [case for case in marked if not case.allowed]
     is_grown = options.fail_on_growth and any(case.grown for case in judged)
     status = NO_REGRESSION
-    if is_grown or any(case.outcome.is_regression for case in judged):
+    if is_grown or any(case.fails for case in judged):
         status = REGRESSION
     elif options.strict and any(case.outcome in OPEN for case in judged):
         status = STILL_UNCLEAR

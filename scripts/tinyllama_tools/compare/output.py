@@ -165,6 +165,12 @@ def rows_of(cases: Iterable[ComparedCase]) -> list[Row]:
     return rows
 
 
+def without_lone(rows: Iterable[Row], comparison: Comparison) -> list[Row]:
+    """What stands in a table beside lone_lines()."""
+    counted = {name for names in lone_cases(comparison).values() for name in names}
+    return [row for row in rows if row.case.name not in counted]
+
+
 def colour_of(comparison: Comparison) -> str:
     """Of the whole: grey where nothing failed and nothing was shown either."""
     found = {case.outcome for case in comparison.cases}
@@ -174,13 +180,10 @@ def colour_of(comparison: Comparison) -> str:
     ]
 
 
-def regressions_of(comparison: Comparison) -> list[ComparedCase]:
-    return [case for case in comparison.cases if case.outcome.is_regression and not case.allowed]
-
-
 def meaning_of(comparison: Comparison) -> str:
     """Of the exit status."""
-    failed = regressions_of(comparison)
+    # a counter that grew may be what fails
+    failed = [case for case in comparison.cases if case.fails or (case.grown and not case.allowed)]
     if failed and all(case.outcome is Outcome.MISSING for case in failed):
         return MISSING_ONLY
     return MEANINGS[comparison.exit_status]
@@ -247,8 +250,7 @@ def _rendered(
 def text_of(comparison: Comparison) -> str:
     """For a terminal; the last line has the counts and the meaning of the exit status."""
     rows = rows_of(comparison.cases)
-    counted = {name for names in lone_cases(comparison).values() for name in names}
-    table = [HEADER, *(row.texts for row in rows if row.case.name not in counted)]
+    table = [HEADER, *(row.texts for row in without_lone(rows, comparison))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
@@ -268,14 +270,11 @@ def _plain(text: str) -> str:
 def markdown_of(comparison: Comparison) -> str:
     """For a comment of a pull request: verdict, details, and a folded table of the first cases."""
     found, rows, failed = rows_of(comparison.cases), [], []
-    counted = {name for names in lone_cases(comparison).values() for name in names}
-    for row in found:
-        if row.case.name in counted:
-            continue
+    for row in without_lone(found, comparison):
         name, *figures, verdict, blocks, note = row.texts
         short = html.escape(note[:MOST_NOTE_OF_COMMENT], quote=False)
         rows.append((f"`{name}`", *figures, f"{MARKS[row.colour]} {verdict}", blocks, short))
-        if row.case.outcome.is_regression and not row.case.allowed:
+        if row.case.fails:
             failed.append(rows[-1])
     return _rendered(
         "comparison.md.j2",

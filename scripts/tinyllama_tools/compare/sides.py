@@ -197,10 +197,8 @@ class ServedProgram:
         """Everything the process sees. Where `padding` bytes begin, the stack begins: an effect of
         its place is thus drawn anew with each process instead of being taken for a difference.
         Threads are placed as the program itself would place them, which saves its second start."""
-        around = {**os.environ, **self.environment}
-        # of fewer threads than processors it binds none
-        if not any(word.startswith("--threads") for word in self.arguments):
-            around = placed_threads(around)
+        asked = [word.partition("=")[2] for word in self.arguments if word.startswith("--threads=")]
+        around = placed_threads({**os.environ, **self.environment}, *map(int, asked[-1:]))
         wait = {} if any(name in around for name in WAITING) else SHORT_SPIN
         return {**around, **wait, "TINY_LLAMA_PADDING": "x" * padding}
 

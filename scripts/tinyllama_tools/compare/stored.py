@@ -146,11 +146,15 @@ def judge_stored(
         f"{options.alpha:g}"
     )
     if files < FEWEST_FILES:
-        more = "--base A.json B.json ... --new C.json D.json ...), or compare two builds: "
-        more = "--variants A,B FILE FILE ...)" if options.variants else f"{more}scripts/compare run"
+        way = "--base A.json B.json ... --new C.json D.json ..."
+        way = (
+            f"--variants {','.join(options.variants)} A.json B.json ..."
+            if options.variants
+            else way
+        )
         return {}, (
             "one file of a side shows no scatter between runs: differences, but no verdict; "
-            f"{needed} ({more}"
+            f"{needed} ({way}), or compare two builds: scripts/compare run"
         )
     judgements = judge_unpaired(enough, alpha=options.alpha, margin=options.margin)
     most = max((found.blocks for found in judgements.values()), default=fewest)

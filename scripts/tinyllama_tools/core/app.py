@@ -333,8 +333,10 @@ def problem_sizes() -> dict[str, dict[str, int]]:
 PLACING = ("OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def placed_threads(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with OpenMP's threads pinned unless it places them."""
-    if any(name in inherited for name in PLACING):
+def placed_threads(inherited: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
+    """The environment, with OpenMP's threads pinned unless it places them, or fewer are asked for
+    than there are processors: two programs would be pinned to the same."""
+    are_fewer = threads is not None and threads < len(os.sched_getaffinity(0))
+    if are_fewer or any(name in inherited for name in PLACING):
         return dict(inherited)
     return {**inherited, "OMP_PROC_BIND": "true"}

@@ -85,7 +85,7 @@ NAME_A_RESULT = "name a result of scripts/bench, scripts/study --grid or scripts
 
 
 def _only_result(folder: Path) -> Path:
-    """The file of the suite that --benchmark_out has put there under a name of its own."""
+    """The one that was put there under a name of its own, as --benchmark_out does."""
     found = []
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(BadInputError):
@@ -103,7 +103,7 @@ def source_of(path: Path) -> Source:
     if path.is_dir():
         inside = next((name for name in FILES if (path / name).exists()), "")
         if not inside and not any(path.glob(RANK_FILES)):
-            return Source(Kind.SUITE, _only_result(path))
+            return source_of(_only_result(path))
         # a damaged file is named as such when it is read
         kind = FILES.get(inside, Kind.SCALING)
         return Source(kind, path / inside if kind is Kind.SUITE else path)
