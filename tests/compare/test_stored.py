@@ -41,8 +41,9 @@ from tinyllama_tools.compare.comparison import (
     Comparison,
 )
 from tinyllama_tools.compare.output import markdown_of
-from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.app import PROJECT, BadInputError
 from tinyllama_tools.data.names import OWN_KEYS
+from tinyllama_tools.data.other_benchmarks import read_other_rows
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.verdicts import Outcome
 from tools import compare
@@ -513,6 +514,16 @@ def test_files_of_other_google_benchmark_programs_are_compared(tmp_path: Path) -
     assert (seconds["BM_Sum/threads:4"], seconds["BM_Old"]) == pytest.approx((2e-3, 5e-9))
     assert f"{paths[0]}: without a time or a median, left out: BM_Nothing" in found.warnings
     assert f"{paths[0]}: fits of complexity, which are no times: BM_Sort" in found.warnings
+    # what no program writes is named, and a counter that is no number is none
+    row = {"name": "BM_A", "real_time": 1.0, "cpu_time": 1.0}
+    assert (
+        "rate" not in read_other_rows({"benchmarks": [row | {"rate": math.nan}]}, paths[0]).rows[0]
+    )
+    for bad in ({"run_name": 7}, {"time_unit": []}, {"time_unit": "h"}, {"name": None}):
+        with pytest.raises(BadInputError, match=r"0\.json: "):
+            read_other_rows({"benchmarks": [row | bad]}, paths[0])
+    strange = {"repetition_index": [], "aggregate_name": {}, "real_time": "1"}
+    assert read_other_rows({"benchmarks": [row | strange]}, paths[0]).rows == []
     # the rules of verdicts are the same
     sides = [
         [

@@ -4,14 +4,13 @@ Nothing is known of their work, so there are no FLOPs, peaks or memory; what a c
 times holds for them too.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, Json, bad_file, is_number
 from tinyllama_tools.core.text import listed
-from tinyllama_tools.data.names import ITERATION, UNITS
+from tinyllama_tools.data.names import ITERATION, OWN_KEYS, UNITS
 
 # a fit over several sizes: coefficients, and no time of a case
 FITS = ("BigO", "RMS")
@@ -25,13 +24,20 @@ class OtherRows(NamedTuple):
 
 
 def _row(row: object, path: Path) -> Json:
-    """With what versions before 1.5 left out."""
+    """With what versions before 1.5 left out, and without counters that are no numbers."""
     if not isinstance(row, dict) or not isinstance(row.get("name"), str):
         raise bad_file(path, "a row of its benchmarks has no name", MEASURE_AGAIN)
     aggregate = row.get("aggregate_name")
     kind = "aggregate" if aggregate else ITERATION
     name = row["name"].removesuffix(f"_{aggregate}") if aggregate else row["name"]
-    return {"run_name": name, "run_type": kind, "time_unit": "ns", **row}
+    whole = {"run_name": name, "run_type": kind, "time_unit": "ns", **row}
+    if not isinstance(whole["run_name"], str):
+        raise bad_file(path, f"{name}: its run_name is no text", MEASURE_AGAIN)
+    if whole["time_unit"] not in list(UNITS):
+        unit = f"time_unit {whole['time_unit']!r}, must be one of {', '.join(UNITS)}"
+        raise bad_file(path, f"{name}: {unit}", MEASURE_AGAIN)
+    counters = {key for key, value in whole.items() if type(value) in (int, float)} - OWN_KEYS
+    return {k: v for k, v in whole.items() if k not in counters or is_number(v)}
 
 
 def read_other_rows(document: Json, path: Path) -> OtherRows:
@@ -44,21 +50,17 @@ def read_other_rows(document: Json, path: Path) -> OtherRows:
     if not isinstance(rows, list):
         raise bad_file(path, "its benchmarks are no list of rows", MEASURE_AGAIN)
     found: dict[str, list[Json]] = {}
-    fits = dict[str, None]()
+    fits: dict[str, None] = {}
     for row in (_row(row, path) for row in rows):
         if row.get("aggregate_name") in FITS:
             fits[row["run_name"]] = None
             continue
-        if row["time_unit"] not in UNITS:
-            unit = f"time_unit {row['time_unit']!r}, must be one of {', '.join(UNITS)}"
-            raise bad_file(path, f"{row['run_name']}: {unit}", MEASURE_AGAIN)
         found.setdefault(row["run_name"], []).append(row)
     kept: list[Json] = []
     timeless = []
     for name, own in found.items():
         repetitions = [row for row in own if row["run_type"] == ITERATION]
-        indices = Counter(row.get("repetition_index") for row in repetitions)
-        if len(repetitions) > 1 and list(indices) == [None]:
+        if not any("repetition_index" in row for row in repetitions):
             repetitions = [{**row, "repetition_index": i} for i, row in enumerate(repetitions)]
         medians = [row for row in own if row.get("aggregate_name") == "median"]
         rows_of_case = repetitions or medians
