@@ -203,11 +203,10 @@ Memory control_group_memory(const fs::path& membership, const fs::path& mount) {
 }
 
 std::optional<double> control_group_processors(const fs::path& membership, const fs::path& mount) {
-  constexpr double least = 0.01;
   std::optional<double> tightest;
   const auto tighten_to = [&](double quota, double period) {
     if (quota <= 0 || period <= 0) return;
-    tightest = std::max(least, std::min(tightest.value_or(quota / period), quota / period));
+    tightest = std::min(tightest.value_or(quota / period), quota / period);
   };
   const GroupFolders folders = group_folders(membership, mount, "cpu");
   for (const fs::path& folder : folders.version_1)
@@ -265,10 +264,9 @@ void pin_openmp_threads(char** argv) {
 }
 
 void set_threads(std::optional<int> asked) {
+  if (asked) return at::set_num_threads(*asked);
   const auto quota = host_machine::processor_quota();
-  if (asked)
-    at::set_num_threads(*asked);
-  else if (quota && *quota < at::get_num_threads())
+  if (quota && *quota < at::get_num_threads())
     at::set_num_threads(std::max(1, static_cast<int>(*quota)));
 }
 

@@ -44,8 +44,8 @@ Memory memory();
 /// version 2 or both.
 Memory control_group_memory(const std::filesystem::path& membership,
                             const std::filesystem::path& mount);
-/// How many processors' time the control groups allow, at least 0.01; nothing where they set no
-/// quota. Files as of control_group_memory().
+/// How many processors' time the control groups allow; nothing where they set no quota. Files as of
+/// control_group_memory().
 std::optional<double> control_group_processors(const std::filesystem::path& membership,
                                                const std::filesystem::path& mount);
 /// The same of this process.
