@@ -97,6 +97,16 @@ double roundoff_of_sums(double roundoff, const Workload& workload, int64_t batch
   return roundoff * std::clamp(std::sqrt(to_double(terms)) / 8, 1.0, 8.0);
 }
 
+// What is known of few samples as what holds for a batch.
+Roundings of_batch(Roundings roundings, const Workload& workload, int64_t few, int64_t batch) {
+  for (auto& [name, rounding] : roundings) {
+    // Of a mean over more samples gradients are smaller, and float16 leaves less of them.
+    rounding.bias *= to_double(batch) / to_double(few);
+    rounding.roundoff = roundoff_of_sums(rounding.roundoff, workload, batch);
+  }
+  return roundings;
+}
+
 // Rounding that has to be allowed this much of a tensor's scale leaves nothing to prove.
 constexpr double kMostAllowed = 0.5;
 // A gradient this much smaller than the largest one is what float64 leaves of 0.
@@ -352,10 +362,8 @@ Comparison ParityGate::within_rounding(const Case& test_case, const Inputs& inpu
   const auto is_enough = [](const Comparison& comparison) {
     return comparison.passes() && comparison.unprovable.empty();
   };
-  Roundings least = least_roundings(results);
-  for (auto& [name, rounding] : least)
-    rounding.roundoff = roundoff_of_sums(rounding.roundoff, test_case.workload, batch);
-  Comparison comparison = compare_within(least);
+  Comparison comparison =
+      compare_within(of_batch(least_roundings(results), test_case.workload, inputs.batch, batch));
   if (is_enough(comparison)) return comparison;
   Known& known = known_of(test_case, inputs);
   complete(known.reference, test_case, inputs, results);
@@ -382,13 +390,7 @@ Roundings ParityGate::roundings_of(Known& known, int runs, const Case& test_case
     if (!contains_all(measured, results))
       measured.merge(measure_rounding(known.reference, runs, test_case, inputs, pass));
   }
-  Roundings roundings = measured;
-  for (auto& [name, rounding] : roundings) {
-    // Of a mean over more samples gradients are smaller, and float16 leaves less of them.
-    rounding.bias *= to_double(batch) / to_double(inputs.batch);
-    rounding.roundoff = roundoff_of_sums(rounding.roundoff, test_case.workload, batch);
-  }
-  return roundings;
+  return of_batch(measured, test_case.workload, inputs.batch, batch);
 }
 
 std::unique_ptr<WorkItem> ParityGate::build_baseline(const Case& test_case, const Inputs& inputs,
