@@ -376,6 +376,11 @@ def test_cases_of_one_side_are_counted_behind_those_of_both(tmp_path: Path) -> N
     assert "not in the new: 5 cases (more_0, more_1, more_2, ...)" in text
     assert "not in the base: 5 cases (ore_0" in text and "`more_4`" not in text
     assert found.document["meaning"].startswith("no regression in what both sides have")
+    # what grew is a regression, though cases are missing too
+    grown = document(new, counters={NORM: {"allocations": 31.0}})
+    paths[1] = write_json(tmp_path / "grown.json", grown)
+    found = Found(tmp_path / "grown", *paths, "--fail-on-growth")
+    assert found.document["meaning"] == "regression"
 
 
 def test_the_page_works_and_its_bars_have_one_scale(
