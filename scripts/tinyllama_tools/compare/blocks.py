@@ -199,13 +199,13 @@ class ProcessPair:
     def __enter__(self) -> ProcessPair:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.end(wait=kind is None)
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
-    def end(self, *, wait: bool = False) -> None:
+    def end(self) -> None:
         """Both; ready() starts new ones."""
         for process in self._processes.values():
-            process.close(wait=wait)
+            process.close()
 
     def _can_start(self, side: str) -> bool:
         # each try may take as long as the limit
