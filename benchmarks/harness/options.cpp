@@ -127,7 +127,8 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
          "comparisons; off: just time")
       ->capture_default_str();
   app.add_option("--memory-limit", raw.memory_limit,
-                 "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
+                 "skip cases whose tensors are predicted to need more, e.g. 8GiB (default: what is "
+                 "free)");
   app.add_option(
          "--admit", raw.admit,
          "fitting: skip cases predicted not to fit; all: attempt them, each failing where "
