@@ -397,60 +397,7 @@ TEST_F(SharesTest, WhatWasSkippedStaysAsItIs) {
   EXPECT_EQ(result.entries, before);
 }
 
-// A row's time and the rates that follow from it: of repetitions and what is an average of times,
-// or a spread, whose rates are given apart.
-Json row_of(double milliseconds, const char* aggregate = nullptr, double samples = 1) {
-  Json entry = {{"real_time", milliseconds}, {"time_unit", "ms"}, {"samples_per_second", samples}};
-  entry["run_type"] = aggregate ? "aggregate" : "iteration";
-  if (aggregate) entry["aggregate_name"] = aggregate;
-  return entry;
-}
-
-class SpeedupTest : public CountersTest {
- protected:
-  void add(const Variant& variant, const Json& entries, int64_t batch = 6) {
-    cases.push_back(testing::small_case(component, Pass::forward, Dtype::f32, batch));
-    cases.back().workload.variant = variant;
-    results.push_back({cases.back().name(), entries});
-  }
-  double speedup(size_t result, size_t entry) const {
-    return results.at(result).entries.at(entry).value("speedup", -1.0);
-  }
-
-  const Variant qkv = Variant::parse("qkv");
-  std::vector<Case> cases;
-  std::vector<CaseResult> results;
-};
-
-TEST_F(SpeedupTest, IsTheMedianTimeOfTheBaselineOverTheTimeOfTheRow) {
-  // The variant comes first: its baseline is found wherever it is.
-  add(qkv, Json::array({row_of(5), row_of(2), row_of(3), row_of(4, "median"),
-                        row_of(1.5, "stddev", 30), row_of(0.5, "cv", 0.25)}));
-  add(Variant(), Json::array({row_of(9), row_of(12), row_of(10), row_of(10, "median")}));
-  add_speedups(cases, results);
-  const std::vector<double> expected = {2, 5, 10.0 / 3, 2.5};
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_DOUBLE_EQ(speedup(0, i), expected[i]) << i;
-  // Speedups are in proportion to the rate, and so are their spreads: 30 samples a second are 5
-  // iterations, of which a baseline of 10 ms makes 100.
-  EXPECT_DOUBLE_EQ(speedup(0, 4), 0.05);
-  EXPECT_DOUBLE_EQ(speedup(0, 5), 0.25);
-  EXPECT_DOUBLE_EQ(speedup(1, 0), 10.0 / 9);
-  EXPECT_DOUBLE_EQ(speedup(1, 3), 1);
-}
-
-TEST_F(SpeedupTest, NeedsABaselineOfTheSamePoint) {
-  add(qkv, Json::array({row_of(5)}));
-  add(Variant(), Json::array({row_of(10)}), 4);
-  add(qkv, Json::array({row_of(5)}), 8);
-  add(Variant(), Json::array({{{"skipped", true}, {"skip_message", "too large"}}}), 8);
-  add_speedups(cases, results);
-  EXPECT_EQ(speedup(0, 0), -1);
-  EXPECT_EQ(speedup(1, 0), 1);
-  EXPECT_EQ(speedup(2, 0), -1);
-  EXPECT_EQ(results[3].entries[0].size(), 2U);
-}
-
-TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
+TEST_F(CountersTest, EveryCounterCanBeAColumn) {
   set_cost({.model_flops = 2, .hardware_flops = 2, .bytes = 2});
   Metering metering;
   metering.profile.kernels = 1;

@@ -74,7 +74,7 @@ NO_ROOFLINE = (
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 NO_REASON = "no reason given"
-# over the baseline at the same point of the same file
+# over the baseline at the same point of the same file; its interval is _low and _high
 SPEEDUP = "speedup"
 
 
@@ -84,8 +84,11 @@ def _is_row(row: object) -> bool:
         isinstance(row, dict)
         and isinstance(row.get("run_name"), str)
         and isinstance(row.get("run_type"), str)
-        and "real_time" in row
-        and row.get("time_unit") in list(UNITS)
+        and (
+            "skipped" in row
+            or "error_occurred" in row
+            or ("real_time" in row and row.get("time_unit") in list(UNITS))
+        )
     )
 
 
@@ -375,7 +378,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     for text, found in zip(cases, counters, strict=True):
         # over a baseline that another round found wrong, nothing is known to be faster
         baseline = str(replace(cases[text].name, variant=BASELINE))
-        own = {name: of for name, of in found.items() if name != SPEEDUP or baseline in cases}
+        own = {n: of for n, of in found.items() if not n.startswith(SPEEDUP) or baseline in cases}
         cases[text] = replace(cases[text], counters=own)
     paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
     title = title_of(first.context)
