@@ -22,10 +22,10 @@ namespace {
 constexpr const char* kDescription =
     "Measures the components of a LLaMA training step.\n\n"
     "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default\n"
-    "grid runs. As soon as one is given, the others take: all components, all passes, baseline\n"
-    "and optimized, tiny, f32, and each size's own batch and sequence.\n"
+    "grid runs. With one, each axis that is not given has a short default: all components, all\n"
+    "passes, baseline and optimized, tiny, f32, and each size's own batch and sequence.\n"
     "--weights counts as --sizes custom.\n"
-    "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
+    "Numbers are lists: 8 or 4,8,16 or '64:512:*2' or 128:1024:+128.";
 constexpr const char* kFooter =
     "Every --benchmark_* flag of Google Benchmark, and its variable BENCHMARK_*, is honoured or\n"
     "refused by name: --benchmark_filter=REGEX acts on the case names, --benchmark_out=FILE "

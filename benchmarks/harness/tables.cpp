@@ -147,8 +147,8 @@ std::string bound(const MeasuredCase& row) {
   return row.entry.value("peak_percent", 0.0) < 0.99999 * roof ? "bandwidth" : "compute";
 }
 
-// What varies is a column; what all rows share is said once, axes in the heading, the rest beneath.
-// Figures that an earlier column has row by row are said to be the same.
+// A figure that varies is a column. One that all rows share is said once: an axis in the heading,
+// another one beneath the table. Beneath stand also columns that equal an earlier one in each row.
 std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
   std::vector<std::string> heading;
   std::vector<std::string> beneath;
@@ -167,7 +167,7 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
     } else if (is_shared && rows.size() > 1 && !said.empty()) {
       beneath.push_back(said);
     } else if (const auto same = figures.find(texts); same != figures.end() && !is_shared) {
-      beneath.push_back(fmt::format("{} as {}", column.title, same->second));
+      beneath.push_back(fmt::format("{} = {}", column.title, same->second));
     } else {
       if (!column.is_axis && !column.shared.empty()) figures.emplace(texts, column.title);
       header.push_back(column.title);

@@ -220,7 +220,7 @@ TEST_F(TablesTest, AColumnThatRepeatsAnotherIsSaidToBeTheSame) {
   add(a_case(0, Pass::forward, 2), 1, {{"peak_percent", 30.0}, {"roof_percent", 30.0}});
   add(a_case(0, Pass::forward, 4), 1, {{"peak_percent", 20.0}, {"roof_percent", 20.0}});
   EXPECT_CONTAINS(text(), "time  peak %\n");
-  EXPECT_CONTAINS(text(), "in all rows: repetitions 1, roof % as peak %, bound compute\n");
+  EXPECT_CONTAINS(text(), "in all rows: repetitions 1, roof % = peak %, bound compute\n");
 }
 
 TEST_F(TablesTest, NamesOfSetsAreSaidWithTheSwitchesThatTheComponentContains) {

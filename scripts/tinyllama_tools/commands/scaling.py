@@ -54,7 +54,7 @@ where the rest went, latency and bandwidth of each collective, and projections o
 same device, as far as 4,096. The files hold no name of a host and no path outside the checkout.
 docs/distributed.md explains all.
 
-A rank that dies or hangs ends the others, within four timeouts and half a minute; no process is
+If a rank dies or hangs, the others end within four times --timeout and 30 s; no process is
 left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung;
 2 bad option or file, or the set-up failed; 130 interrupted, with what was measured written."""
 
