@@ -53,8 +53,8 @@ struct Counter {
 
 // In the order of the columns. Those that are shown leave room for 100 characters.
 constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
-                                 {"samples_per_second", "", "samples/s", "{:.1f}", true, true},
-                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", false, true},
+                                 {"samples_per_second", "", "samples/s", "{:.1f}", false, true},
+                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", true, true},
                                  {"TFLOPS", "", "TFLOP/s", "{:.4g}", false, true},
                                  {"MFU_percent", "MFU", "%", "{:.1f}", true, true},
                                  {"MFU_causal_percent", "causal MFU", "%", "{:.1f}"},
