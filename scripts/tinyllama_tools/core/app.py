@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import datetime
 import functools
+import io
 import json
 import os
 import re
@@ -67,6 +68,36 @@ def _let_go_of_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Piped(io.FileIO):
+    """Whoever reads it may go away at any time (`| head`), which changes no outcome."""
+
+    def write(self, data: Any, /) -> int | None:  # noqa: ANN401
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def _open_output() -> None:
+    """What a terminal's encoding lacks, and half a surrogate pair, which others' JSON may hold,
+    is written as its escape. ToolError where standard output is closed: before hours of work."""
+    if sys.stderr is None:
+        # print() would take standard output instead
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise ToolError("standard output is closed; give it a file, such as /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Piped(sys.stdout.fileno(), "w", closefd=False)),
+            sys.stdout.encoding,
+            sys.stdout.errors,
+            line_buffering=sys.stdout.line_buffering,
+        )
+
+
 def run_command(name: str, command: Callable[[], int]) -> int:
     """The exit status of scripts/<name>: the command's own, 130 where it was interrupted, and where
     it fails that of the error, else 2; one line says why. Only the command itself ends with 1."""
@@ -75,20 +106,14 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         print(f"scripts/{name}: {text}", file=sys.stderr)
 
     try:
+        _open_output()
         with ended_as_by_ctrl_c():
             status = command()
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # `| head` changes no verdict
-            _let_go_of_output()
+        sys.stdout.flush()
         return status
     except ToolError as error:
         say(str(error))
         return error.exit_status
-    except BrokenPipeError:
-        _let_go_of_output()
-        say("broken pipe: standard output was closed before the end")
     except OSError as error:
         _let_go_of_output()
         named = f"{error.filename or 'output'}: {error.strerror}"
@@ -305,8 +330,9 @@ GIT = ("git", "-c", "safe.directory=*")
 def git(folder: Path, *arguments: str) -> str | None:
     """What it printed there; None where it failed, or is not installed."""
     command = [*GIT, *arguments]
+    text = {"encoding": "utf-8", "errors": "replace"}
     try:
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        found = subprocess.run(command, cwd=folder, capture_output=True, check=False, **text)
     except OSError:
         return None
     return found.stdout.strip() if found.returncode == 0 else None

@@ -501,8 +501,8 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
 # What there is to write, into the golden folder.
 PARTS: dict[str, Callable[[Path], object]] = {
     **{name: partial(write_case, name) for name in GOLDEN_CASES},
-    "flops": lambda folder: (folder / "flops.json").write_text(flops_json()),
-    "training_tiny": lambda folder: (folder / CURVES_FILE).write_text(curves_json()),
+    "flops": lambda folder: (folder / "flops.json").write_text(flops_json(), "utf-8"),
+    "training_tiny": lambda folder: (folder / CURVES_FILE).write_text(curves_json(), "utf-8"),
 }
 
 

@@ -1,0 +1,106 @@
+"""Input that others made or damaged, and output that cannot take what is said: of every command
+that reads results, as processes with real pipes. None may end with a traceback."""
+
+import copy
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from built_programs import (
+    Completed,
+    environment,
+    finish,
+    read_json,
+    start_tool,
+    tool,
+    write_json,
+)
+from published import MEASURED, document, write_run, write_world
+
+# half of a surrogate pair, a letter and a picture; and how each is written where it cannot be
+ODD, ESCAPED = "\udc80 é 😀", r"\udc80 \xe9 \U0001f600"
+ASCII = {"PYTHONIOENCODING": "ascii"}
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+STRICT_UTF8 = {"PYTHONIOENCODING": "utf-8"}
+
+
+def suite_file(path: Path, device: str = "Some CPU", **changed: object) -> Path:
+    """The published run on a device of this name; `changed`: of every row."""
+    made = read_json(MEASURED)
+    made["context"]["device"]["name"] = device
+    made["benchmarks"] = [row | changed for row in made["benchmarks"]]
+    return write_json(path, made)
+
+
+def ended(folder: Path, *words: object, **more: str) -> Completed:
+    """The command of these words."""
+    return finish(start_tool(*map(str, words), cwd=folder, env=environment(**more)))
+
+
+def test_text_beyond_the_encoding_of_a_terminal_is_written_as_its_escape(tmp_path: Path) -> None:
+    odd = suite_file(tmp_path / "odd.json", f"CPU {ODD}")
+    ranks = copy.deepcopy(document(1, 2))
+    ranks["context"]["device"]["name"] = f"CPU {ODD}"
+    world = write_world(tmp_path, 1, ranks)
+    compared = ("compare", MEASURED, odd)
+    for words, surroundings, said in (
+        (compared, ASCII, ESCAPED),
+        (compared, C_LOCALE, ESCAPED),
+        (compared, STRICT_UTF8, ODD.replace("\udc80", r"\udc80")),
+        ((*compared, "--format", "md"), ASCII, r"\u26aa"),
+        (("compare", "history", "add", odd, "--store", "store"), ASCII, ESCAPED),
+        (("compare", "history", "show", "--store", "store"), C_LOCALE, ESCAPED),
+        (("report", odd, "--format", "md"), ASCII, ESCAPED),
+        (("scaling", "--from", world), ASCII, ESCAPED),
+        # and what a user typed
+        (("compare", MEASURED, f"é {ODD[1:]}"), C_LOCALE, "cannot be read"),
+    ):
+        completed = ended(tmp_path, *words, **surroundings)
+        told = completed.stdout + completed.stderr
+        status = 2 if said == "cannot be read" else 0
+        assert (completed.returncode, "Traceback" in told) == (status, False), told
+        assert said in told
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "2>&- >&-"])
+def test_an_output_that_is_closed(tmp_path: Path, closed: str) -> None:
+    """Standard output: said before anything is done, with a status of its own. Standard error:
+    what would be said there goes nowhere, least of all into the results."""
+    start_it = tool("compare", MEASURED, MEASURED, "--format", "json", "--output", "out")
+    shell = ["bash", "-c", f'"$@" {closed}', "_", *start_it]
+    completed = subprocess.run(
+        shell, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    if closed == "2>&-":
+        assert (completed.returncode, completed.stderr) == (0, "")
+        assert completed.stdout == (tmp_path / "out/comparison.json").read_text("utf-8")
+        return
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert not (tmp_path / "out").exists()
+    said = "scripts/compare: standard output is closed; give it a file, such as /dev/null\n"
+    assert completed.stderr == ("" if "2" in closed else said)
+
+
+def test_a_reader_that_goes_away_changes_no_outcome(tmp_path: Path) -> None:
+    """However much there is to say: what no buffer holds too. The rest is done."""
+    slower = suite_file(tmp_path / "slower.json", real_time=1.0)
+    ranks, store = write_run(tmp_path / "ranks", (1,)), ("--store", tmp_path / "store")
+    ended(tmp_path, "compare", "history", "add", MEASURED, *store)
+    (tmp_path / "lacking.json").write_text(slower.read_text().replace("full_step/", "full_stop/"))
+    for words, status in (
+        (("compare", MEASURED, "lacking.json"), 1),
+        (("compare", MEASURED, "--help"), 0),
+        (("compare", "history", "show", *store), 0),
+        (("report", MEASURED, "--format", "md"), 0),
+        (("scaling", "--from", ranks), 0),
+    ):
+        reader, output = os.pipe()
+        os.close(reader)
+        completed = finish(start_tool(*map(str, words), cwd=tmp_path, stdout=output))
+        os.close(output)
+        assert completed.returncode == status, completed.stderr
+        for wrong in ("Traceback", "Exception ignored", "roken pipe"):
+            assert wrong not in completed.stderr
+    assert (ranks / "scaling.md").exists()
