@@ -3,6 +3,7 @@ that reads results, as processes with real pipes. None may end with a traceback.
 
 import copy
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from built_programs import (
     tool,
     write_json,
 )
-from published import MEASURED, document, write_run, write_world
+from published import MEASURED, STUDY, document, write_run, write_world
+from tools import compare, report, scaling
 
 # half of a surrogate pair, a letter and a picture; and how each is written where it cannot be
 ODD, ESCAPED = "\udc80 é 😀", r"\udc80 \xe9 \U0001f600"
@@ -104,3 +106,39 @@ def test_a_reader_that_goes_away_changes_no_outcome(tmp_path: Path) -> None:
         for wrong in ("Traceback", "Exception ignored", "roken pipe"):
             assert wrong not in completed.stderr
     assert (ranks / "scaling.md").exists()
+
+
+# a counter may be 0 or less, and what is no number is no counter
+WRONG = [("real_time", value) for value in (0, -1, "5", None)]
+WRONG += [(key, of) for key in ("real_time", "TFLOPS") for of in (1e308, 1e-320, float("nan"))]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_numbers_that_no_machine_has(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], key: str, value: object
+) -> None:
+    """Each is named with its row and file; nothing is computed from it, so that no library below
+    says anything either."""
+    bad = suite_file(tmp_path / "bad.json", **{key: value})
+    ranks = document(2, 2)
+    ranks["benchmarks"] = [row | {key: value} for row in ranks["benchmarks"]]
+    world, study = write_world(tmp_path, 2, ranks), tmp_path / "study"
+    shutil.copytree(STUDY, study)
+    for file in study.glob("round_*.json"):
+        rows = read_json(file)
+        rows["benchmarks"] = [row | {key: value} for row in rows["benchmarks"]]
+        write_json(file, rows)
+    page = ("--format=md", "-o", tmp_path / "page.md")
+    for status, run in (
+        (2, lambda: compare([str(MEASURED), str(bad)])),
+        (2, lambda: compare(["--base", str(MEASURED), "--new", str(bad), "--format=json"])),
+        (2, lambda: compare(["history", "add", str(bad), f"--store={tmp_path}/store"])),
+        (2, lambda: report([bad, *page])),
+        # what is beside the rounds is reported
+        (1, lambda: report([study, *page])),
+        (2, lambda: scaling(["--from", world])),
+    ):
+        assert run() == status
+        said, why = capfd.readouterr()
+        assert (said, "not foreseen" in why) == ("", False), why
+        assert key in why and ".json" in why

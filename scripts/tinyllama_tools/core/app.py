@@ -130,10 +130,16 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     return ToolError.exit_status
 
 
+# No figure of a machine is as large, or as small but for 0; powers and sums of such are finite, so
+# that no formula has to look.
+LARGEST, SMALLEST = 1e50, 1e-50
+
+
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, which true and false are not."""
+    """Whether it is a number that something was measured or computed to be: finite, no larger and
+    no smaller than any; true and false are none."""
     is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_one and abs(value) <= sys.float_info.max
+    return is_one and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -220,8 +226,8 @@ def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
 
 @functools.cache
 def _validator_class() -> Any:  # noqa: ANN401
-    """One to which a number that is not finite, or beyond a float, is none: JSON Schema lets them
-    pass. Making it takes as long as reading a file of some hundred rows."""
+    """One to which only is_number() is one: JSON Schema lets infinity pass. Making it takes as long
+    as reading a file of some hundred rows."""
     # not above: what runs beside a torch of the user's own has no jsonschema
     import jsonschema
 
