@@ -19,6 +19,7 @@ from built_programs import (
     write_json,
 )
 from published import MEASURED, STUDY, document, write_run, write_world
+from tinyllama_tools.core.app import command_text, without_folders
 from tools import compare, report, scaling
 
 # half of a surrogate pair, a letter and a picture; and how each is written where it cannot be
@@ -142,3 +143,27 @@ def test_numbers_that_no_machine_has(
         said, why = capfd.readouterr()
         assert (said, "not foreseen" in why) == ("", False), why
         assert key in why and ".json" in why
+
+
+def test_what_is_published_names_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever that is called, and whether it is there."""
+    here, home = tmp_path / "work", tmp_path / "Jane Doe (é), x's" / "of=us"
+    for folder in (here, home / "a run"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for text, published in (
+        ("--data=/home/somebody/tokens.bin", "--data=tokens.bin"),
+        ("/home/somebody/a.so:/opt/b/ 1/2 / 3", "a.so:b 1/2 / 3"),
+        ("tcp://node:29500", "tcp://node:29500"),
+        (f"{here}/results/my run/a.json", "results/my run/a.json"),
+        (f"{home}/a.json: is empty; {home}/a run/b c.json", "a.json: is empty; b c.json"),
+    ):
+        assert without_folders(text) == published
+    words = ["scripts/scaling", "--from=/no such folder/a run", "/not/there yet/b"]
+    assert command_text(words) == "scripts/scaling '--from=a run' b"
+    (write_run(home / "a run", (1,)) / "ranks_2.json").touch()
+    assert scaling([f"--from={home}/a run"]) == 1
+    for file in ("scaling.json", "scaling.md"):
+        text = (home / "a run" / file).read_text("utf-8")
+        assert "ranks_2.json: is empty" in text and "a run" in text
+        assert "Jane" not in text and "of=us" not in text

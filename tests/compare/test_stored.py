@@ -149,18 +149,6 @@ def test_files_saved_on_windows_are_read(tmp_path: Path) -> None:
         assert read_stored(path).cases == read_stored(paths[0]).cases
 
 
-def test_a_ratio_beyond_all_numbers_is_none(tmp_path: Path) -> None:
-    slow, fast = (
-        write_json(tmp_path / f"{name}.json", document(TIMES | {FFN: seconds}))
-        for name, seconds in (("slow", 1e300), ("fast", 1e-300))
-    )
-    for sides, ratio in (((slow, fast), 0.0), ((fast, slow), None)):
-        assert Found(tmp_path / "out", *sides).cases[FFN]["ratio"] == ratio
-        assert (tmp_path / "out/comparison.html").is_file()
-        assert "Infinity" not in (tmp_path / "out/comparison.json").read_text("utf-8")
-        (tmp_path / "out/comparison.html").unlink()
-
-
 def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
     def peaks(rate: float) -> Json:
         return {"peaks": {"measured": {"f32": {"flops_per_second": rate, "source": "product"}}}}

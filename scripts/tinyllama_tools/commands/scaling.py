@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import json
-import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
+    command_text,
     now_text,
     run_folder,
     say_line,
@@ -168,7 +168,7 @@ def write_results(
     say_line("\n".join([*facts, "", *few, *left_out]))
     if folder is not None:
         document = scaling_document(analysis, projection, command, failures)
-        text = without_folders(json.dumps(document, indent=1, allow_nan=False))
+        text = without_folders(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
         page = ["# Data-parallel scaling", "", *facts, "", *itertools.chain(*tables.values())]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
         try:
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
     interrupted, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
-    command = without_folders(shlex.join(["scripts/scaling", *arguments]))
+    command = command_text(["scripts/scaling", *arguments])
     if not {"--help", "-h"}.isdisjoint(options.program):
         return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
     # before hours of measuring

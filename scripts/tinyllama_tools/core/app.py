@@ -8,12 +8,13 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -308,19 +309,44 @@ def shown_path(path: Path) -> str:
     return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
 
 
-# as without_folders() of benchmarks/instruments/context.hpp
-_PATH = re.compile(r"(?<![^\s=:;,'\"()`])/(?!/)[^\s=:;,'\"()`]+")
+# where an absolute path begins (two slashes follow the scheme of an address), and how far one goes
+# beyond the folders that are there
+_PATH_BEGINS = re.compile(r"(?<![^\s=:;,'\"()`])/(?![/\s])")
+_PATH_GOES_ON = re.compile(r"[^\s=:;,'\"()`]*")
+
+
+def _published(path: str) -> str:
+    whole, here = Path(os.path.normpath(path)), Path.cwd()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) else whole.name
 
 
 def without_folders(text: str) -> str:
     """Each absolute path in it relative to the working folder where it lies below that, else by its
-    last name alone: a file that is passed on does not tell its owner's folders."""
+    last name alone: a file that is passed on does not tell its owner's folders. Names of folders
+    that are there may hold blanks and all that else ends a path."""
+    found, end = [], 0
+    for begin in (match.start() for match in _PATH_BEGINS.finditer(text)):
+        if begin < end:
+            continue
+        found.append(text[end:begin])
+        end = begin
+        # a text that is too long for a name is none to os.path, and an error to Path
+        while (slash := text.find("/", end + 1)) > 0 and os.path.isdir(text[begin:slash]):  # noqa: PTH112
+            end = slash
+        end = _PATH_GOES_ON.match(text, end).end()
+        found.append(_published(text[begin:end]))
+    return "".join([*found, text[end:]])
 
-    def shortened(found: re.Match[str]) -> str:
-        path = Path(os.path.normpath(found[0]))
-        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
-    return _PATH.sub(shortened, text)
+def command_text(words: Iterable[str]) -> str:
+    """A command as it is published: without_folders(), where an argument is one path, or --name=
+    and one, whatever is in its name."""
+    path = re.compile(r"(-[\w-]+=)?(/[^/].*)", re.DOTALL)
+    parts = ((path.fullmatch(word), word) for word in words)
+    return shlex.join(
+        (found[1] or "") + _published(found[2]) if found else without_folders(word)
+        for found, word in parts
+    )
 
 
 def run_folder(kind: str, results: Path = RESULTS) -> Path:
