@@ -226,6 +226,26 @@ def test_what_each_command_sets_up(
     assert result.stdout.split() == parts.split()
 
 
+@pytest.mark.parametrize("place", [".deps", ".deps/set-up.lock"])
+@pytest.mark.parametrize(
+    "command", ["bench", "bench --setup-only", "compare run --base HEAD", "report a.json", "test"]
+)
+def test_a_checkout_that_cannot_be_written_gives_no_verdict(
+    checkout: ScriptCheckout, command: str, place: str
+) -> None:
+    """Status 1 would be a regression, or a case that failed. What stands in the place of a folder
+    or file is in the way of root too."""
+    if place == ".deps":
+        (checkout.root / place).touch()
+    else:
+        (checkout.root / place).mkdir(parents=True)
+    result = checkout.run(f"scripts/{command}")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    *_, why, last = result.stderr.splitlines()
+    assert place in why and last.startswith("error: the set-up did not come to its end")
+    assert last.endswith(f": {checkout.root}")
+
+
 PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
 
 
@@ -396,9 +416,9 @@ def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
     for arguments, status in {
         **dict.fromkeys(["--list", "--sizes tiny --dry-run", "--verify only", "--verify=only"], 0),
         **dict.fromkeys(["--find-limit seq", "--find-limit=batch"], 0),
-        **dict.fromkeys(["--benchmark_list_tests=false", "--verify before", ""], 1),
+        **dict.fromkeys(["--benchmark_list_tests=false", "--verify before", ""], 3),
     }.items():
-        code = f"source scripts/lib/results.sh; only_explains {arguments}"
+        code = f"source scripts/lib/results.sh; only_explains {arguments} || exit 3"
         assert checkout.run(code).returncode == status, arguments
     assert run_bench(checkout, "--bogus").returncode == 2
     assert folders(checkout) == []

@@ -91,11 +91,9 @@ run_and_keep_results() {
   : >"$folder/.unfinished"
   # Ctrl-C is the program's affair: it finishes the case in hand and writes its results. This script and tee wait for it.
   trap ':' INT
-  set +e
-  "$program" "$@" "${options[@]}" | tee -ai "$folder/summary.txt"
-  status=${PIPESTATUS[0]}
-  set -e
-  trap - INT
+  "$program" "$@" "${options[@]}" | tee -ai "$folder/summary.txt" || status=${PIPESTATUS[0]}
+  # the program's own, 1 too
+  trap - INT EXIT
 
   if [[ $status -le 1 || ! -s "$folder/journal.jsonl" ]]; then rm -f "$folder/.unfinished"; fi
   for file in "$folder"/*; do
