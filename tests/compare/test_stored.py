@@ -287,13 +287,8 @@ def test_two_variants_of_the_same_files_are_compared(
     said = Found(tmp_path / "one", "--variants", "optimized,baseline", files[0])
     assert "(--variants optimized,baseline A.json B.json ...)" in said.warnings[0]
     assert f"{said.cases[STEP.replace('baseline', '*')]['ratio']:.1f}" == "2.0"
-    for more, expected in (
-        (["--variants", "baseline,fused", files[0]], "has no case of the variant 'fused'"),
-        (["--variants", "baseline,fused"], "--variants with 0 files"),
-        (["--variants", "fused,baseline", "--base", files[0]], "1 of --base"),
-    ):
-        assert compare([*map(str, more)]) == 2
-        assert expected in capsys.readouterr().err
+    assert compare(["--variants", "baseline,fused", str(files[0])]) == 2
+    assert "has no case of the variant 'fused'" in capsys.readouterr().err
 
 
 def test_every_output_has_the_same_rows_and_figures(
@@ -444,7 +439,6 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
         (["--base", good, copy, "--new", good], "is there 2 times among the files of the base"),
         ([good, good, "--filter", "nothing"], "that matches 'nothing'"),
         ([training, good], "no case is in both sides (base: training/step"),
-        ([good], "1 files"),
         ([good, good, "--output", good / "below"], "good.json/below: Not a directory"),
     ]
     for number, (text, expected) in enumerate(TEXTS.items()):

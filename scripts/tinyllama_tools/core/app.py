@@ -254,9 +254,10 @@ def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
 
     is_file = isinstance(schema, Path)
     validator = _file_validator(schema) if is_file else _validator_class()(schema)
-    error = best_match(validator.iter_errors(document))
-    if error is None:
+    errors = list(validator.iter_errors(document))
+    if not errors:
         return ""
+    error = best_match(errors)
     key = error.json_path.removeprefix("$").removeprefix(".") or "the file"
     # the message begins with the value, which may be a whole table
     is_long = len(error.message) > 160
