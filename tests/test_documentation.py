@@ -62,7 +62,12 @@ def run(*command: str | Path) -> Completed:
 
 def test_there_are_commands() -> None:
     assert len(documented()) > 60
-    assert [tool for tool in SCRIPTS if not commands_of(tool)] == ["ablation", "peers"]
+    assert [tool for tool in SCRIPTS if not commands_of(tool)] == [
+        "ablation",
+        "golden",
+        "peers",
+        "prove",
+    ]
 
 
 @pytest.mark.parametrize("command", [command for tool in SCRIPTS for command in commands_of(tool)])

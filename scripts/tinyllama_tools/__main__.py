@@ -12,6 +12,7 @@ from types import ModuleType
 
 # what .venv has; modules import it at their beginning, and options are parsed without it
 PACKAGES = {"jinja2", "jsonschema", "markupsafe", "numpy", "playwright", "plotly", "scipy"}
+PACKAGES |= {"safetensors", "torch", "transformers"}
 
 
 class AbsentPackages:
@@ -43,8 +44,10 @@ COMMANDS = {
     "compare history": "tinyllama_tools.compare.history",
     "compare run": "tinyllama_tools.compare.run",
     "exercise": "tinyllama_tools.commands.exercise",
+    "golden": "tinyllama_tools.proofs.golden",
     "peers": "tinyllama_tools.commands.peers",
     "profile": "tinyllama_tools.commands.profile",
+    "prove": "tinyllama_tools.proofs.prove",
     "report": "tinyllama_tools.report.command",
     "scaling": "tinyllama_tools.commands.scaling",
     "study": "tinyllama_tools.commands.study",

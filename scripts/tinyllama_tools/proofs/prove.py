@@ -260,13 +260,18 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     return 0 if is_whole and not failed else 1
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
     parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
     parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
     slow = "leave the deliberate faults out, whose tests take some minutes to compile"
     parser.add_argument("--without-faults", action="store_true", help=slow)
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_options(arguments)
     # sums in one order, as the golden files were made
     torch.set_num_threads(1)
 
