@@ -23,7 +23,6 @@ from tinyllama_tools.core.app import (
     Json,
     made_by,
     run_folder,
-    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.options import positive, seconds
@@ -212,7 +211,7 @@ class InterleavedSteps:
 
     def __init__(self, options: argparse.Namespace, command: str) -> None:
         self.options = options
-        self.command = without_folders(command)
+        self.command = command
         self.results: dict[CaseName, CaseRun] = {}
         self.sides: list[Side] = []
         self.context: Json = {}

@@ -74,6 +74,8 @@ NO_ROOFLINE = (
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 NO_REASON = "no reason given"
+# what a compiler left nothing of; and longer than there are computers
+SHORTEST_SECONDS, LONGEST_SECONDS = 1e-24, 1e10
 # over the baseline at the same point of the same file; its interval is _low and _high
 SPEEDUP = "speedup"
 
@@ -111,8 +113,9 @@ def _check(document: Json, path: Path) -> None:
 def _seconds(entry: Json, path: Path) -> float:
     time, unit = entry["real_time"], entry["time_unit"]
     seconds = time * UNITS[unit] if is_number(time) else 0.0
-    if seconds <= 0:
-        what = f"real_time {time} {unit}, must be a positive, finite number"
+    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
+        limits = f"of {SHORTEST_SECONDS:g} s to {LONGEST_SECONDS:g} s"
+        what = f"real_time {time} {unit}, must be a positive, finite number {limits}"
         raise bad_file(path, f"{entry['run_name']}: {what}", MEASURE_AGAIN)
     return seconds
 
