@@ -78,7 +78,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         with ended_as_by_ctrl_c():
             status = command()
         try:
-            sys.stdout.flush()
+            # None where it was closed before the start
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except BrokenPipeError:
             # `| head` changes no verdict
             _let_go_of_output()
