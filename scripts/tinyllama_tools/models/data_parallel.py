@@ -6,14 +6,11 @@ Losses are percent of a step; with the efficiency they add up to 100 in every ro
 over rounds, since means add up and medians do not; their intervals are Student's.
 """
 
-import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import MIB
@@ -52,7 +49,7 @@ from tinyllama_tools.models.collectives import (
     stands_for,
 )
 from tinyllama_tools.models.prediction import calibrate_rates, is_own_shape, predict_steps
-from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Estimate, median_interval
+from tinyllama_tools.stats.rank_tests import Estimate, median_interval
 
 
 @dataclass(frozen=True)
@@ -119,25 +116,18 @@ LOSSES = {
 
 
 def losses_of(result: ScalingResult) -> Iterator[Json]:
-    """Of the data-parallel step of several ranks, the efficiency first; of the rounds that have
-    every counter: `percent` of the step, mean over rounds, which of one number of ranks add up to
-    100; `low`, `high`: None for one round."""
+    """Of the data-parallel step of several ranks, the efficiency first: `percent` of the step and
+    its interval, `low` to `high`, None for one round. Over rounds medians, as everywhere; of one
+    round they add up to 100."""
     if result.ranks == 1 or result.step is None:
         return
     names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
     if result.scaling != STRONG:
         del names[SMALL_BATCH]
-    counters = {name: result.step.figures(key) for key, name in names.items()}
-    rounds = set.intersection(*map(set, counters.values()))
-    for name, of in counters.items() if rounds else ():
-        values = [of[number] for number in rounds]
-        mean, ends = statistics.fmean(values), (None, None)
-        if len(rounds) > 1:
-            quantile = stdtrit(len(rounds) - 1, (1 + WANTED_CONFIDENCE) / 2)
-            reach = float(quantile) * statistics.stdev(values) / math.sqrt(len(rounds))
-            ends = (mean - reach, mean + reach)
-        part = {"ranks": result.ranks, "name": name, "percent": mean}
-        yield part | dict(zip(("low", "high"), ends, strict=True))
+    for key, name in names.items():
+        if share := over_rounds(result.step.figures(key).values()):
+            ends = {end: getattr(share.interval, end, None) for end in ("low", "high")}
+            yield {"ranks": result.ranks, "name": name, "percent": share.median, **ends}
 
 
 # the kind of a local step that is not MEASURED

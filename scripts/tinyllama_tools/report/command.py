@@ -69,9 +69,9 @@ results/ is taken, and what is taken is said. A report is of one device: a resul
 out by name.
 
 html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md,
-csv (a row a case) and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
-which are named; 2 nothing usable, a bad option, or a file that cannot be written; 130 interrupted,
-and nothing was written."""
+csv (a row a case) and fom then write to standard output. Exit status: 0 written; 1 written, but
+some part had errors, which are named; 2 nothing usable, a bad option, or a file that cannot be
+written; 130 interrupted, and nothing was written."""
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,6 +1,8 @@
 """What a report consists of: sections of text, figures and tables. The page, the pictures and the
 Markdown are made from this and from nothing else."""
 
+from __future__ import annotations
+
 import configparser
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 from tinyllama_tools.core.app import Json, is_number
 from tinyllama_tools.core.text import MIB, value_at
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.stats.rank_tests import Estimate
+from tinyllama_tools.stats.rank_tests import Median, Quotient
 
 TEMPLATES = Path(__file__).with_name("templates")
 KILO, GIGA, GIB = 1e3, 1e9, 2**30
@@ -28,6 +30,17 @@ class Kind(Enum):
     def __init__(self, words: str, command: str) -> None:
         self.words = words
         self.command = command
+
+
+class Shown(float):
+    """A number that is read as a text of its own, and sorted as the number."""
+
+    text: str
+
+    def __new__(cls, value: float, text: str) -> Shown:
+        found = super().__new__(cls, value)
+        found.text = text
+        return found
 
 
 Cell = str | int | float | None
@@ -85,8 +98,10 @@ SCALES = {
 
 def _cell_of(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
     value = value_at(row, path)
-    if isinstance(value, Estimate):
-        return value.text(1 if unit == "%" else 2)
+    if isinstance(value, Quotient):
+        return Shown(value.median, value.marked_text())
+    if isinstance(value, Median):
+        return Shown(value.median, value.text(1 if unit == "%" else 2))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if unit in SCALES and is_number(value):
@@ -198,6 +213,8 @@ def number_text(value: float) -> str:
 
 
 def cell_text(value: Cell) -> str:
+    if isinstance(value, Shown):
+        return value.text
     if isinstance(value, str):
         return value or "\u2013"
     return "\u2013" if value is None or not math.isfinite(value) else number_text(value)
