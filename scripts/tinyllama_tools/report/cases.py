@@ -49,6 +49,11 @@ class CaseFigures:
         return _ends(self.case)
 
     @property
+    def interval_ms(self) -> Interval | None:
+        """The same."""
+        return self.ends and Interval(*(KILO * end for end in self.ends), WANTED_CONFIDENCE)
+
+    @property
     def half_width_percent(self) -> float | None:
         """Of the time."""
         return self.ends and 50 * (self.ends[1] - self.ends[0]) / self.seconds

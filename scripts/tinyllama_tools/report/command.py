@@ -14,20 +14,21 @@ from tinyllama_tools.report.cases import csv_of
 from tinyllama_tools.report.document import Document, Kind, Missing, Omission, Section, grouped
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
-from tinyllama_tools.report.sections import data_parallel, growth, measured
+from tinyllama_tools.report.sections import data_parallel, growth, measured, variants
 
 # In the order in which they are read; what was left out comes last, when all of it is known. Each
 # fills a Section, and raises Missing where there is nothing to show.
 SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
-    ("cases", "Cases", measured.cases),
-    ("environment", "Environment", measured.environment),
-    ("roofline", "Roofline", measured.roofline),
     ("time", "Where the time goes", measured.time),
+    ("variants", "Variants", variants.variants),
+    ("roofline", "Roofline", measured.roofline),
     ("scaling", "Scaling", growth.scaling),
+    ("data_parallel", "Data-parallel scaling", data_parallel.build),
     ("memory", "Memory", growth.memory),
     ("frontier", "What fits into memory", growth.frontier),
     ("predictions", "Predictions", growth.predictions),
-    ("data_parallel", "Data-parallel scaling", data_parallel.build),
+    ("cases", "Cases", measured.cases),
+    ("environment", "Environment", measured.environment),
 )
 
 

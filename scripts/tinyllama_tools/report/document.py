@@ -134,7 +134,8 @@ def table_of(identity: str, rows: Iterable[Any], **values: str) -> Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them."""
+    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `is_small`: one of several
+    side by side, whose legend is the section's."""
 
     id: str
     title: str
@@ -143,6 +144,7 @@ class Figure:
     y: Json
     note: str = ""
     barmode: str = "group"
+    is_small: bool = False
 
     @property
     def points(self) -> int:
@@ -151,12 +153,12 @@ class Figure:
     @property
     def height(self) -> int:
         """In pixels; the legend takes rows of its own."""
-        return 400 + 10 * len(self.traces)
+        return 230 if self.is_small else 400 + 10 * len(self.traces)
 
     def as_json(self) -> Json:
         """For plotly."""
         layout = {"xaxis": self.x, "yaxis": self.y, "barmode": self.barmode, "colorway": COLOURS}
-        found = {"title": self.title, "height": self.height}
+        found = {"title": self.title, "height": self.height, "small": self.is_small}
         return {**found, "traces": self.traces, "layout": layout}
 
 
@@ -164,7 +166,7 @@ class Figure:
 class Section:
     """`missing`: why there is nothing to show and which command makes it; empty where there is.
     `omissions` stand in a section of their own. Tables without rows and figures without points are
-    not kept."""
+    not kept. `legend`: of its small figures, colours by name."""
 
     id: str
     title: str
@@ -172,6 +174,7 @@ class Section:
     missing: str = ""
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    legend: dict[str, str] = field(default_factory=dict)
     omissions: list[Omission] = field(default_factory=list)
 
     def table(self, identity: str, rows: Iterable[Any], **values: str) -> Table:
