@@ -3,6 +3,8 @@
 An interval of 95 % is of medians of repetitions, or of several files of medians of files
 (docs/counters.md); that of a speed-up comes from both times' unless the program wrote its own."""
 
+from __future__ import annotations
+
 import csv
 import io
 import math
@@ -46,7 +48,8 @@ class CaseFigures:
     @cached_property
     def ends(self) -> Ends | None:
         """The interval of the time; None of a single repetition."""
-        return _ends(self.case)
+        times = self.case.seconds if len(self.case.seconds) > 1 else self.case.each
+        return ends_of_median(times) if len(times) > 1 else None
 
     @property
     def interval_ms(self) -> Interval | None:
@@ -72,13 +75,11 @@ class CaseFigures:
         value, *own = (self.case.counters.get(f"speedup{end}") for end in ("", "_low", "_high"))
         if value is not None and None not in own:
             return Quotient(value, Interval(*own, WANTED_CONFIDENCE))
-        ends = _ends(self.baseline)
-        return quotient_of_medians(self.baseline.median_seconds, ends, self.seconds, self.ends)
+        return CaseFigures(self.baseline, None).over(self)
 
-
-def _ends(case: MeasuredCase) -> Ends | None:
-    times = case.seconds if len(case.seconds) > 1 else case.each
-    return ends_of_median(times) if len(times) > 1 else None
+    def over(self, other: CaseFigures) -> Quotient:
+        """Its time over another's."""
+        return quotient_of_medians(self.seconds, self.ends, other.seconds, other.ends)
 
 
 def figures_of(results: ResultSet) -> list[CaseFigures]:

@@ -98,6 +98,8 @@ SCALES = {
 
 def _cell_of(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
     value = value_at(row, path)
+    if isinstance(value, Shown):
+        return value
     if isinstance(value, Quotient):
         return Shown(value.median, value.marked_text())
     if isinstance(value, Median):
@@ -132,10 +134,13 @@ def table_of(identity: str, rows: Iterable[Any], **values: str) -> Table:
     return Table(identity, title, records, note, "key" in texts)
 
 
+SMALL, HALF, FULL = 1, 2, 4
+
+
 @dataclass(frozen=True)
 class Figure:
-    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `is_small`: one of several
-    side by side, whose legend is the section's."""
+    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `columns`: of the page's
+    four; of a SMALL one the legend is the section's."""
 
     id: str
     title: str
@@ -144,7 +149,7 @@ class Figure:
     y: Json
     note: str = ""
     barmode: str = "group"
-    is_small: bool = False
+    columns: int = HALF
 
     @property
     def points(self) -> int:
@@ -152,13 +157,16 @@ class Figure:
 
     @property
     def height(self) -> int:
-        """In pixels; the legend takes rows of its own."""
-        return 230 if self.is_small else 400 + 10 * len(self.traces)
+        """In pixels; the legend takes rows of its own, and so do bars that lie."""
+        lying = max((len(t["y"]) for t in self.traces if t.get("orientation") == "h"), default=0)
+        return 230 if self.columns == SMALL else max(350 + 10 * len(self.traces), 140 + 25 * lying)
 
     def as_json(self) -> Json:
         """For plotly."""
         layout = {"xaxis": self.x, "yaxis": self.y, "barmode": self.barmode, "colorway": COLOURS}
-        found = {"title": self.title, "height": self.height, "small": self.is_small}
+        if self.x.get("type") == "category":
+            layout["scattermode"] = "group"  # side by side, not on top of each other
+        found = {"title": self.title, "height": self.height, "small": self.columns == SMALL}
         return {**found, "traces": self.traces, "layout": layout}
 
 
@@ -269,10 +277,11 @@ def axis(
     return {"title": {"text": title}, **({"type": "log"} if log else {}), **own, **more}
 
 
-def bars(series: Mapping[str, Mapping[str, float]]) -> list[Json]:
-    """Values by label of each series."""
+def bars(series: Mapping[str, Mapping[str, float]], *, lying: bool = False) -> list[Json]:
+    """Values by label of each series; `lying`: room for long labels beside them."""
+    axes, more = ("yx", {"orientation": "h"}) if lying else ("xy", {})
     return [
-        {"type": "bar", "name": name, "x": list(of), "y": list(of.values())}
+        {"type": "bar", "name": name, axes[0]: list(of), axes[1]: list(of.values()), **more}
         for name, of in series.items()
     ]
 
@@ -283,15 +292,16 @@ def trace(
     y: Sequence[float],
     *,
     mode: str = "markers",
-    colour: str | None = None,
+    colour: str | Sequence[str] | None = None,
     symbol: str | Sequence[int] = "circle",
     dash: str = "solid",
+    size: int = 8,
     ends: tuple[Sequence[float], Sequence[float]] | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """Points or lines; `ends`: what their error bars reach from and to."""
     found = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), **more}
-    found["marker"] = {"symbol": symbol, "color": colour, "size": 8}
+    found["marker"] = {"symbol": symbol, "color": colour, "size": size}
     found["line"] = {"color": colour, "dash": dash}
     if ends is not None:
         below, above = ([abs(end - v) for v, end in zip(y, of, strict=True)] for of in ends)

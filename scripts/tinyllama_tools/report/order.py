@@ -27,7 +27,7 @@ def rank(value: str, *order: str) -> tuple[int, str]:
 # plotly's names; thousands of points stay apart
 SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon"),
-    *("star", "hexagon", "bowtie"),
+    *("star", "hourglass", "circle-open"),
 )
 
 

@@ -18,6 +18,7 @@ from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
     KILO,
+    SMALL,
     Cell,
     Kind,
     Missing,
@@ -69,7 +70,7 @@ def _law_figure(page: Section, fit: SeriesFit) -> None:
     x = axis("sequence [tokens]", log=True, ticks=[point.seq for point in fit.points])
     identity = re.sub(r"\W", "_", f"time_{fit.series}".replace("+", "_plus_"))
     title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
-    page.figure(identity, title, traces, x, axis("time [ms]", log=True), note, is_small=True)
+    page.figure(identity, title, traces, x, axis("time [ms]", log=True), note, columns=SMALL)
 
 
 def _shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
@@ -174,13 +175,15 @@ def memory(page: Section, inputs: ReportInputs) -> None:
         title = f"Peak of a step by part, batch x sequence: {what}"
         x, y = axis("batch x sequence", type="category"), axis("memory [MiB]")
         identity = f"memory_parts_{of.name.size}"
-        page.figure(identity, title, bars(stacks), x, y, PARTS_NOTE, barmode="stack")
+        page.figure(identity, title, bars(stacks), x, y, barmode="stack")
     keys = ("peak_memory_MiB", "predicted_memory_MiB")
     pairs = [(case.name, *map(case.counters.get, keys)) for case in main.cases.values()]
     pairs = [pair for pair in pairs if pair[1] and pair[2]]
     if not pairs:
         raise Missing(f"no case of {main.title} has a measured and a predicted peak of memory")
-    page.text.append("Peak bytes alive in tensors, from the allocator that served them.")
+    page.text.append(
+        f"Peak bytes alive in tensors, from the allocator that served them. {PARTS_NOTE}"
+    )
     found: dict[str, list[float]] = {}
     for name, here, there in pairs:
         found.setdefault(name.component, []).append(100 * (here / there - 1))
@@ -222,7 +225,7 @@ def _frontier(page: Section, file: Json, of: Axis) -> None:
         x = axis(given, log=True, ticks=[row[given] for row in rows])
         y = axis(of.title, log=True)
         names = (f"{table.id}_{dtype}", f"{table.title}, {dtype}")
-        page.figure(*names, traces, x, y, table.note)
+        page.figure(*names, traces, x, y)
 
 
 def frontier(page: Section, inputs: ReportInputs) -> None:

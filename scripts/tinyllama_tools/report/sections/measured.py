@@ -15,8 +15,10 @@ from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart,
 from tinyllama_tools.report.cases import figures_of
 from tinyllama_tools.report.document import (
     COLOURS,
+    FULL,
     GIGA,
     GREY,
+    HALF,
     Cell,
     Fact,
     Kind,
@@ -115,6 +117,8 @@ def environment(page: Section, inputs: ReportInputs) -> None:
 
 
 ROOF_POINTS = 25
+# points, which are drawn smaller
+MANY = 1000
 BOUNDS = ("compute", "bandwidth", "latency")
 MEANINGS = (
     "A case's own roof has the bandwidth of its traffic, of which the slopes show some. Bound by "
@@ -190,7 +194,8 @@ def _roofline_traces(
         if len(colours) > 1:
             colour = [colours[p.case.variant] if p.case else GREY for p in points]
         names = [f"{p.name}: bound by {p.bound}" for p in points]
-        traces.append(trace(name, xs, ys, colour=colour, symbol=symbol_of(name), text=names))
+        more = {"symbol": symbol_of(name), "size": 8 if len(every) < MANY else 5}
+        traces.append(trace(name, xs, ys, colour=colour, text=names, **more))
     return traces
 
 
@@ -222,7 +227,7 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
         page.legend |= colours
     traces = _roofline_traces([*points, *products], found.machine, colours)
     x, y = axis("intensity [FLOP/byte]", log=True), axis("rate [GFLOP/s]", log=True)
-    page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS)
+    page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS, columns=FULL)
     if found.machine.curve:
         x, y = axis("traffic of a pass [MiB]", log=True), axis("bandwidth [GB/s]", log=True)
         traces = _bandwidth_traces(found.machine)
@@ -292,7 +297,7 @@ def time(page: Section, inputs: ReportInputs) -> None:
         for what in ("measured", "speed of light")
     }
     x, y = axis("part"), axis("time in a step [ms]")
-    page.figure("parts_plot", parts.title, bars(of_parts), x, y, parts.note)
+    page.figure("parts_plot", parts.title, bars(of_parts), x, y)
     known = [of for of in inputs.steps if of.phases]
     for of in known:
         page.text += _beyond_the_whole(of)
@@ -303,9 +308,12 @@ def time(page: Section, inputs: ReportInputs) -> None:
         }
         for phase in PHASES
     }
+    wide = HALF if len(known) <= 4 else FULL
     phases = "Forward, backward, optimizer and other"
-    x, y = axis("step"), axis("share of the step [%]")
-    page.figure("phases_plot", phases, bars(shares), x, y, barmode="relative")
+    x, y = axis("share of the step [%]"), axis("", autorange="reversed")
+    page.figure(
+        "phases_plot", phases, bars(shares, lying=True), x, y, barmode="stack", columns=wide
+    )
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
@@ -332,11 +340,11 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
     step = main_step(inputs.main)
     if step is None:
         return
-    tokens = step.name.batch * step.name.seq / step.median_seconds
-    yield Fact("throughput", f"{number_text(tokens)} tokens/s", step_text(step.name))
     per_second = f"{step.name.batch / step.median_seconds:,.4g} samples/s"
     remarks = ", ".join(filter(None, [step_text(step.name), per_second, step.above_peak]))
     yield Fact("training step", seconds_text(step.median_seconds), remarks)
+    tokens = step.name.batch * step.name.seq / step.median_seconds
+    yield Fact("throughput", f"{number_text(tokens)} tokens/s", "of this step")
     times = next((of for of in inputs.steps if of.step == step.name), None)
     shares = {
         "MFU": step.counters.get("MFU_percent"),

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.names import BASELINE
 from tinyllama_tools.report.cases import CaseFigures, figures_of
 from tinyllama_tools.report.document import (
-    GREY,
+    FULL,
     KILO,
+    SMALL,
     Cell,
     Missing,
     Section,
@@ -61,12 +63,12 @@ def _groups(rows: Iterable[Row], *axes: str) -> list[list[Row]]:
 
 
 def marks_of(row: Row) -> Mapping[str, str]:
-    """By variant: a full star is the fastest; hollow ones are the fastest and what its repetitions
-    do not tell from it, or the fastest alone where an interval is not known."""
+    """By variant: a full star is the fastest; hollow ones are the fastest and those that are not
+    shown to be slower, or the fastest alone where an interval is not known."""
     best, *others = sorted(row.values(), key=lambda of: of.seconds)
-    alike = [of for of in others if best.ends and of.ends and of.ends[0] <= best.ends[1]]
-    is_sure = not alike and all(of.ends for of in row.values())
-    return {of.name.variant: "★" if is_sure else "☆" for of in (best, *alike)}
+    unsure = [of for of in others if not of.over(best).shows_difference]
+    alike = [of for of in unsure if of.ends and best.ends]
+    return {of.name.variant: "☆" if unsure else "★" for of in (best, *alike)}
 
 
 def _cell(of: CaseFigures | None, mark: str) -> Cell:
@@ -82,7 +84,7 @@ MOST_VARIANTS = 6
 AXES = ("size", "dtype", "batch", "seq")
 NOTE = (
     "Time, and below it the speed-up over the baseline with its 95 % interval; ~: no difference "
-    "shown. ★: the fastest; ☆: the fastest and those whose intervals overlap with its own."
+    "shown. ★: the fastest; ☆: the fastest and those that are not shown to be slower."
 )
 
 
@@ -108,7 +110,7 @@ def _tables(rows: Sequence[Row]) -> Iterator[Table]:
             records.append(record)
         identity = f"variants_{names[0].component}_{names[0].pass_name}_{start}"
         further = ", further variants" if start else ""
-        yield Table(identity, title + further, records, NOTE, is_key=True)
+        yield Table(identity, title + further, records, is_key=True)
 
 
 # ---- figures
@@ -157,7 +159,7 @@ def _figures(page: Section, rows: Sequence[Row], colours: Mapping[str, str]) -> 
         ("speed-up", axis("speed-up over the baseline")),
     ):
         traces = list(_lines(shown, of_axis, colours, is_speedup=kind == "speed-up"))
-        page.figure(f"variants_{kind}_{identity}", f"{what}: {kind}", traces, x, y, is_small=True)
+        page.figure(f"variants_{kind}_{identity}", f"{what}: {kind}", traces, x, y, columns=SMALL)
 
 
 def _overview(
@@ -170,19 +172,20 @@ def _overview(
     for variant, of in ((variant, of) for row in rows for variant, of in row.items()):
         if of.speedup and [getattr(of.name, axis) for axis in AXES] == wanted:
             found.setdefault(variant, {})[f"{of.name.component}, {of.name.pass_name}"] = of
+    if not found:
+        return
     labels = list(dict.fromkeys(label for own in found.values() for label in own))
-    traces = [trace("baseline", labels, [1] * len(labels), mode="lines", colour=GREY)]
+    traces = [trace("baseline", labels, [1] * len(labels), mode="lines", colour=colours[BASELINE])]
     for variant, own in found.items():
         speedups = [of.speedup for of in own.values()]
         symbols = [symbol_of(of.name.component) for of in own.values()]
         ends = _ends((of.interval, of.median) for of in speedups)
         more = {"colour": colours[variant], "symbol": symbols, "ends": ends}
         traces.append(trace(variant, own, [of.median for of in speedups], **more))
-    if found:
-        size, dtype, batch, seq = wanted
-        title = f"Speed-up over the baseline at {size}, {dtype}, {batch} x {seq}"
-        x, y = axis("component", type="category"), axis("speed-up")
-        page.figure("speedups_plot", title, traces, x, y, "Bars: 95 % intervals.")
+    size, dtype, batch, seq = wanted
+    title = f"Speed-up over the baseline at {size}, {dtype}, {batch} x {seq}"
+    x, y = axis("component", type="category"), axis("speed-up")
+    page.figure("speedups_plot", title, traces, x, y, "Bars: 95 % intervals.", columns=FULL)
 
 
 def variants(page: Section, inputs: ReportInputs) -> None:
@@ -192,7 +195,6 @@ def variants(page: Section, inputs: ReportInputs) -> None:
         what = f"{inputs.main.title} has no two variants at one size, dtype, batch and sequence"
         raise Missing(f"{what}; measure some: scripts/bench --variants baseline,optimized")
     colours = variant_colours(inputs.main)
-    page.legend |= colours
     _overview(page, rows, inputs, colours)
     whole = (row for row in rows if next(iter(row.values())).name.pass_name in WHOLE_PASSES)
     series = _groups(whole, "component", "pass_name", "size", "dtype")
@@ -206,5 +208,8 @@ def variants(page: Section, inputs: ReportInputs) -> None:
         lambda of: variant_rank(first(of).name),
     ):
         _figures(page, of, colours)
+    if any(figure.columns == SMALL for figure in page.figures):
+        page.legend |= colours
     for of in _groups(rows, "component", "pass_name"):
         page.tables += _tables(of)
+    page.tables[0] = replace(page.tables[0], note=NOTE)
