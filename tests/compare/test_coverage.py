@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyllama_tools.calibrate.coverage import Coverage, Repetition, coverage, interval, main
+from tinyllama_tools.calibrate.coverage import Coverage, Repetition, coverage, main
 from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.stats.rank_tests import ends_of_median
 
 
 def repetitions(medians: list[float], seed: int = 1) -> list[Repetition]:
@@ -46,9 +47,8 @@ def test_a_machine_that_drifts_more_than_repetitions_tell_is_found() -> None:
 
 
 def test_the_interval_is_students_of_the_logarithms() -> None:
-    low, high = interval([0.9, 1.1])
-    assert (low, high) == pytest.approx((0.2780, 3.5608), rel=1e-3)
-    assert interval([2.0, 2.0, 2.0]) == pytest.approx((2.0, 2.0))
+    assert ends_of_median([0.9, 1.1]) == pytest.approx((0.2780, 3.5608), rel=1e-3)
+    assert ends_of_median([2.0, 2.0, 2.0]) == pytest.approx((2.0, 2.0))
 
 
 def write(path: Path, levels: list[float]) -> Path:

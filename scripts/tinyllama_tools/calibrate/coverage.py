@@ -14,7 +14,6 @@ used."""
 
 import argparse
 import itertools
-import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import BadInputError, Json, read_json, run_command
 from tinyllama_tools.data.names import ITERATION, UNITS
+from tinyllama_tools.stats.rank_tests import ends_of_median
 
-REPETITIONS, CONFIDENCE, LEAST_COVERED = 3, 0.95, 0.90
+REPETITIONS, LEAST_COVERED = 3, 0.90
 
 
 @dataclass(frozen=True)
@@ -68,21 +67,11 @@ class Coverage:
         return f"{covered}, {self.disjoint} disjoint; +- {reach:.1f} % (median)"
 
 
-def interval(medians: Sequence[float]) -> tuple[float, float]:
-    """Student's t over the logarithms of two or more times, widened to their median."""
-    logarithms = [math.log(value) for value in medians]
-    middle, count = statistics.fmean(logarithms), len(medians)
-    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(logarithms) / math.sqrt(count)
-    time = statistics.median(medians)
-    return min(time, math.exp(middle - half)), max(time, math.exp(middle + half))
-
-
 def coverage(repetitions: Sequence[Repetition], group: int) -> Coverage:
     """Of a case: all pairs of its groups of so many neighbours."""
     starts = range(0, len(repetitions) - group + 1, group)
     groups = [repetitions[start : start + group] for start in starts]
-    intervals = [interval([one.median for one in of]) for of in groups]
+    intervals = [ends_of_median([one.median for one in of]) for of in groups]
     widths = tuple(
         (high - low) / 2 / statistics.median(one.median for one in of)
         for (low, high), of in zip(intervals, groups, strict=True)

@@ -130,8 +130,8 @@ class StoredCase:
     `seconds`: of an iteration, the median over `repetitions`; None where it was skipped or failed,
     which `skipped` and `failed` give the reason for. `counters`: medians too. `varying`: counters
     that were not the same in every repetition. `label`: what the program says of the row.
-    `above_peak`: why it has no shares of peaks; empty where it has. `extremes`: the shortest and
-    the longest of the repetitions, in seconds.
+    `above_peak`: why it has no shares of peaks; empty where it has. `each`: seconds of every
+    repetition, empty where only their median is there.
     """
 
     seconds: float | None = None
@@ -142,7 +142,7 @@ class StoredCase:
     failed: str = ""
     label: str = ""
     above_peak: str = ""
-    extremes: tuple[float, float] | None = None
+    each: tuple[float, ...] = ()
 
     @property
     def reason(self) -> str:

@@ -182,7 +182,7 @@ def _suite_case(name: str, entries: Sequence[Json], path: Path, *, is_peak: bool
         varying,
         label=str(entries[0].get("label", "")),
         above_peak=str(repetitions[0].get("above_peak", "")),
-        extremes=(min(times), max(times)) if len(times) > 1 else None,
+        each=tuple(times) if repetitions[0]["run_type"] == ITERATION else (),
     )
 
 
@@ -250,8 +250,7 @@ class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
     over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
     the `seconds` is from, the first of the set is 1. `above_peak`: why some file has it without
-    shares of peaks. `extremes`: the shortest and the longest repetition of all files; None of a
-    single one."""
+    shares of peaks. `each`: of every repetition of all files."""
 
     name: CaseName
     seconds: tuple[float, ...]
@@ -259,7 +258,7 @@ class MeasuredCase:
     label: str = ""
     rounds: tuple[int, ...] = ()
     above_peak: str = ""
-    extremes: tuple[float, float] | None = None
+    each: tuple[float, ...] = ()
 
     @cached_property
     def median_seconds(self) -> float:
@@ -317,7 +316,6 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
     if not measured:
         return next(iter(rows.values()))
     found = list(measured.values())
-    ends = [end for row in found for end in row.extremes or (row.seconds,)]
     return MeasuredCase(
         name,
         tuple(row.seconds for row in found),
@@ -325,7 +323,7 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
         found[-1].label,
         tuple(measured),
         next((row.above_peak for row in found if row.above_peak), ""),
-        (min(ends), max(ends)) if len(ends) > 1 else None,
+        tuple(seconds for row in found for seconds in row.each),
     )
 
 

@@ -10,23 +10,25 @@ from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_w
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import count_of, listed, say
 from tinyllama_tools.data.results import title_of
+from tinyllama_tools.report.cases import csv_of
 from tinyllama_tools.report.document import Document, Kind, Missing, Omission, Section, grouped
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
-from tinyllama_tools.report.sections import data_parallel, growth, measured
+from tinyllama_tools.report.sections import data_parallel, growth, measured, variants
 
 # In the order in which they are read; what was left out comes last, when all of it is known. Each
 # fills a Section, and raises Missing where there is nothing to show.
 SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
-    ("cases", "Cases", measured.cases),
-    ("environment", "Environment", measured.environment),
-    ("roofline", "Roofline", measured.roofline),
     ("time", "Where the time goes", measured.time),
+    ("variants", "Variants", variants.variants),
+    ("roofline", "Roofline", measured.roofline),
     ("scaling", "Scaling", growth.scaling),
+    ("data_parallel", "Data-parallel scaling", data_parallel.build),
     ("memory", "Memory", growth.memory),
     ("frontier", "What fits into memory", growth.frontier),
     ("predictions", "Predictions", growth.predictions),
-    ("data_parallel", "Data-parallel scaling", data_parallel.build),
+    ("cases", "Cases", measured.cases),
+    ("environment", "Environment", measured.environment),
 )
 
 
@@ -59,7 +61,7 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     return Document(title, now, list(measured.facts(inputs)), [*sections, last], omissions)
 
 
-FORMATS = ("html", "md", "png", "fom")
+FORMATS = ("html", "md", "csv", "png", "fom")
 EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite or of a
 data-parallel run. Of several results of the suite, the first that has a training step with all its
@@ -67,10 +69,10 @@ parts is analysed (scripts/compare compares results). Without any, the newest of
 results/ is taken, and what is taken is said. A report is of one device: a result of another is left
 out by name.
 
-html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
-and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
-which are named; 2 nothing usable, a bad option, or a file that cannot be written; 130 interrupted,
-and nothing was written."""
+html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md,
+csv (a row a case) and fom then write to standard output. Exit status: 0 written; 1 written, but
+some part had errors, which are named; 2 nothing usable, a bad option, or a file that cannot be
+written; 130 interrupted, and nothing was written."""
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -88,8 +90,16 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def write_out(text: str) -> None:
+    """To standard output, with `?` for what its encoding has not: names come from files."""
+    if sys.stdout is None:
+        raise BadInputError("standard output is closed; name a file with -o")
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+
+
 def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespace) -> str:
-    """What was written where; md and fom go to standard output unless a file is named.
+    """What was written where; md, csv and fom go to standard output unless a file is named.
     BadInputError where that cannot be written."""
     path = of.output
     if path is None and of.format in ("html", "png"):
@@ -102,22 +112,25 @@ def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespac
             if not written:
                 raise BadInputError("the report has no figure to draw; --format md has its tables")
             return f"wrote {count_of(len(written), 'file')} to {path}"
-        if of.format == "fom":
-            text = figures_of_merit(inputs, document.errors)
-        else:
-            text = page_of(document) if of.format == "html" else markdown_of(document)
+        text = {
+            "html": lambda: page_of(document),
+            "md": lambda: markdown_of(document),
+            "csv": lambda: csv_of(inputs.main),
+            "fom": lambda: figures_of_merit(inputs, document.errors),
+        }[of.format]()
         if path is None:
-            sys.stdout.write(text)
+            write_out(text)
             return ""
         if path.is_dir():
             raise BadInputError(f"{path}: is a folder; name a file, such as {path}/report.html")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
         return f"wrote {path}"
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise BadInputError(
-            f"{path}: cannot be written: {error.strerror}; name another file with -o"
-        ) from error
+        what = f"{path or 'standard output'}: cannot be written: {error.strerror}"
+        raise BadInputError(f"{what}; name another file with -o") from error
 
 
 def _say_omissions(omissions: Sequence[Omission]) -> None:

@@ -1,6 +1,8 @@
 """What a report consists of: sections of text, figures and tables. The page, the pictures and the
 Markdown are made from this and from nothing else."""
 
+from __future__ import annotations
+
 import configparser
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 from tinyllama_tools.core.app import Json, is_number
 from tinyllama_tools.core.text import MIB, value_at
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.stats.rank_tests import Estimate
+from tinyllama_tools.stats.rank_tests import Median, Quotient
 
 TEMPLATES = Path(__file__).with_name("templates")
 KILO, GIGA, GIB = 1e3, 1e9, 2**30
@@ -28,6 +30,17 @@ class Kind(Enum):
     def __init__(self, words: str, command: str) -> None:
         self.words = words
         self.command = command
+
+
+class Shown(float):
+    """A number that is read as a text of its own, and sorted as the number."""
+
+    text: str
+
+    def __new__(cls, value: float, text: str) -> Shown:
+        found = super().__new__(cls, value)
+        found.text = text
+        return found
 
 
 Cell = str | int | float | None
@@ -85,8 +98,12 @@ SCALES = {
 
 def _cell_of(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
     value = value_at(row, path)
-    if isinstance(value, Estimate):
-        return value.text(1 if unit == "%" else 2)
+    if isinstance(value, Shown):
+        return value
+    if isinstance(value, Quotient):
+        return Shown(value.median, value.marked_text())
+    if isinstance(value, Median):
+        return Shown(value.median, value.text(1 if unit == "%" else 2))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if unit in SCALES and is_number(value):
@@ -117,9 +134,13 @@ def table_of(identity: str, rows: Iterable[Any], **values: str) -> Table:
     return Table(identity, title, records, note, "key" in texts)
 
 
+SMALL, HALF, FULL = 1, 2, 4
+
+
 @dataclass(frozen=True)
 class Figure:
-    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them."""
+    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `columns`: of the page's
+    four; of a SMALL one the legend is the section's."""
 
     id: str
     title: str
@@ -128,6 +149,7 @@ class Figure:
     y: Json
     note: str = ""
     barmode: str = "group"
+    columns: int = HALF
 
     @property
     def points(self) -> int:
@@ -135,13 +157,16 @@ class Figure:
 
     @property
     def height(self) -> int:
-        """In pixels; the legend takes rows of its own."""
-        return 400 + 10 * len(self.traces)
+        """In pixels; the legend takes rows of its own, and so do bars that lie."""
+        lying = max((len(t["y"]) for t in self.traces if t.get("orientation") == "h"), default=0)
+        return 230 if self.columns == SMALL else max(350 + 10 * len(self.traces), 140 + 25 * lying)
 
     def as_json(self) -> Json:
         """For plotly."""
         layout = {"xaxis": self.x, "yaxis": self.y, "barmode": self.barmode, "colorway": COLOURS}
-        found = {"title": self.title, "height": self.height}
+        if self.x.get("type") == "category":
+            layout["scattermode"] = "group"  # side by side, not on top of each other
+        found = {"title": self.title, "height": self.height, "small": self.columns == SMALL}
         return {**found, "traces": self.traces, "layout": layout}
 
 
@@ -149,7 +174,7 @@ class Figure:
 class Section:
     """`missing`: why there is nothing to show and which command makes it; empty where there is.
     `omissions` stand in a section of their own. Tables without rows and figures without points are
-    not kept."""
+    not kept. `legend`: of its small figures, colours by name."""
 
     id: str
     title: str
@@ -157,6 +182,7 @@ class Section:
     missing: str = ""
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    legend: dict[str, str] = field(default_factory=dict)
     omissions: list[Omission] = field(default_factory=list)
 
     def table(self, identity: str, rows: Iterable[Any], **values: str) -> Table:
@@ -198,6 +224,8 @@ def number_text(value: float) -> str:
 
 
 def cell_text(value: Cell) -> str:
+    if isinstance(value, Shown):
+        return value.text
     if isinstance(value, str):
         return value or "\u2013"
     return "\u2013" if value is None or not math.isfinite(value) else number_text(value)
@@ -249,10 +277,11 @@ def axis(
     return {"title": {"text": title}, **({"type": "log"} if log else {}), **own, **more}
 
 
-def bars(series: Mapping[str, Mapping[str, float]]) -> list[Json]:
-    """Values by label of each series."""
+def bars(series: Mapping[str, Mapping[str, float]], *, lying: bool = False) -> list[Json]:
+    """Values by label of each series; `lying`: room for long labels beside them."""
+    axes, more = ("yx", {"orientation": "h"}) if lying else ("xy", {})
     return [
-        {"type": "bar", "name": name, "x": list(of), "y": list(of.values())}
+        {"type": "bar", "name": name, axes[0]: list(of), axes[1]: list(of.values()), **more}
         for name, of in series.items()
     ]
 
@@ -263,15 +292,16 @@ def trace(
     y: Sequence[float],
     *,
     mode: str = "markers",
-    colour: str | None = None,
+    colour: str | Sequence[str] | None = None,
     symbol: str | Sequence[int] = "circle",
     dash: str = "solid",
+    size: int = 8,
     ends: tuple[Sequence[float], Sequence[float]] | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """Points or lines; `ends`: what their error bars reach from and to."""
     found = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), **more}
-    found["marker"] = {"symbol": symbol, "color": colour, "size": 8}
+    found["marker"] = {"symbol": symbol, "color": colour, "size": size}
     found["line"] = {"color": colour, "dash": dash}
     if ends is not None:
         below, above = ([abs(end - v) for v, end in zip(y, of, strict=True)] for of in ends)

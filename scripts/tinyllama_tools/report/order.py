@@ -7,6 +7,7 @@ from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.prediction import is_own_shape
+from tinyllama_tools.report.document import COLOURS
 
 Found = TypeVar("Found")
 
@@ -21,6 +22,25 @@ COMPONENTS = (
 def rank(value: str, *order: str) -> tuple[int, str]:
     """For sorting: the known ones in their order, then the others by name."""
     return (order.index(value) if value in order else len(order), value)
+
+
+# plotly's names; thousands of points stay apart
+SYMBOLS = (
+    *("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon"),
+    *("star", "hourglass", "circle-open"),
+)
+
+
+def symbol_of(component: str) -> str:
+    """The marker of a component, the same in every figure."""
+    return SYMBOLS[min(rank(component, *COMPONENTS)[0], len(SYMBOLS) - 1)]
+
+
+def variant_colours(results: ResultSet) -> dict[str, str]:
+    """Of every variant, in the order of tables, the same in every figure."""
+    names = {case.name.variant for case in results.cases.values()}
+    ordered = sorted(names, key=lambda name: rank(name, BASELINE, OPTIMIZED))
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(ordered)}
 
 
 def variant_rank(name: CaseName) -> tuple[object, ...]:

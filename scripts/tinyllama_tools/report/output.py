@@ -27,7 +27,7 @@ import plotly.offline
 from markupsafe import Markup, escape
 from plotly.utils import PlotlyJSONEncoder
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, write_whole
 from tinyllama_tools.core.text import MIB, count_of, listed, markdown_table, template
 from tinyllama_tools.data.machine import BYTES, CURVE, FLOPS, MEMORY_BANDWIDTH
 from tinyllama_tools.report.document import (
@@ -64,6 +64,17 @@ def marked(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
+def breakable(text: str) -> Markup:
+    """The text escaped, with places to break long names of variants and passes."""
+    return Markup(re.sub(r"([+_])", r"\1<wbr>", str(escape(text))))
+
+
+def _label_of(heading: str) -> Markup:
+    """A string of a style sheet; where a table has no room for headings, each cell has its own."""
+    plain_text = re.sub(r"[\\<>\"\n]", " ", heading.replace(" [", " ").removesuffix("]"))
+    return Markup(f'"{plain_text}"')  # nothing is left that ends the string or the element
+
+
 def _packed(text: str) -> str:
     """gzip in base64: no letter of it can end a script element. The same text gives the same."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
@@ -83,6 +94,8 @@ def page_of(document: Document) -> str:
     return template(TEMPLATES / "report_page.html.j2").render(
         document=document,
         marked=marked,
+        breakable=breakable,
+        label_of=_label_of,
         first_rows=lambda table: _first(table, MOST_ROWS),
         cell_text=cell_text,
         plotly_version=plotly.offline.get_plotlyjs_version(),
@@ -106,7 +119,7 @@ def write_pngs(document: Document, folder: Path) -> list[Path]:
     written = []
     with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
         path = Path(place) / "report.html"
-        path.write_text(page_of(document), encoding="utf-8")
+        write_whole(path, page_of(document))
         page = browser.new_page()
         page.set_default_timeout(60_000)  # milliseconds
         page.goto(path.as_uri())

@@ -228,7 +228,22 @@ DECISIVE_CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
-class Ratio(Median):
+class Quotient(Median):
+    """Of two times."""
+
+    @property
+    def shows_difference(self) -> bool:
+        """Whether its interval leaves 1 out; without one, nothing is shown."""
+        of = self.interval
+        return bool(of and of.confidence >= DECISIVE_CONFIDENCE and not of.low <= 1 <= of.high)
+
+    def marked_text(self) -> str:
+        """As text(), with `~` before it where no difference was shown."""
+        return self.text() if self.shows_difference else f"~ {self.text()}"
+
+
+@dataclass(frozen=True)
+class Ratio(Quotient):
     """Of a_i / b_i over `turns`."""
 
     turns: int
@@ -241,12 +256,6 @@ class Ratio(Median):
         return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
 
     @property
-    def shows_difference(self) -> bool:
-        """Whether its interval leaves 1 out; too few turns show nothing."""
-        of = self.interval
-        return bool(of and of.confidence >= DECISIVE_CONFIDENCE and not of.low <= 1 <= of.high)
-
-    @property
     def at_least(self) -> float | None:
         """What the true median is not below with 95 %, one-sided, whatever the distribution; None
         of too few turns (five are enough): nothing can be said.
@@ -256,10 +265,6 @@ class Ratio(Median):
         tail = np.cumsum([math.comb(self.turns, k) for k in range(self.turns)]) / 2**self.turns
         left_out = critical_value(tail, 1 - WANTED_CONFIDENCE)
         return None if left_out < 0 else sorted(self.of_each_turn)[left_out]
-
-    def marked_text(self) -> str:
-        """As text(), with `~` before it where no difference was shown."""
-        return self.text() if self.shows_difference else f"~ {self.text()}"
 
 
 @dataclass(frozen=True)
@@ -288,6 +293,33 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     confidences = [1 - 2 * sum(below[: k + 1]) / 2**count for k in range(count // 2)]
     left_out = max(0, sum(c >= WANTED_CONFIDENCE for c in confidences) - 1)
     return Interval(ordered[left_out], ordered[-1 - left_out], confidences[left_out])
+
+
+def ends_of_median(times: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of two or more times' median: Student's t over their logarithms, widened to
+    the median."""
+    logarithms = [math.log(value) for value in times]
+    middle, count = statistics.fmean(logarithms), len(times)
+    quantile = float(special.stdtrit(count - 1, (1 + WANTED_CONFIDENCE) / 2))
+    half = quantile * statistics.stdev(logarithms) / math.sqrt(count)
+    time = statistics.median(times)
+    return min(time, math.exp(middle - half)), max(time, math.exp(middle + half))
+
+
+Ends = tuple[float, float]
+
+
+def quotient_of_medians(a: float, of_a: Ends | None, b: float, of_b: Ends | None) -> Quotient:
+    """a / b, whose 95 % intervals are known apart; without an interval where either has none.
+
+    On the logarithms each end is as far as the two ends that go with it, as independent errors add
+    (Zou, Donner, Statistics in Medicine 27, 2008)."""
+    if of_a is None or of_b is None:
+        return Quotient(a / b, None)
+    below = math.hypot(math.log(a / of_a[0]), math.log(of_b[1] / b))
+    above = math.hypot(math.log(of_a[1] / a), math.log(b / of_b[0]))
+    ends = (a / b * math.exp(-below), a / b * math.exp(above))
+    return Quotient(a / b, Interval(*ends, WANTED_CONFIDENCE))
 
 
 def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:

@@ -125,14 +125,13 @@ def _speedup_figure(page: Section, identity: str, analysis: Analysis) -> None:
 
 
 def _loss_figure(page: Section, identity: str, analysis: Analysis) -> None:
-    """Efficiency and losses as parts of a step, which make up 100 %."""
+    """Efficiency and losses beside each other: medians do not add up to a whole."""
     shares: dict[str, dict[str, float]] = {}
     for row in analysis.losses:
         shares.setdefault(row["name"], {})[f"{row['ranks']} ranks"] = row["percent"]
-    x, y = axis("ranks", type="category"), axis("share of the step [%]")
-    note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
-    title = "Where the rest of an ideal step went"
-    page.figure(identity, title, bars(shares), x, y, note, barmode="relative")
+    x, y = axis("ranks", type="category"), axis("of the step [%]")
+    note = "Medians over rounds. A part below 0 is a gain, such as a cache that holds more."
+    page.figure(identity, "Where the rest of an ideal step went", bars(shares), x, y, note)
 
 
 METHOD = (

@@ -18,12 +18,15 @@ from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
     KILO,
+    SMALL,
     Cell,
     Kind,
     Missing,
     Section,
+    Shown,
     axis,
     bars,
+    number_text,
     shape_text,
     step_text,
     trace,
@@ -41,10 +44,10 @@ CURVE_POINTS = 13
 def _law_figure(page: Section, fit: SeriesFit) -> None:
     """The series over the sequence, a curve a batch; without a law the points alone."""
     of, traces = fit.name, []
-    for number, batch in enumerate(sorted({point.batch for point in fit.points})):
+    for batch in sorted({point.batch for point in fit.points}):
         points = sorted((p for p in fit.points if p.batch == batch), key=lambda point: point.seq)
         lengths, name = [point.seq for point in points], f"batch {batch}"
-        own = {"colour": COLOURS[number % len(COLOURS)], "legendgroup": name}
+        own = {"colour": page.legend[name], "legendgroup": name}
         traces.append(trace(name, lengths, [KILO * point.value for point in points], **own))
         if fit.law is not None and len(lengths) > 1:
             curve = [round(seq) for seq in np.geomspace(lengths[0], lengths[-1], CURVE_POINTS)]
@@ -67,7 +70,7 @@ def _law_figure(page: Section, fit: SeriesFit) -> None:
     x = axis("sequence [tokens]", log=True, ticks=[point.seq for point in fit.points])
     identity = re.sub(r"\W", "_", f"time_{fit.series}".replace("+", "_plus_"))
     title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
-    page.figure(identity, title, traces, x, axis("time [ms]", log=True), note)
+    page.figure(identity, title, traces, x, axis("time [ms]", log=True), note, columns=SMALL)
 
 
 def _shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
@@ -82,10 +85,15 @@ def _shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
 def _law_row(fit: SeriesFit, law: Law) -> Mapping[str, Any]:
     """A law with how far off it was at the cells that were held out."""
     errors = [of.error_percent for of in fit.held_out]
+    units = ("launch", 1e6), ("per token", 1e9), ("per token and token", 1e12)
+    terms = {}
+    for (name, scale), of in zip(units, law.coefficients, strict=True):
+        value, low, high = (number_text(scale * end) for end in (of.value, of.low, of.high))
+        terms[name] = Shown(scale * of.value, f"{value} ({low} to {high})")
     return {
-        "fit": fit,
+        **terms,
+        "of": fit.name,
         "sizes": len(law.points),
-        "terms": law.coefficients,
         "largest residual": 100 * float(abs(law.residuals).max()),
         "held out": len(errors),
         "covered": sum(of.is_covered for of in fit.held_out),
@@ -121,7 +129,12 @@ def scaling(page: Section, inputs: ReportInputs) -> None:
         "laws describe the grid that they were fitted to; other model sizes are under Predictions.",
         f"{with_law} of {len(fits)} series of cases support a law.",
     ]
-    for fit in _shown_fits(fits):
+    shown = _shown_fits(fits)
+    batches = sorted({point.batch for fit in shown for point in fit.points})
+    colours = (COLOURS[number % len(COLOURS)] for number in range(len(batches)))
+    page.legend |= {f"batch {of}": colour for of, colour in zip(batches, colours, strict=True)}
+    page.text.append("Crosses are what the law of the others predicts of the largest cells.")
+    for fit in shown:
         _law_figure(page, fit)
     by_size = [_held_out_row(*of) for of in inputs.held_out.items()]
     page.table("held_out_time", by_size, ranges=RANGES)
@@ -162,13 +175,15 @@ def memory(page: Section, inputs: ReportInputs) -> None:
         title = f"Peak of a step by part, batch x sequence: {what}"
         x, y = axis("batch x sequence", type="category"), axis("memory [MiB]")
         identity = f"memory_parts_{of.name.size}"
-        page.figure(identity, title, bars(stacks), x, y, PARTS_NOTE, barmode="stack")
+        page.figure(identity, title, bars(stacks), x, y, barmode="stack")
     keys = ("peak_memory_MiB", "predicted_memory_MiB")
     pairs = [(case.name, *map(case.counters.get, keys)) for case in main.cases.values()]
     pairs = [pair for pair in pairs if pair[1] and pair[2]]
     if not pairs:
         raise Missing(f"no case of {main.title} has a measured and a predicted peak of memory")
-    page.text.append("Peak bytes alive in tensors, from the allocator that served them.")
+    page.text.append(
+        f"Peak bytes alive in tensors, from the allocator that served them. {PARTS_NOTE}"
+    )
     found: dict[str, list[float]] = {}
     for name, here, there in pairs:
         found.setdefault(name.component, []).append(100 * (here / there - 1))
@@ -210,7 +225,7 @@ def _frontier(page: Section, file: Json, of: Axis) -> None:
         x = axis(given, log=True, ticks=[row[given] for row in rows])
         y = axis(of.title, log=True)
         names = (f"{table.id}_{dtype}", f"{table.title}, {dtype}")
-        page.figure(*names, traces, x, y, table.note)
+        page.figure(*names, traces, x, y)
 
 
 def frontier(page: Section, inputs: ReportInputs) -> None:

@@ -12,10 +12,13 @@ from tinyllama_tools.core.app import Json, problem_sizes, shown_path
 from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text
 from tinyllama_tools.data.machine import BYTES, CURVE, MEMORY_BANDWIDTH, Machine, unit_of
 from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
+from tinyllama_tools.report.cases import figures_of
 from tinyllama_tools.report.document import (
     COLOURS,
+    FULL,
     GIGA,
     GREY,
+    HALF,
     Cell,
     Fact,
     Kind,
@@ -30,15 +33,22 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
-from tinyllama_tools.report.order import COMPONENTS, headline_steps, main_step, name_rank, rank
+from tinyllama_tools.report.order import (
+    COMPONENTS,
+    headline_steps,
+    main_step,
+    name_rank,
+    rank,
+    symbol_of,
+    variant_colours,
+)
 
 if TYPE_CHECKING:
     from tinyllama_tools.report.inputs import ReportInputs
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:
-    every = sorted(inputs.main_result().cases.values(), key=lambda case: name_rank(case.name))
-    page.table("all_cases", every)
+    page.table("all_cases", figures_of(inputs.main_result()))
 
 
 def _size_text(size: float) -> str:
@@ -107,12 +117,12 @@ def environment(page: Section, inputs: ReportInputs) -> None:
 
 
 ROOF_POINTS = 25
-# plotly's numbers of circle, square and triangle-up: thousands of them stay small
-BOUND_SYMBOLS = {"compute": 0, "bandwidth": 1, "latency": 5}
+# points, which are drawn smaller
+MANY = 1000
+BOUNDS = ("compute", "bandwidth", "latency")
 MEANINGS = (
-    "Circles are bound by GEMMs, squares by bandwidth, triangles by latency: there the start of "
-    "operators takes longer than GEMMs and traffic at their peaks. A case's own roof has the "
-    "bandwidth of its traffic, of which the slopes show some."
+    "A case's own roof has the bandwidth of its traffic, of which the slopes show some. Bound by "
+    "latency: the start of operators takes longer than GEMMs and traffic at their peaks."
 )
 OF_THE_CURVE = (
     "The same traffic over and over: the better of a triad over arrays as large and an update in "
@@ -167,18 +177,25 @@ def _bandwidth_traces(machine: Machine) -> list[Json]:
     ]
 
 
-def _roofline_traces(every: Sequence[RooflinePoint], machine: Machine) -> list[Json]:
-    """Each component in a colour of its own."""
+def _roofline_traces(
+    every: Sequence[RooflinePoint], machine: Machine, colours: Mapping[str, str]
+) -> list[Json]:
+    """Each component with a marker of its own; variants in `colours`, of which one alone leaves
+    them to components."""
     found: dict[str, list[RooflinePoint]] = {}
     for point in every:
         found.setdefault(point.case.component if point.case else "GEMMs", []).append(point)
     intensities = [point.intensity for point in every]
     traces = _roofs(machine, min(intensities) / 2, max(intensities) * 2)
     for name in sorted(found, key=lambda name: rank(name, *COMPONENTS, "GEMMs")):
-        points, colour = found[name], COLOURS[rank(name, *COMPONENTS)[0] % len(COLOURS)]
+        points, own = found[name], COLOURS[rank(name, *COMPONENTS)[0] % len(COLOURS)]
         xs, ys = zip(*((p.intensity, p.flops_per_second / GIGA) for p in points), strict=True)
-        symbols, names = [BOUND_SYMBOLS[p.bound] for p in points], [p.name for p in points]
-        traces.append(trace(name, xs, ys, colour=colour, symbol=symbols, text=names))
+        colour = own
+        if len(colours) > 1:
+            colour = [colours[p.case.variant] if p.case else GREY for p in points]
+        names = [f"{p.name}: bound by {p.bound}" for p in points]
+        more = {"symbol": symbol_of(name), "size": 8 if len(every) < MANY else 5}
+        traces.append(trace(name, xs, ys, colour=colour, text=names, **more))
     return traces
 
 
@@ -197,7 +214,7 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
             f"no case of {results.title} has FLOPs, bytes and a measured peak; "
             f"make one: {Kind.SUITE.command}"
         )
-    counts = {bound: sum(p.bound == bound for p in points) for bound in BOUND_SYMBOLS}
+    counts = {bound: sum(p.bound == bound for p in points) for bound in BOUNDS}
     bounds = ", ".join(f"{number:,} by {bound}" for bound, number in counts.items())
     page.text.append(f"Of {len(points):,} cases bound: {bounds}.")
     if launch is not None:
@@ -206,9 +223,11 @@ def roofline(page: Section, inputs: ReportInputs) -> None:
             f" data, not measured. It is what the fastest operators, those of {launch.source}, "
             "take beyond their roofline time."
         )
-    traces = _roofline_traces([*points, *products], found.machine)
+    if len(colours := variant_colours(results)) > 1:
+        page.legend |= colours
+    traces = _roofline_traces([*points, *products], found.machine, colours)
     x, y = axis("intensity [FLOP/byte]", log=True), axis("rate [GFLOP/s]", log=True)
-    page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS)
+    page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS, columns=FULL)
     if found.machine.curve:
         x, y = axis("traffic of a pass [MiB]", log=True), axis("bandwidth [GB/s]", log=True)
         traces = _bandwidth_traces(found.machine)
@@ -239,6 +258,20 @@ def _step_row(of: StepTimes) -> Mapping[str, Any]:
     }
 
 
+def _beyond_the_whole(of: StepTimes) -> list[str]:
+    """What to say instead of shares where parts are no parts: cases that were timed apart may take
+    longer than the step, whose rest is then below 0."""
+    whole = of.total.seconds or 0.0
+    odd = [
+        f"{name} {seconds_text(seconds)}" if seconds > 0 else f"{name} below 0"
+        for name, seconds in of.phases.items()
+        if not 0 <= seconds <= whole
+    ]
+    what = "forward, backward, optimizer and other do not add up to"
+    ends = f"the {seconds_text(whole)} of the step; no shares of it are drawn."
+    return [f"{step_text(of.step)}: {what} {ends[:-1]} ({', '.join(odd)})."] if odd else []
+
+
 def time(page: Section, inputs: ReportInputs) -> None:
     """The main step's parts beside their speed of light; every step's whole and phases."""
     title = inputs.main_result().title
@@ -264,17 +297,23 @@ def time(page: Section, inputs: ReportInputs) -> None:
         for what in ("measured", "speed of light")
     }
     x, y = axis("part"), axis("time in a step [ms]")
-    page.figure("parts_plot", parts.title, bars(of_parts), x, y, parts.note)
+    page.figure("parts_plot", parts.title, bars(of_parts), x, y)
     known = [of for of in inputs.steps if of.phases]
+    for of in known:
+        page.text += _beyond_the_whole(of)
+    known = [of for of in known if not _beyond_the_whole(of)]
     shares = {
         phase: {
             step_text(of.step): 100 * of.phases[phase] / (of.total.seconds or 1.0) for of in known
         }
         for phase in PHASES
     }
+    wide = HALF if len(known) <= 4 else FULL
     phases = "Forward, backward, optimizer and other"
-    x, y = axis("step"), axis("share of the step [%]")
-    page.figure("phases_plot", phases, bars(shares), x, y, barmode="relative")
+    x, y = axis("share of the step [%]"), axis("", autorange="reversed")
+    page.figure(
+        "phases_plot", phases, bars(shares, lying=True), x, y, barmode="stack", columns=wide
+    )
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
@@ -304,6 +343,8 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
     per_second = f"{step.name.batch / step.median_seconds:,.4g} samples/s"
     remarks = ", ".join(filter(None, [step_text(step.name), per_second, step.above_peak]))
     yield Fact("training step", seconds_text(step.median_seconds), remarks)
+    tokens = step.name.batch * step.name.seq / step.median_seconds
+    yield Fact("throughput", f"{number_text(tokens)} tokens/s", "of this step")
     times = next((of for of in inputs.steps if of.step == step.name), None)
     shares = {
         "MFU": step.counters.get("MFU_percent"),

@@ -7,8 +7,8 @@ const all = (selector, place = document) => [...place.querySelectorAll(selector)
 
 // What travels compressed in the page, so that it can be mailed: plotly, and the figures.
 async function unpacked(id) {
-  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  const packed = await fetch(`data:application/gzip;base64,${document.getElementById(id).textContent}`);
+  return new Response(packed.body.pipeThrough(new DecompressionStream("gzip")));
 }
 
 // ---- tables: sorted by a heading, filtered by words, saved
@@ -51,11 +51,13 @@ function connectTable(card) {
 // ---- plots
 
 function layoutOf(figure, more) {
-  const axis = {automargin: true, gridcolor: "#eceef0", linecolor: "#dcdfe3", showline: true, zeroline: false,
-    tickformat: ",.4~r", hoverformat: ",.4~r"};
+  const size = figure.small ? 10 : 12;
+  const axis = {automargin: true, title: {font: {size}, standoff: 6}, tickfont: {size}, gridcolor: "#eceef0", linecolor: "#dcdfe3", showline: true, zeroline: false,
+    nticks: figure.small ? 3 : 0, tickformat: ",.4~r", hoverformat: ",.4~r"};
   const template = {layout: {
     xaxis: axis, yaxis: axis, font: {family: "system-ui, sans-serif", size: 12, color: "#1b2026"}, margin: {l: 8, r: 14, t: 12, b: 8},
-    hovermode: "closest", hoverlabel: {namelength: -1}, legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"}, bargap: 0.3,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: !figure.small,
+    hovermode: "closest", hoverlabel: {namelength: -1}, legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal"}, bargap: 0.3,
     dragmode: innerWidth < 560 ? false : "zoom", // a finger scrolls
   }};
   return {...figure.layout, template, ...more};
@@ -69,28 +71,55 @@ function pngOf(figure) {
   const margin = {l: 16, r: 16, t: 78, b: 12};
   // above the plot it would meet the title
   const legend = {orientation: "v", x: 1.01, y: 1, yanchor: "top"};
-  return Plotly.toImage({data: figure.traces, layout: layoutOf(figure, {title, margin, legend})}, PNG);
+  return Plotly.toImage({data: figure.traces, layout: layoutOf(figure, {title, margin, legend, showlegend: true, paper_bgcolor: "#fff"})}, PNG);
 }
 
 async function start() {
   const [data, plotly] = await Promise.all(["packed-data", "packed-plotly"].map(unpacked));
+  const figures = await data.json();
+  // from an address of its own it is compiled beside the page, which is read on meanwhile
   const script = document.createElement("script");
-  script.textContent = plotly;
-  document.head.append(script);
-  const figures = JSON.parse(data);
+  script.src = URL.createObjectURL(new Blob([await plotly.arrayBuffer()], {type: "text/javascript"}));
+  await new Promise((resolve, reject) => {
+    Object.assign(script, {onload: resolve, onerror: reject});
+    document.head.append(script);
+  });
   const config = {responsive: true, displaylogo: false, modeBarButtons: [["toImage"]], toImageButtonOptions: PNG};
   window.reportPng = (id) => pngOf(figures[id]);
-  for (const place of all(".plot")) {
+  const drawn = new Map(); // by place, when it is there
+  const draw = (place) => {
     const figure = figures[place.closest("[data-figure]").dataset.figure];
-    await Plotly.newPlot(place, figure.traces, layoutOf(figure, {height: figure.height}), config);
-    await new Promise((next) => setTimeout(next)); // the page can be used meanwhile
-  }
+    if (!drawn.has(place)) drawn.set(place, Plotly.newPlot(place, figure.traces, layoutOf(figure, {height: figure.height}), config));
+    return drawn.get(place);
+  };
+  window.reportDraw = () => Promise.all(all(".plot").map(draw));
+  // each when it is nearly in view, for thousands of points take seconds
+  const seen = new IntersectionObserver((entries) => {
+    for (const {isIntersecting, target} of entries) {
+      if (!isIntersecting) continue;
+      seen.unobserve(target);
+      draw(target);
+    }
+  }, {rootMargin: "300px"});
+  all(".plot").forEach((place) => seen.observe(place));
+  if (document.readyState === "loading") await new Promise((next) => document.addEventListener("DOMContentLoaded", next));
+  all(".plot").forEach((place) => drawn.has(place) || seen.observe(place));
+  // paper has every plot, as wide as its column
+  addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("paper");
+    window.reportDraw();
+    drawn.forEach((_, place) => Plotly.Plots.resize(place));
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("paper");
+    drawn.forEach((_, place) => Plotly.Plots.resize(place));
+  });
 }
 
-all(".table-card").forEach(connectTable);
 window.reportReady = start();
 window.reportReady.catch((error) => {
   console.error(error);
   document.getElementById("trouble").hidden = false;
 });
+addEventListener("DOMContentLoaded", () => all(".table-card").forEach(connectTable));
 })();
