@@ -14,7 +14,7 @@ namespace tinyllama::harness {
 namespace {
 
 constexpr double kSliceSeconds = 0.02;
-constexpr int64_t kMostRounds = 5;
+constexpr int64_t kMostRounds = 9;
 
 }  // namespace
 

@@ -16,7 +16,7 @@ using SecondsOfRounds = std::vector<std::vector<double>>;
 using MeasureInterleaved = std::function<SecondsOfRounds(const std::vector<const Case*>&)>;
 
 /// All are built and warmed up, then timed in slices of 20 ms or an iteration, one of each a round
-/// in random order: five rounds, or as many as `settings.max_seconds_per_case` has time for.
+/// in random order: nine rounds, or as many as `settings.max_seconds_per_case` has time for.
 /// Nothing where they do not fit into memory together, a round would take longer than that, or one
 /// fails. Proofs are the caller's.
 SecondsOfRounds time_cases_interleaved(const instruments::Device& device,

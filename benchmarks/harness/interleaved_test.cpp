@@ -42,7 +42,7 @@ TEST_F(InterleavedTest, EachCaseHasItsTime) {
   const auto seconds = time_cases_interleaved(cpu, {&first, &second}, settings);
   ASSERT_EQ(seconds.size(), 2U);
   for (const auto& rounds : seconds) {
-    ASSERT_EQ(rounds.size(), 5U);
+    ASSERT_EQ(rounds.size(), 9U);
     EXPECT_GT(std::ranges::min(rounds), 0);
   }
   const auto turns = std::ranges::unique(runs);

@@ -100,7 +100,8 @@ void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
         ->capture_default_str();
   }
   app.add_option("--weights", options.weights_folder,
-                 "folder with config.json and model.safetensors of a LLaMA model: size `custom` "
+                 "folder with config.json and model.safetensors of a LLaMA model, or of Hugging "
+                 "Face's cache: size `custom` "
                  "with its dimensions, all components with its weights (single layers: layer 0's)")
       ->group("Size `custom`");
 }

@@ -1,10 +1,11 @@
 #include "benchmarks/harness/speedups.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
 
-#include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/tables.hpp"
 
 namespace tinyllama::harness {
@@ -75,10 +76,25 @@ void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& resul
         set(variant, point.baseline->row.seconds / variant.row.seconds, std::nullopt);
       } else {
         const auto gained = ratios(rounds.front(), rounds[i + 1]);
-        set(variant, median(gained), repetitions_interval(gained));
+        set(variant, median(gained), median_interval(gained));
       }
     }
   }
+}
+
+std::optional<Interval> median_interval(std::vector<double> values) {
+  constexpr double tail = 0.025;
+  const auto count = static_cast<double>(values.size());
+  // Of fair tosses, as many as there are values, so many or fewer heads.
+  size_t k = 0;
+  double term = std::pow(0.5, count);
+  for (double below = term; below <= tail; below += term) {
+    ++k;
+    term *= (count - static_cast<double>(k) + 1) / static_cast<double>(k);
+  }
+  if (k == 0) return std::nullopt;
+  std::ranges::sort(values);
+  return Interval{values[k - 1], values[values.size() - k]};
 }
 
 }  // namespace tinyllama::harness

@@ -42,7 +42,7 @@ TEST_F(SpeedupsTest, AreOfRoundsOfAllVariantsOfAPoint) {
   add_speedups(cases, results, [&](const std::vector<const Case*>& together) {
     timed.emplace_back();
     for (const Case* one : together) timed.back().push_back(one->workload.variant.name());
-    return SecondsOfRounds{{1, 2, 4}, {0.5, 1, 2}, {1, 2, 4.4}};
+    return SecondsOfRounds{{1, 2, 3, 4, 5, 6}, {0.5, 1, 1.5, 2, 2.5, 3}, {1, 2, 3, 4, 4, 8}};
   });
   EXPECT_EQ(timed, (std::vector<std::vector<std::string>>{{"baseline", "qkv", "sdpa"}}));
   for (const size_t entry : {0, 1, 2}) EXPECT_DOUBLE_EQ(of(0, entry), 2) << entry;
@@ -52,9 +52,33 @@ TEST_F(SpeedupsTest, AreOfRoundsOfAllVariantsOfAPoint) {
   EXPECT_EQ(of(1, 0), 1);
   EXPECT_EQ(of(1, 0, "speedup_low"), -1) << "the baseline's is 1 by what it means";
   EXPECT_DOUBLE_EQ(of(2, 0), 1);
-  // Student's t of the logarithms: 0, 0 and ln(1/1.1)
-  EXPECT_NEAR(of(2, 0, "speedup_low"), 0.845, 0.001);
-  EXPECT_NEAR(of(2, 0, "speedup_high"), 1.111, 0.001);
+  EXPECT_DOUBLE_EQ(of(2, 0, "speedup_low"), 0.75);
+  EXPECT_DOUBLE_EQ(of(2, 0, "speedup_high"), 1.25);
+}
+
+// By hand: the chance of no head in six tosses is 1/64, of at most one in nine 10/512.
+TEST(MedianIntervalTest, LeavesOutAsManyAsTheSignTestAllows) {
+  EXPECT_FALSE(median_interval({1, 2, 3, 4, 5}));
+  const auto of = [](int count) {
+    std::vector<double> values;
+    for (int i = count; i > 0; --i) values.push_back(i);
+    const Interval found = median_interval(values).value();
+    return std::vector<double>{found.low, found.high};
+  };
+  EXPECT_EQ(of(6), (std::vector<double>{1, 6}));
+  EXPECT_EQ(of(8), (std::vector<double>{1, 8}));
+  EXPECT_EQ(of(9), (std::vector<double>{2, 8}));
+  EXPECT_EQ(of(20), (std::vector<double>{6, 15}));
+}
+
+TEST_F(SpeedupsTest, OfFewRoundsHaveNoInterval) {
+  add(qkv, Json::array({row_of(1)}));
+  add(Variant(), Json::array({row_of(1)}));
+  add_speedups(cases, results, [](const auto& /*together*/) {
+    return SecondsOfRounds{{1, 2, 4}, {0.5, 1, 2}};
+  });
+  EXPECT_DOUBLE_EQ(of(0, 0), 2);
+  EXPECT_EQ(of(0, 0, "speedup_low"), -1);
 }
 
 TEST_F(SpeedupsTest, AreOfTheRowsWhereTheyCouldNotBeTimedTogether) {

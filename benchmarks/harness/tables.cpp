@@ -537,8 +537,9 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
   };
   if (std::ranges::any_of(measured, has_speedup))
     text +=
-        "speedup: variant and baseline interleaved, with half its 95 % interval; ~: no difference "
-        "shown; without either: of rows minutes apart; *: the fastest beyond these intervals\n\n";
+        "speedup: of variant and baseline timed in turns, with half its 95 % interval; ~: no "
+        "difference\nshown; neither: too slow for six turns; *: the fastest beyond these "
+        "intervals\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
   text += rows.empty() ? "" : measured_peaks_line(document.context);

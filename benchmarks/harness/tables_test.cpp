@@ -149,7 +149,7 @@ TEST_F(DigestTest, HasTheStepAndTheComponentsWhereTheGridBegins) {
                   "qkv       4.00 ms     2.00    40.0\n"
                   "in all rows: repetitions 1, bound bandwidth\n");
   EXPECT_CONTAINS(found,
-                  "components  (size custom, batch 2, seq 4, dtype f32, pass forward)\n"
+                  "variants  (size custom, batch 2, seq 4, dtype f32, pass forward)\n"
                   "component  baseline      qkv  speedup  baseline roof %  roof %\n"
                   "---------  --------  -------  -------  ---------------  ------\n"
                   "layer       8.00 ms  4.00 ms     2.00             20.0    40.0\n"

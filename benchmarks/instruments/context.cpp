@@ -119,7 +119,9 @@ std::string without_folders(std::string_view text) {
   const auto published = [&](std::string_view word) {
     const fs::path path = fs::path(word).lexically_normal();
     const fs::path from_here = path.lexically_relative(here);
-    if (!from_here.empty() && *from_here.begin() != "..") return from_here.string();
+    // everything is below the root
+    if (here.has_relative_path() && !from_here.empty() && *from_here.begin() != "..")
+      return from_here.string();
     return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
   };
   const auto begins_path = [&](size_t at) {
