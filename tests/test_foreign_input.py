@@ -160,6 +160,8 @@ def test_what_is_published_names_no_folder(tmp_path: Path, monkeypatch: pytest.M
         (f"{home}/a.json: is empty; {home}/a run/b c.json", "a.json: is empty; b c.json"),
     ):
         assert without_folders(text) == published
+    monkeypatch.chdir("/")
+    assert without_folders(f"{home}/a run/b.json") == "b.json"
     words = ["scripts/scaling", "--from=/no such folder/a run", "/not/there yet/b"]
     assert command_text(words) == "scripts/scaling '--from=a run' b"
     (write_run(home / "a run", (1,)) / "ranks_2.json").touch()
