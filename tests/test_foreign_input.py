@@ -2,6 +2,7 @@
 that reads results, as processes with real pipes. None may end with a traceback."""
 
 import copy
+import json
 import os
 import shutil
 import subprocess
@@ -159,6 +160,8 @@ def test_what_is_published_names_no_folder(tmp_path: Path, monkeypatch: pytest.M
         (f"{home}/a.json: is empty; {home}/a run/b c.json", "a.json: is empty; b c.json"),
     ):
         assert without_folders(text) == published
+    monkeypatch.chdir("/")
+    assert without_folders(f"{home}/a run/b.json") == "b.json"
     words = ["scripts/scaling", "--from=/no such folder/a run", "/not/there yet/b"]
     assert command_text(words) == "scripts/scaling '--from=a run' b"
     (write_run(home / "a run", (1,)) / "ranks_2.json").touch()
@@ -167,3 +170,68 @@ def test_what_is_published_names_no_folder(tmp_path: Path, monkeypatch: pytest.M
         text = (home / "a run" / file).read_text("utf-8")
         assert "ranks_2.json: is empty" in text and "a run" in text
         assert "Jane" not in text and "of=us" not in text
+
+
+def texts() -> list[str]:
+    """Files that are nothing of ours, or only begin so."""
+    deep = 10_000
+    rows = [{}, {"name": 5}, {"name": "a"}, {"run_name": "a", "real_time": "1", "time_unit": "ms"}]
+    ours = [{"context": {"schema_version": 4}, "benchmarks": of} for of in ([], {}, None, *rows)]
+    ours += [{"context": {}, "benchmarks": [of]} for of in (*rows, None, 1)]
+    ours += [{"context": [], "benchmarks": rows}, {"context": {"distributed": {}}}]
+    found = ["", "[]", "{}", "null", "5", "\0", " " * 50_000_000, "[" * deep, '{"context":' * deep]
+    found.append('{"context": {"schema_version": 4, "device": ' + "[" * deep + "]" * deep)
+    return found + list(map(json.dumps, ours))
+
+
+def test_files_that_are_nothing_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, page = tmp_path / "ranks_1.json", ("--format=md", "-o", tmp_path / "page.md")
+    for text in texts():
+        bad.write_text(text, encoding="utf-8")
+        for run in (
+            lambda: compare([str(MEASURED), str(bad)]),
+            lambda: compare([str(bad), str(MEASURED)]),
+            lambda: compare(["history", "add", str(bad), f"--store={tmp_path}/store"]),
+            lambda: compare(["history", "show", f"--store={bad}"]),
+            lambda: report([bad, *page]),
+            lambda: scaling(["--from", bad]),
+            lambda: scaling(["--from", tmp_path]),
+        ):
+            assert run() == 2, text[:80]
+            said = capsys.readouterr().err
+            assert "ranks_1.json" in said and "not foreseen" not in said, said[-300:]
+
+
+# keys of a context, and what they are not
+CONTEXTS = [
+    *(("device", "gpu0"), ("device", {"name": ["x"]}), ("device", {"architecture": 5})),
+    *(("settings", "fast"), ("threads", "8"), ("threads", [1]), ("num_cpus", [1]), ("peaks", "x")),
+    *(("host_name", [1]), ("torch_version", 2), ("git_commit", {}), ("date", 5)),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), CONTEXTS)
+def test_contexts_that_say_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object
+) -> None:
+    """Of the suite, of several ranks, and of another program, which may call its own things so.
+    What the history took can be shown."""
+    made, ranks = read_json(MEASURED), document(1, 2)
+    for of in (made, ranks):
+        own = of["context"].get(key)
+        both = isinstance(own, dict) and isinstance(value, dict)
+        of["context"][key] = own | value if both else value
+    ours = write_json(tmp_path / "ours.json", made)
+    other = copy.deepcopy(made)
+    del other["context"]["schema_version"]
+    foreign, world = write_json(tmp_path / "foreign.json", other), write_world(tmp_path, 1, ranks)
+    for number, file in enumerate((ours, foreign)):
+        store = f"--store={tmp_path}/store_{number}"
+        assert compare([str(MEASURED), str(file)]) in ((0, 2) if file == ours else (0,))
+        if compare(["history", "add", str(file), store]) == 0:
+            assert compare(["history", "show", store]) == 0
+            assert compare(["history", "changes", store]) == 0
+        assert report([file, "--format=md", "-o", tmp_path / "page.md"]) in (0, 1, 2)
+    assert scaling(["--from", world]) in (0, 1, 2)
+    said = capsys.readouterr().err
+    assert "not foreseen" not in said, said

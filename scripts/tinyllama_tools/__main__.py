@@ -57,7 +57,7 @@ COMMANDS = {
 def main(arguments: Sequence[str]) -> int:
     """The exit status of the command."""
     checks_only = arguments[0] == "--check-options"
-    if checks_only:
+    if checks_only and AbsentPackages not in sys.meta_path:
         # after all that finds what is installed
         sys.meta_path.append(AbsentPackages)
     # imports such packages itself

@@ -318,7 +318,9 @@ _PATH_GOES_ON = re.compile(r"[^\s=:;,'\"()`]*")
 
 def _published(path: str) -> str:
     whole, here = Path(os.path.normpath(path)), Path.cwd()
-    return str(whole.relative_to(here)) if whole.is_relative_to(here) else whole.name
+    # all is below the root
+    is_below = here.name and whole.is_relative_to(here)
+    return str(whole.relative_to(here)) if is_below else whole.name
 
 
 def without_folders(text: str) -> str:

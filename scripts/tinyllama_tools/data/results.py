@@ -218,10 +218,16 @@ def _by_name(rows: Sequence[Json]) -> dict[str, list[Json]]:
 
 
 def _read_other(document: Json, path: Path) -> StoredRun:
-    """Of another Google Benchmark program."""
+    """Of another Google Benchmark program. What its context calls as ours does, and is something
+    else, is left out: AddCustomContext("device", "gpu0")."""
     rows, warnings = read_other_rows(document, path)
     cases = {n: _suite_case(n, own, path, is_peak=False) for n, own in _by_name(rows).items()}
-    return StoredRun(path, document["context"], cases, warnings=warnings)
+    context = {
+        key: value
+        for key, value in document["context"].items()
+        if not schema_problem({"context": {key: value}}, SCHEMAS["suite"])
+    }
+    return StoredRun(path, context, cases, warnings=warnings)
 
 
 def read_rows(document: Json, path: Path) -> StoredRun:
