@@ -18,14 +18,14 @@ namespace {
 
 constexpr size_t kMostReasonsInDigest = 10;
 
-// "3.83 +-4%" with its interval, "~1.02" where that holds 1, "3.83" where there is none.
+// "3.83 (3.7-3.9)" with its interval, "~1.02" where that holds 1, "3.83" where there is none.
 std::string speedup_text(const Json& entry) {
   const double speedup = entry.at("speedup");
   if (!entry.contains("speedup_low")) return fmt::format("{:.2f}", speedup);
   const double low = entry.at("speedup_low");
   const double high = entry.at("speedup_high");
   if (low <= 1 && high >= 1) return fmt::format("~{:.2f}", speedup);
-  return fmt::format("{:.2f} +-{:.0f}%", speedup, 100 * (high - low) / 2 / speedup);
+  return fmt::format("{:.2f} ({:.3g}-{:.3g})", speedup, low, high);
 }
 
 struct Counter {
@@ -537,7 +537,7 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
   };
   if (std::ranges::any_of(measured, has_speedup))
     text +=
-        "speedup: of variant and baseline timed in turns, with half its 95 % interval; ~: no "
+        "speedup: of variant and baseline timed in turns, with its 95 % interval; ~: no "
         "difference\nshown; neither: too slow for six turns; *: the fastest beyond these "
         "intervals\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);

@@ -122,6 +122,24 @@ TEST_F(TablesTest, NumbersOfRepetitionsThatDifferAreAColumn) {
   EXPECT_CONTAINS(text(), "batch     time  reps\n");
 }
 
+TEST_F(TablesTest, VariantsStandSideBySideAndTheFastestIsMarked) {
+  const auto speedup = [](double speedup, double low, double high) {
+    return Json{{"speedup", speedup}, {"speedup_low", low}, {"speedup_high", high}};
+  };
+  for (const int64_t batch : {2, 4}) {
+    const Case c = a_case(0, Pass::forward, batch);
+    add(c, 8, {{"speedup", 1.0}});
+    add_variant(c, 4, batch == 2 ? speedup(2, 1.9, 2.25) : speedup(1.1, 0.9, 1.3));
+  }
+  EXPECT_CONTAINS(text(),
+                  "variants  (size custom, seq 4, dtype f32, pass forward)\n"
+                  "component  batch  baseline       qkv          speedup\n"
+                  "---------  -----  --------  --------  ---------------\n"
+                  "layer          2   8.00 ms  *4.00 ms  2.00 (1.9-2.25)\n"
+                  "layer          4   8.00 ms   4.00 ms            ~1.10\n");
+  EXPECT_CONTAINS(text(), "~: no difference\nshown;");
+}
+
 class DigestTest : public TablesTest {
  protected:
   void SetUp() override {
