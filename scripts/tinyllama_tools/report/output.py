@@ -66,7 +66,7 @@ def marked(text: str) -> Markup:
 
 def breakable(text: str) -> Markup:
     """The text escaped, with places to break long names of variants and passes."""
-    return Markup(re.sub(r"([+_])", r"\1<wbr>", str(escape(text))))
+    return Markup(re.sub(r"([+_/])", r"\1<wbr>", str(escape(text))))
 
 
 def _label_of(heading: str) -> Markup:
