@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plotly.offline import get_plotlyjs_version
 from scipy import stats
 from stored import (
     CHECK_STEP,
@@ -409,6 +410,12 @@ def test_figures_of_merit_have_one_form_and_are_documented(inputs: ReportInputs)
     text = figures_of_merit(replace(inputs, main=spoilt), errors=1)
     assert "nan" not in text and text.splitlines()[-1].startswith("FAILED: 1 error, ")
     assert figures_of_merit(ReportInputs(), errors=0) == "FAILED: no figure\n"
+
+
+def test_plotly_in_the_page_is_of_the_version_that_it_names_with_its_licence() -> None:
+    banner = gzip.decompress(output.PLOTLY.read_bytes())[:300].decode()
+    assert f"plotly.js (basic - minified) v{get_plotlyjs_version()}\n" in banner
+    assert "Licensed under the MIT license" in banner
 
 
 def test_a_table_has_its_first_500_rows() -> None:
