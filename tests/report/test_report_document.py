@@ -490,7 +490,7 @@ PRIVATE = re.compile(r'"host_name": "(?!host_[0-9a-f]{8}")|"executable": "[^"]*/
 
 def test_the_published_page_is_of_its_study_names_no_owner_and_is_small() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert f">results/reference/{STUDY.name}<" in text
+    assert f">results/reference/{STUDY.name}<" in text.replace("<wbr>", "")
     packed = dict(PACKED.findall(text))["packed-data"]
     texts = {path.name: path.read_text(encoding="utf-8") for path in DATA_FILES}
     texts |= {"page": PACKED.sub("", text), "data": gzip.decompress(b64decode(packed)).decode()}
