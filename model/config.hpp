@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct ModelDimensions {
   int64_t intermediate_dim = 512;  ///< D_ff
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
+  /// Whose row of the embedding gets no gradient (pad_token_id); none of the named sizes has one.
+  std::optional<int64_t> padding_token{};
 
   auto operator<=>(const ModelDimensions&) const = default;
 };
@@ -37,6 +40,7 @@ class ModelConfig {
   int64_t intermediate_dim() const { return dimensions_.intermediate_dim; }
   double norm_eps() const { return dimensions_.norm_eps; }
   double rope_theta() const { return dimensions_.rope_theta; }
+  std::optional<int64_t> padding_token() const { return dimensions_.padding_token; }
 
   int64_t head_dim() const { return hidden_dim() / n_heads(); }
   /// Width of the K and of the V projection: head_dim x KV heads.

@@ -7,11 +7,12 @@
 namespace tinyllama {
 
 Embedding::Embedding(const ModelConfig& config, TensorInitializer& initializer)
-    : weight_(initializer.normal_parameter({config.vocab_size(), config.hidden_dim()})) {}
+    : weight_(initializer.normal_parameter({config.vocab_size(), config.hidden_dim()})),
+      padding_token_(config.padding_token().value_or(-1)) {}
 
 at::Tensor Embedding::forward(const at::Tensor& tokens) const {
   const ComponentRange range("embedding");
-  return at::embedding(weight_, tokens);
+  return at::embedding(weight_, tokens, padding_token_);
 }
 
 NamedTensors Embedding::parameters(const std::string& prefix) const {

@@ -16,7 +16,8 @@ class Embedding {
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
-  at::Tensor weight_;  // [V, D]
+  at::Tensor weight_;      // [V, D]
+  int64_t padding_token_;  // whose row gets no gradient; -1: none
 };
 
 /// A look-up: no matrix multiplication.

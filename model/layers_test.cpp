@@ -1,11 +1,14 @@
 // What the golden files, which hold logits, loss and gradients of the whole model, do not show of
 // its layers.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
+#include "model/embedding.hpp"
 #include "model/loss.hpp"
 #include "model/rms_norm.hpp"
 #include "model/rotary.hpp"
@@ -42,6 +45,20 @@ TEST_F(Layers, RmsNormOfNarrowTypesIsComputedInFloat32) {
   const auto actual = values(y.to(c10::ScalarType::Double));
   for (size_t i = 0; i < expected.size(); ++i)
     EXPECT_NEAR(actual[i], expected[i], std::abs(expected[i]) * 0x1p-8);
+}
+
+// As in LlamaForCausalLM, whose embedding has pad_token_id as its padding_idx.
+TEST_F(Layers, ThePaddingTokensRowGetsNoGradient) {
+  ModelDimensions dimensions = testing::small_config().dimensions();
+  const at::Tensor tokens = at::arange(4).reshape({1, 4});
+  for (const auto padding : {std::optional<int64_t>(), std::optional<int64_t>(2)}) {
+    dimensions.padding_token = padding;
+    const Embedding layer(ModelConfig(dimensions), initializer);
+    layer.forward(tokens).sum().backward();
+    const at::Tensor gradient = layer.parameters("").front().second.grad();
+    for (const int64_t row : {0, 1, 2, 3})
+      EXPECT_EQ(gradient[row].sum().item<double>(), row == padding ? 0 : D);
+  }
 }
 
 TEST_F(Layers, LossNeedsANextToken) {

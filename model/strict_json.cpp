@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <vector>
@@ -19,6 +20,20 @@ struct Open {
   std::string key;  // the last one
   size_t values = 0;
 };
+
+// Text that begins with the byte order mark of UTF-16, as some editors on Windows save it; nothing
+// of other text (that of UTF-8 the parser skips itself).
+std::optional<std::u16string> utf_16(std::string_view text) {
+  const bool is_little = text.starts_with("\xff\xfe");
+  if (text.size() % 2 != 0 || !(is_little || text.starts_with("\xfe\xff"))) return std::nullopt;
+  std::u16string wide;
+  for (size_t i = 2; i < text.size(); i += 2) {
+    const auto low = static_cast<unsigned char>(text[is_little ? i : i + 1]);
+    const auto high = static_cast<unsigned char>(text[is_little ? i + 1 : i]);
+    wide += static_cast<char16_t>(high << 8 | low);
+  }
+  return wide;
+}
 
 }  // namespace
 
@@ -63,11 +78,12 @@ Json parse_strict_json(std::string_view text, const std::string& where, const Js
     }
     return true;
   };
+  const std::optional<std::u16string> wide = utf_16(text);
   // The parser would take a zero byte for the end of its input.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+  if (const size_t zero = text.find('\0'); !wide && zero != std::string_view::npos)
     refuse(fmt::format("is not valid JSON: zero byte at {}", zero));
   try {
-    Json json = Json::parse(text, watch);
+    Json json = wide ? Json::parse(*wide, watch) : Json::parse(text, watch);
     if (!json.is_object()) refuse("must hold a JSON object");
     return json;
   } catch (const typename Json::exception& error) {

@@ -1,6 +1,7 @@
 #include "model/weights.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/isinf.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -86,6 +87,7 @@ class ConfigReader {
   void expect_plain_model() const;
   void expect_default_rope(const char* key) const;
   double rope_theta() const;
+  int64_t padding_token(const Json& value, int64_t vocab_size) const;
   ModelConfig checked(const ModelDimensions& dimensions) const;
 
   const std::filesystem::path& file_;
@@ -153,6 +155,15 @@ ModelConfig ConfigReader::checked(const ModelDimensions& dimensions) const {
   }
 }
 
+// As torch.nn.Embedding reads its padding_idx: a negative one counts from the end.
+int64_t ConfigReader::padding_token(const Json& value, int64_t vocab_size) const {
+  const int64_t token = integer("pad_token_id", value);
+  if (token < -vocab_size || token >= vocab_size)
+    refuse("pad_token_id", value,
+           fmt::format("must be from {} to {}", -vocab_size, vocab_size - 1));
+  return token < 0 ? token + vocab_size : token;
+}
+
 ModelConfig ConfigReader::read() const {
   expect_plain_model();
   ModelDimensions dimensions;
@@ -167,6 +178,8 @@ ModelConfig ConfigReader::read() const {
   const Json* eps = find(json_, "rms_norm_eps");
   dimensions.norm_eps = eps == nullptr ? kDefaultNormEps : real("rms_norm_eps", *eps);
   dimensions.rope_theta = rope_theta();
+  if (const Json* token = find(json_, "pad_token_id"))
+    dimensions.padding_token = padding_token(*token, dimensions.vocab_size);
   const ModelConfig config = checked(dimensions);
   const Json* head_dim = find(json_, "head_dim");
   if (head_dim != nullptr && integer("head_dim", *head_dim) != config.head_dim()) {
@@ -295,13 +308,25 @@ void check_parameters(const ModelConfig& config, const std::map<std::string, Fou
   problems.report(where);
 }
 
-// A finite weight that became infinite would fail much later, as a wrong result.
+// A weight that is no number, or one that became infinite, would fail much later, as a wrong
+// result.
+void check_finite(const at::Tensor& values, const std::string& tensor,
+                  const std::filesystem::path& file) {
+  const at::Tensor wrong = at::isfinite(values).logical_not_();
+  const auto count = wrong.sum().item<int64_t>();
+  if (count == 0) return;
+  const at::Tensor at = wrong.nonzero()[0];
+  fail(file, fmt::format("tensor '{}' holds {} at {}{}: weights must be finite", tensor,
+                         values.masked_select(wrong)[0].item<double>(),
+                         to_text({at.const_data_ptr<int64_t>(), static_cast<size_t>(at.numel())}),
+                         count > 1 ? fmt::format(" and {} more such values", count - 1) : ""));
+}
+
 at::Tensor convert(const at::Tensor& values, c10::ScalarType type, const std::string& tensor,
                    const std::filesystem::path& file) {
   const at::Tensor converted = values.to(type);
   const bool holds_all = c10::promoteTypes(values.scalar_type(), type) == type;
-  if (!holds_all &&
-      at::isinf(converted).sum().item<int64_t>() > at::isinf(values).sum().item<int64_t>()) {
+  if (!holds_all && at::isinf(converted).any().item<bool>()) {
     fail(file, fmt::format("tensor '{}' holds a value of magnitude {}: too large for {}", tensor,
                            values.abs().max().item<double>(), c10::toString(type)));
   }
@@ -333,8 +358,35 @@ std::vector<ParameterShape> parameter_shapes(const ModelConfig& config) {
   return all;
 }
 
+namespace {
+
+// A model in the cache of Hugging Face's downloads, models--OWNER--NAME, keeps its files in
+// snapshots/HASH, and the hash of what was asked for in refs/main.
+std::filesystem::path folder_of_files(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  constexpr int64_t longest_hash = 100;
+  const fs::path snapshots = folder / "snapshots";
+  std::error_code unknown;
+  if (fs::exists(folder / kConfigFile, unknown) || !fs::is_directory(snapshots, unknown))
+    return folder;
+  if (fs::exists(folder / "refs/main", unknown)) {
+    const std::string hash = read_text(folder / "refs/main", longest_hash);
+    const fs::path chosen = snapshots / hash.substr(0, hash.find_last_not_of(" \n\r") + 1);
+    if (fs::is_directory(chosen, unknown)) return chosen;
+  }
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(snapshots))
+    found.push_back(entry.path().string());
+  if (found.size() == 1) return found.front();
+  std::ranges::sort(found);
+  fail(snapshots, fmt::format("holds {} snapshots and refs/main names none of them: name one{}",
+                              found.size(), found.empty() ? "" : ", such as " + found.front()));
+}
+
+}  // namespace
+
 Weights::Weights(std::filesystem::path folder)
-    : folder_(std::move(folder)),
+    : folder_(folder_of_files(folder)),
       config_(read_checkpoint_config(folder_ / kConfigFile)),
       config_text_(read_text(folder_ / kConfigFile, kMostConfigBytes)) {
   open_files();
@@ -444,6 +496,7 @@ void Weights::copy_to(const NamedTensors& parameters,
                                     to_text(stored.shape), to_text(parameter.sizes())));
     }
     const at::Tensor values = file.read(name);
+    check_finite(values, name, file.path());
     const auto type = parameter.scalar_type();
     const at::Tensor rounded = convert(values, rounding.value_or(type), name, file.path());
     parameter.copy_(convert(rounded, type, name, file.path()));

@@ -29,6 +29,7 @@ std::vector<ParameterShape> parameter_shapes(const ModelConfig& config);
 /// on the disk until they are asked for; a file replaced meanwhile does not matter.
 class Weights {
  public:
+  /// `folder` may also be a model's in Hugging Face's cache of downloads (models--OWNER--NAME).
   /// Throws std::invalid_argument that names the file, the tensor or key, and the rule; of tensors
   /// that do not fit it lists the first five.
   explicit Weights(std::filesystem::path folder);
@@ -52,7 +53,7 @@ class Weights {
   /// Overwrites each parameter by the weights of its name, converted to its type; with `rounding`
   /// through that type first, so that a wider model has the values that a narrower one gets.
   /// Autograd does not see it. Throws as read() does; std::invalid_argument naming file and tensor
-  /// where the shapes differ or a finite weight is too large for the type.
+  /// where the shapes differ, a weight is not finite or too large for the type.
   void copy_to(const NamedTensors& parameters,
                std::optional<c10::ScalarType> rounding = std::nullopt) const;
 

@@ -131,13 +131,36 @@ TEST_F(WeightsTest, RefusesToCopyWhatDoesNotFit) {
   EXPECT_NO_THROW(copy("model.embed_tokens.weight", {11, 12}, ScalarType::BFloat16, {}));
 }
 
-TEST_F(WeightsTest, InfinityStaysInfinity) {
+TEST_F(WeightsTest, NamesWhatIsNoFiniteNumber) {
   NamedTensors tensors = parameters_of_type(ScalarType::Float);
-  tensors.front().second[0][0] = std::numeric_limits<float>::infinity();
+  tensors.front().second[2][3] = std::numeric_limits<float>::quiet_NaN();
+  tensors.front().second[4][5] = std::numeric_limits<float>::infinity();
+  tensors.back().second[10][11] = -std::numeric_limits<float>::infinity();
   save_weights(folder_, kConfig, tensors);
-  const at::Tensor copied = at::empty({11, 12}, ScalarType::Half);
-  Weights(folder_).copy_to({{"model.embed_tokens.weight", copied}});
-  EXPECT_EQ(copied[0][0].item<double>(), std::numeric_limits<double>::infinity());
+  const Weights weights(folder_);
+  const auto copy = [&](const std::string& name) {
+    weights.copy_to({{name, at::empty({11, 12}, ScalarType::Half)}});
+  };
+  expect_error([&] { copy("model.embed_tokens.weight"); },
+               {(folder_ / "model.safetensors").string(),
+                "'model.embed_tokens.weight' holds nan at [2, 3] and 1 more such values: weights "
+                "must be finite"});
+  expect_error([&] { copy("lm_head.weight"); }, {"holds -inf at [10, 11]: weights must be finite"});
+}
+
+// As Hugging Face's downloads keep it: models--OWNER--NAME/snapshots/HASH.
+TEST_F(WeightsTest, AreFoundInACacheOfDownloads) {
+  const auto snapshots = folder_ / "snapshots";
+  std::filesystem::create_directories(snapshots);
+  expect_refused({"snapshots: holds 0 snapshots and refs/main names none of them: name one"});
+  const NamedTensors tensors = parameters_of_type(ScalarType::Float);
+  save_weights(snapshots / "aa", kConfig, tensors);
+  EXPECT_EQ(Weights(folder_).folder(), snapshots / "aa");
+  save_weights(snapshots / "bb", kConfig, tensors);
+  expect_refused({"holds 2 snapshots", "name one, such as " + (snapshots / "aa").string()});
+  std::filesystem::create_directories(folder_ / "refs");
+  testing::write_bytes(folder_ / "refs/main", "bb\n");
+  EXPECT_EQ(Weights(folder_).folder(), snapshots / "bb");
 }
 
 TEST_F(WeightsTest, ListsEveryTensorThatDoesNotFit) {
@@ -293,6 +316,28 @@ TEST_F(CheckpointConfigTest, ReadsThetaWhereverItStands) {
   json["rope_theta"] = 10000.0;
   expect_refused(json.dump(), {"rope_theta = 10000.0: must be rope_parameters.rope_theta = 1000"});
   EXPECT_EQ(read(with("rope_scaling", {{"rope_type", "default"}})).rope_theta(), 500000.0);
+}
+
+TEST_F(CheckpointConfigTest, ThePaddingTokenIsAsTorchReadsIt) {
+  EXPECT_EQ(read(with("pad_token_id", nullptr)).padding_token(), std::nullopt);
+  EXPECT_EQ(read(with("pad_token_id", 0)).padding_token(), 0);
+  const int64_t vocab = kDimensions.vocab_size;
+  EXPECT_EQ(read(with("pad_token_id", -1)).padding_token(), vocab - 1);
+  for (const int64_t beyond : {vocab, -vocab - 1})
+    expect_refused(with("pad_token_id", beyond).dump(), {"pad_token_id", "must be from -"});
+}
+
+TEST_F(CheckpointConfigTest, IsReadInUtf16) {
+  std::string little = "\xff\xfe";
+  std::string big = "\xfe\xff";
+  for (const char c : good().dump()) {
+    little += {c, '\0'};
+    big += {'\0', c};
+  }
+  EXPECT_EQ(read(little).dimensions(), kDimensions);
+  EXPECT_EQ(read(big).dimensions(), kDimensions);
+  EXPECT_EQ(read("\xef\xbb\xbf" + good().dump()).dimensions(), kDimensions);
+  expect_refused(little + '{', {"is not valid JSON"});
 }
 
 TEST_F(CheckpointConfigTest, RefusesWhatIsNotThisModel) {

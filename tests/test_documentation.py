@@ -24,6 +24,7 @@ from built_programs import (
 )
 from tinyllama_tools.__main__ import COMMANDS
 from tinyllama_tools.__main__ import main as run_tool
+from tools import require_oracle_packages
 
 PAGES = [PROJECT_ROOT / "README.md", PROJECT_ROOT / "CONTRIBUTING.md"]
 PAGES += [path for path in (PROJECT_ROOT / "docs").glob("*.md") if path.name != "workshop.md"]
@@ -62,7 +63,12 @@ def run(*command: str | Path) -> Completed:
 
 def test_there_are_commands() -> None:
     assert len(documented()) > 60
-    assert [tool for tool in SCRIPTS if not commands_of(tool)] == ["ablation", "peers"]
+    assert [tool for tool in SCRIPTS if not commands_of(tool)] == [
+        "ablation",
+        "golden",
+        "peers",
+        "prove",
+    ]
 
 
 @pytest.mark.parametrize("command", [command for tool in SCRIPTS for command in commands_of(tool)])
@@ -121,6 +127,8 @@ def test_help_of_a_tool(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
+    if name in ("golden", "prove"):
+        require_oracle_packages()
     # as it is, and before a build
     for before in ([], ["--check-options"]):
         with pytest.raises(SystemExit, match="0"):
@@ -131,6 +139,9 @@ def test_help_of_a_tool(
 # what is wrong is told by whoever starts a tool, before a build: command | words
 BAD_OPTIONS = """
 compare a.json b.json --alpha 0 | '0': must be a number between 0 and 1
+compare rn | 1 files, 0 of --base, 0 of --new (rn): either BASE.json NEW.json
+compare --base a.json | 0 files, 1 of --base, 0 of --new
+compare --variants a,b --new c.json | --variants with 0 files
 compare a.json b.json --filter ( | is no regular expression
 compare run --base=build --new=build --budget=10x | '10x': must be a time such as
 compare run --base=build --new=build --pairs=0 | '0': must be a whole number of 1 or more

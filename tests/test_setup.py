@@ -188,8 +188,9 @@ virtual_python=true
 TOOLS = "requirements-tools.txt"
 TESTS = f"requirements-test.txt {TOOLS} requirements-pictures.txt"
 ORACLE = "requirements-oracle.txt"
-# options are looked at before a build that can take minutes
-MEASURES = f"{TOOLS} checked build programs"
+# options are looked at before anything that can take minutes
+CHECKED = f"checked {TOOLS}"
+MEASURES = f"{CHECKED} build programs"
 
 
 @pytest.mark.parametrize(
@@ -198,21 +199,21 @@ MEASURES = f"{TOOLS} checked build programs"
         ("bench --setup-only", False, "torch build programs"),
         ("test", False, f"torch {TESTS} {ORACLE} build"),
         ("test", True, f"{TESTS} build"),
-        ("golden", False, f"torch {ORACLE}"),
-        ("prove", True, "build"),
-        ("peers", False, f"{TOOLS} checked torch {ORACLE} build programs"),
+        ("golden", False, f"checked torch {ORACLE}"),
+        ("prove", True, "checked build"),
+        ("peers", False, f"{CHECKED} torch {ORACLE} build programs"),
         ("study tiny", True, MEASURES),
-        ("study --help", True, f"{TOOLS} checked"),
+        ("study --help", True, "checked"),
         ("scaling --processes 2 -- --from", True, MEASURES),
-        ("scaling --from results/a", True, TOOLS),
-        ("profile --compare a b", True, TOOLS),
-        ("compare a.json b.json", True, TOOLS),
+        ("scaling --from results/a", True, CHECKED),
+        ("profile --compare a b", True, CHECKED),
+        ("compare a.json b.json", True, CHECKED),
         ("compare run --base HEAD", True, MEASURES),
         # a build that is there already is measured as it is
-        ("compare run --base HEAD --new scripts", True, TOOLS),
-        ("compare run --base=scripts --new=HEAD", True, TOOLS),
+        ("compare run --base HEAD --new scripts", True, CHECKED),
+        ("compare run --base=scripts --new=HEAD", True, CHECKED),
         ("report --setup-only", False, TOOLS),
-        ("report a.json --format=png", False, f"{TOOLS} requirements-pictures.txt {TOOLS}"),
+        ("report a --format=png", False, f"{CHECKED} requirements-pictures.txt {CHECKED}"),
         ("compare calibrate --record=a.jsonl", True, MEASURES),
     ],
 )
@@ -224,6 +225,69 @@ def test_what_each_command_sets_up(
     result = checkout.run(f"scripts/{command}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == parts.split()
+
+
+@pytest.mark.parametrize("place", [".deps", ".deps/set-up.lock"])
+@pytest.mark.parametrize(
+    "command", ["bench", "bench --setup-only", "compare run --base HEAD", "report a.json", "test"]
+)
+def test_a_checkout_that_cannot_be_written_gives_no_verdict(
+    checkout: ScriptCheckout, command: str, place: str
+) -> None:
+    """Status 1 would be a regression, or a case that failed. What stands in the place of a folder
+    or file is in the way of root too."""
+    if place == ".deps":
+        (checkout.root / place).touch()
+    else:
+        (checkout.root / place).mkdir(parents=True)
+    result = checkout.run(f"scripts/{command}")
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    *_, why, last = result.stderr.splitlines()
+    assert place in why and last.startswith("error: the set-up did not come to its end")
+    assert last.endswith(f": {checkout.root}")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("scaling --proceses 2", "--proceses"),
+        ("compare rn", "(rn): either BASE.json NEW.json"),
+        ("compare run --bas HEAD", "--base"),
+        ("compare history shw", "shw"),
+        ("report --fromat md", "--fromat"),
+        ("report a.json --format png --titel x", "--titel"),
+        ("study tiny --no-such", "--no-such"),
+        ("golden --chek", "--chek"),
+        ("golden sqe_1", "'sqe_1'"),
+        ("prove --without-fautls", "--without-fautls"),
+        ("bench --componets ffn", "'--componets'"),
+        ("bench --quik", "'--quik'"),
+    ],
+)
+def test_a_mistyped_option_is_told_on_a_fresh_machine(
+    checkout: ScriptCheckout, command: str, said: str
+) -> None:
+    """By a python3 without any package, before anything is set up; --help is too."""
+    for name in ("scripts/tinyllama_tools", "fixtures", "results"):
+        (checkout.root / name).symlink_to(PROJECT_ROOT / name)
+    checkout.stub("python3", f'exec "{sys.executable}" -S -B "$@"')
+    with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
+        file.write("set_up() { echo 'was set up' >&2; exit 9; }\n")
+    result = checkout.run(f"scripts/{command}")
+    assert result.returncode == 2 and said in result.stderr, result.stderr
+    assert "was set up" not in result.stderr and "Traceback" not in result.stderr
+    name, *words = command.split()
+    result = checkout.run(f"scripts/{name} {words[0] if words[0] == 'run' else ''} --help")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_what_a_fresh_machine_knows_of_the_options_is_what_the_program_has(
+    checkout: ScriptCheckout, bench_program: Path
+) -> None:
+    said = subprocess.run([bench_program, "--help"], capture_output=True, text=True, check=True)
+    options = set(re.findall(r"^ {2}(?:-h,)?(--[a-z-]+)", said.stdout, re.MULTILINE))
+    code = "source scripts/lib/results.sh; echo $bench_options"
+    assert set(checkout.run(code).stdout.split()) == options
 
 
 PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
@@ -396,9 +460,9 @@ def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
     for arguments, status in {
         **dict.fromkeys(["--list", "--sizes tiny --dry-run", "--verify only", "--verify=only"], 0),
         **dict.fromkeys(["--find-limit seq", "--find-limit=batch"], 0),
-        **dict.fromkeys(["--benchmark_list_tests=false", "--verify before", ""], 1),
+        **dict.fromkeys(["--benchmark_list_tests=false", "--verify before", ""], 3),
     }.items():
-        code = f"source scripts/lib/results.sh; only_explains {arguments}"
+        code = f"source scripts/lib/results.sh; only_explains {arguments} || exit 3"
         assert checkout.run(code).returncode == status, arguments
     assert run_bench(checkout, "--bogus").returncode == 2
     assert folders(checkout) == []

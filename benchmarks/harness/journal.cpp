@@ -27,6 +27,7 @@ constexpr int kDeepestNesting = 16;
 // What a run that continues takes for granted of a row; everything else is a figure, or some.
 const std::set<std::string_view> kTexts = {
     "name",       "run_name",       "run_type",       "label",         "time_unit",
+    "component",  "pass",           "variant",        "size",          "dtype",
     "above_peak", "aggregate_name", "aggregate_unit", "error_message", "skip_message"};
 const std::set<std::string_view> kFlags = {"skipped", "error_occurred"};
 
@@ -39,8 +40,10 @@ bool is_figure(const Json& value) {
 // What is wrong with a row; empty where nothing is.
 std::string fault_of(const Json& entry) {
   if (!entry.is_object()) return "needs entries that are objects";
+  const bool is_stopped = entry.contains("skipped") || entry.contains("error_occurred");
   for (const char* key : {"name", "run_name", "real_time"}) {
-    if (!entry.contains(key)) return fmt::format("needs entries with a {}", key);
+    if (!entry.contains(key) && !(is_stopped && key == std::string_view("real_time")))
+      return fmt::format("needs entries with a {}", key);
   }
   if (entry.contains("interval_ns") &&
       (!entry.at("interval_ns").is_array() || entry.at("interval_ns").size() != 2))

@@ -14,6 +14,7 @@
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
@@ -124,6 +125,7 @@ LimitTry run_within(const Case& test_case, const MemoryBudget& budget,
       failure_of(device, 0, [&] { work = build_work(device, test_case, seed, nullptr); });
   if (tried.failure.empty()) {
     instruments::MemoryMeter memory(device);
+    instruments::host_machine::reset_peak_resident_bytes();
     tried.failure = failure_of(device, work.other_bytes + budget.bytes, [&] {
       for (int i = 0; i < kIterations; ++i) {
         work.item->prepare();
@@ -131,7 +133,10 @@ LimitTry run_within(const Case& test_case, const MemoryBudget& budget,
       }
       device.synchronize();
     });
-    if (tried.failure.empty()) tried.peak_bytes = memory.read().peak_bytes - work.other_bytes;
+    if (tried.failure.empty()) {
+      tried.peak_bytes = memory.read().peak_bytes - work.other_bytes;
+      tried.process_bytes = instruments::host_machine::peak_resident_bytes();
+    }
   }
   tried.fits = tried.failure.empty() && tried.peak_bytes <= budget.bytes;
   work.item.reset();
@@ -146,7 +151,12 @@ bool contradicts(const FoundLimit& found) {
 std::string verdict(const std::optional<LimitTry>& tried) {
   if (!tried) return "";
   if (!tried->failure.empty()) return tried->failure.substr(0, tried->failure.find(':'));
-  return console::format_bytes(tried->peak_bytes) + (tried->fits ? " fits" : " does not fit");
+  const std::string process =
+      tried->process_bytes
+          ? fmt::format(", process {}", console::format_bytes(*tried->process_bytes))
+          : "";
+  return fmt::format("{} {}{}", console::format_bytes(tried->peak_bytes),
+                     tried->fits ? "fits" : "does not fit", process);
 }
 
 std::string limits_table(const std::vector<FoundLimit>& limits, LimitAxis axis,
@@ -172,13 +182,18 @@ std::string limits_table(const std::vector<FoundLimit>& limits, LimitAxis axis,
     cells.push_back(std::move(row));
   }
   return console::format_table(header, cells) +
-         fmt::format("{} cases; memory limit {} ({}), by predicted memory\n", limits.size(),
-                     console::format_bytes(budget.bytes), budget.source);
+         fmt::format(
+             "{} cases; limit of tensors {} ({}), by their predicted memory; a process takes "
+             "more\n",
+             limits.size(), console::format_bytes(budget.bytes), budget.source);
 }
 
 Json to_json(const std::optional<LimitTry>& tried) {
   if (!tried) return nullptr;
-  return {{"fits", tried->fits}, {"peak_bytes", tried->peak_bytes}, {"failure", tried->failure}};
+  Json json = {
+      {"fits", tried->fits}, {"peak_bytes", tried->peak_bytes}, {"failure", tried->failure}};
+  if (tried->process_bytes) json["process_bytes"] = *tried->process_bytes;
+  return json;
 }
 
 Json limits_document(const std::vector<FoundLimit>& limits, LimitAxis axis,
@@ -316,9 +331,10 @@ console::ExitCode run_find_limit(const Options& options, const Plan& plan,
   if (options.confirm) {
     console::install_interrupt_handler();
     instruments::host_allocator::install();
-    for (FoundLimit& found : limits) {
-      if (console::interrupted()) break;
-      confirm(found, axis, budget, device, options.seed);
+    for (size_t i = 0; i < limits.size() && !console::interrupted(); ++i) {
+      fmt::print(stderr, "[{}/{}] confirming {}: {} {}, and one more\n", i + 1, limits.size(),
+                 row_name(limits[i].at, axis), name_of(axis), limits[i].largest);
+      confirm(limits[i], axis, budget, device, options.seed);
     }
   }
   std::cout << (options.format == "json"

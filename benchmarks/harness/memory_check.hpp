@@ -46,8 +46,11 @@ inline constexpr int64_t kLargestSearched = int64_t{1} << 20;
 /// How a case ran at one batch and sequence.
 struct LimitTry {
   bool fits = false;
-  int64_t peak_bytes = 0;  ///< as the meter read it; 0 where it failed
-  std::string failure;     ///< in words; empty where it ran
+  int64_t peak_bytes = 0;  ///< of tensors, as the meter read it; 0 where it failed
+  /// That the process took of the host meanwhile: tensors on a CPU, libraries, what the allocator
+  /// keeps.
+  std::optional<int64_t> process_bytes{};
+  std::string failure;  ///< in words; empty where it ran
 };
 
 struct FoundLimit {

@@ -129,6 +129,8 @@ TEST_F(FindLimitTest, WhatWasFoundRunsAndOneMoreDoesNot) {
   ASSERT_TRUE(limits[0].tried && limits[0].tried_beyond);
   EXPECT_TRUE(limits[0].tried->fits) << limits[0].tried->failure;
   EXPECT_EQ(limits[0].tried->peak_bytes, budget.bytes);
+  // libtorch alone takes more than that
+  EXPECT_GT(limits[0].tried->process_bytes.value_or(0), budget.bytes + (int64_t{100} << 20));
   EXPECT_FALSE(limits[0].tried_beyond->fits);
   EXPECT_TRUE(testing::contains(limits[0].tried_beyond->failure, "out of memory"))
       << limits[0].tried_beyond->failure;

@@ -22,10 +22,10 @@ namespace {
 constexpr const char* kDescription =
     "Measures the components of a LLaMA training step.\n\n"
     "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default\n"
-    "grid runs. As soon as one is given, the others take: all components, all passes, baseline\n"
-    "and optimized, tiny, f32, and each size's own batch and sequence.\n"
+    "grid runs. With one, each axis that is not given has a short default: all components, all\n"
+    "passes, baseline and optimized, tiny, f32, and each size's own batch and sequence.\n"
     "--weights counts as --sizes custom.\n"
-    "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
+    "Numbers are lists: 8 or 4,8,16 or '64:512:*2' or 128:1024:+128.";
 constexpr const char* kFooter =
     "Every --benchmark_* flag of Google Benchmark, and its variable BENCHMARK_*, is honoured or\n"
     "refused by name: --benchmark_filter=REGEX acts on the case names, --benchmark_out=FILE "
@@ -100,7 +100,8 @@ void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
         ->capture_default_str();
   }
   app.add_option("--weights", options.weights_folder,
-                 "folder with config.json and model.safetensors of a LLaMA model: size `custom` "
+                 "folder with config.json and model.safetensors of a LLaMA model, or of Hugging "
+                 "Face's cache: size `custom` "
                  "with its dimensions, all components with its weights (single layers: layer 0's)")
       ->group("Size `custom`");
 }
@@ -127,7 +128,8 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
          "comparisons; off: just time")
       ->capture_default_str();
   app.add_option("--memory-limit", raw.memory_limit,
-                 "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
+                 "skip cases whose tensors are predicted to need more, e.g. 8GiB (default: what is "
+                 "free)");
   app.add_option(
          "--admit", raw.admit,
          "fitting: skip cases predicted not to fit; all: attempt them, each failing where "

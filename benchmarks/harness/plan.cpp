@@ -15,10 +15,6 @@
 namespace tinyllama::harness {
 namespace {
 
-// What Google Benchmark appends to the names of cases that time themselves; filters may be written
-// with or without it.
-constexpr const char* kNameSuffix = "/manual_time";
-
 const std::vector<std::string> kDefaultVariants = {"baseline", "optimized"};
 
 class PlanBuilder {
@@ -181,10 +177,7 @@ class NameFilter {
   explicit NameFilter(const std::string& text)
       : inverted_(text.starts_with('-')),
         finds_(console::parse_pattern("--benchmark_filter", text.substr(inverted_ ? 1 : 0))) {}
-  bool keeps(const std::string& name) const {
-    const bool found = finds_(name) || finds_(name + kNameSuffix);
-    return found != inverted_;
-  }
+  bool keeps(const std::string& name) const { return finds_(name) != inverted_; }
 
  private:
   bool inverted_;

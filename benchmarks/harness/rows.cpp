@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <regex>
 #include <sstream>
 
 #include "benchmarks/harness/measure.hpp"
@@ -22,11 +23,26 @@ double to_double(int64_t count) {
   return static_cast<double>(count);
 }
 
-// The keys and their order are those of Google Benchmark's JSON reporter.
+// The axes in the name of a case, of a collective or peak none: <component>/<pass>/<variant>/<size>
+// /<dtype>/batch:<B>/seq:<S>, after which a data-parallel step's has more.
+Json axes_of(const std::string& name) {
+  static const std::regex pattern(
+      "([^/]+)/([^/]+)/([^/]+)/([^/]+)/([^/]+)/batch:([0-9]+)/seq:([0-9]+)(/.*)?");
+  std::smatch found;
+  if (!std::regex_match(name, found, pattern)) return Json::object();
+  return {{"component", found.str(1)},      {"pass", found.str(2)},
+          {"variant", found.str(3)},        {"size", found.str(4)},
+          {"dtype", found.str(5)},          {"batch", std::stoll(found.str(6))},
+          {"seq", std::stoll(found.str(7))}};
+}
+
+// The keys and their order are those of Google Benchmark's JSON reporter; then what the name says.
 Json row(const RowIdentity& identity, const std::string& run_type) {
-  return {{"name", identity.run_name},      {"family_index", identity.family_index},
-          {"per_family_instance_index", 0}, {"run_name", identity.run_name},
-          {"run_type", run_type},           {"repetitions", identity.repetitions}};
+  Json keys = {{"name", identity.run_name},      {"family_index", identity.family_index},
+               {"per_family_instance_index", 0}, {"run_name", identity.run_name},
+               {"run_type", run_type},           {"repetitions", identity.repetitions}};
+  keys.update(axes_of(identity.run_name));
+  return keys;
 }
 
 void add_times(Json& row, const RowIdentity& identity, int64_t iterations, double real,
@@ -48,7 +64,6 @@ Json stopped_row(const RowIdentity& identity, size_t index, const Outcome& outco
     stopped["error_occurred"] = true;
     stopped["error_message"] = outcome.failure;
   }
-  add_times(stopped, identity, 0, 0, 0);
   return stopped;
 }
 
@@ -220,6 +235,7 @@ Json describe_weights(const Weights& weights) {
   Json described = {{"parameters", weights.parameter_count()},
                     {"fingerprint", weights.fingerprint()}};
   described.update(dimensions_of(weights.config()));
+  if (const auto token = weights.config().padding_token()) described["pad_token_id"] = *token;
   return described;
 }
 
@@ -379,32 +395,10 @@ void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& r
   }
 }
 
-void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& results) {
-  std::map<std::string, CaseResult*> by_name;
-  for (CaseResult& result : results) by_name[result.name] = &result;
-  for (const Case& test_case : cases) {
-    Case baseline = test_case;
-    baseline.workload.variant = Variant();
-    const auto reference = by_name.find(baseline.name());
-    const auto own = by_name.find(test_case.name());
-    if (reference == by_name.end() || own == by_name.end()) continue;
-    const auto measured = measured_case(baseline, *reference->second);
-    if (!measured) continue;
-    for (Json& entry : own->second->entries) {
-      if (!has_rates(entry)) continue;
-      const std::string aggregate = entry.value("aggregate_name", "");
-      const bool is_spread = aggregate == "stddev" || aggregate == "cv";
-      entry["speedup"] = is_spread ? in_proportion(test_case, measured->seconds, entry)
-                                   : measured->seconds / seconds_of(entry);
-    }
-  }
-}
-
-void add_relative_counters(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
-                           std::vector<CaseResult>& results) {
+void add_all_shares(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
+                    std::vector<CaseResult>& results) {
   std::map<std::string, const Case*> by_name;
   for (const Case& test_case : cases) by_name.emplace(test_case.name(), &test_case);
-  add_speedups(cases, results);
   for (CaseResult& result : results) {
     const auto found = by_name.find(result.name);
     if (found != by_name.end()) add_shares(*found->second, peaks, result);

@@ -118,14 +118,10 @@ Counters shares(const Case& test_case, const MeasuredPeaks& peaks);
 /// none, and say why as "above_peak".
 void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result);
 
-/// Gives every measured row its `speedup`: the median time of `baseline` at the same component,
-/// pass and point over the row's own time. Rows have none where the run has no such baseline.
-void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& results);
-
-/// What needs other rows, at the end of a run: speedups, and shares, since a peak that was measured
-/// again counts for every row.
-void add_relative_counters(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
-                           std::vector<CaseResult>& results);
+/// add_shares() of every case, at the end of a run: a peak that was measured again counts for every
+/// row.
+void add_all_shares(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
+                    std::vector<CaseResult>& results);
 
 /// Google Benchmark's own context: date, host, caches, library version.
 Json benchmark_context();

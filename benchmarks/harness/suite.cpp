@@ -17,12 +17,14 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/runner.hpp"
+#include "benchmarks/harness/speedups.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/harness/tables.hpp"
 #include "benchmarks/harness/trace.hpp"
@@ -49,12 +51,18 @@ class CaseReporter final : public benchmark::BenchmarkReporter {
   std::function<void(const Run&)> on_runs_;
 };
 
+// A case that is still to come.
+struct Work {
+  std::string name;
+  std::string kind;  ///< cases of one kind take as many times their `seconds` as each other
+  double seconds;
+};
+
 // Progress on standard error: on a terminal a status line with the time left, elsewhere a plain
 // line a case.
 class Progress {
  public:
-  /// `work`: each case's name with the seconds it is expected to take, relative to the others.
-  explicit Progress(const std::vector<std::pair<std::string, double>>& work);
+  explicit Progress(const std::vector<Work>& work);
   ~Progress();
 
   void say(const std::string& text);
@@ -63,14 +71,20 @@ class Progress {
   void finish(const std::string& name, const std::string& text);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Kind {
+    double left = 0;  ///< of the seconds that its cases were expected to take
+    double done = 0;
+    double taken = 0;
+  };
+  double seconds_left() const;
   void erase_status();
   bool terminal_;
   size_t total_;
   size_t done_ = 0;
-  std::map<std::string, double> seconds_;
-  double seconds_left_ = 0;
-  double seconds_done_ = 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::map<std::string, Work> work_;
+  std::map<std::string, Kind> kinds_;
+  Clock::time_point last_ = Clock::now();  // when what is being done began
 };
 
 std::string describe(const CaseResult& result) {
@@ -92,12 +106,27 @@ std::string format_duration(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-Progress::Progress(const std::vector<std::pair<std::string, double>>& work)
+Progress::Progress(const std::vector<Work>& work)
     : terminal_(isatty(STDERR_FILENO) == 1), total_(work.size()) {
-  for (const auto& [name, seconds] : work) {
-    seconds_[name] = seconds;
-    seconds_left_ += seconds;
+  for (const Work& one : work) {
+    work_[one.name] = one;
+    kinds_[one.kind].left += one.seconds;
   }
+}
+
+// What a kind took tells what the rest of it will; of a kind that has not come yet, all others do.
+double Progress::seconds_left() const {
+  Kind all;
+  for (const auto& [name, kind] : kinds_) {
+    all.done += kind.done;
+    all.taken += kind.taken;
+  }
+  double left = 0;
+  for (const auto& [name, kind] : kinds_) {
+    const Kind& known = kind.done > 0 ? kind : all;
+    left += kind.left * known.taken / std::max(known.done, 1e-9);
+  }
+  return left;
 }
 
 Progress::~Progress() {
@@ -110,14 +139,10 @@ void Progress::say(const std::string& text) {
 }
 
 void Progress::start(const std::string& name) {
+  last_ = Clock::now();
   if (!terminal_) return;
   erase_status();
-  std::string left;
-  if (seconds_done_ > 0) {
-    const double elapsed =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    left = ", " + format_duration(elapsed * seconds_left_ / seconds_done_) + " left";
-  }
+  const std::string left = done_ == 0 ? "" : ", " + format_duration(seconds_left()) + " left";
   // A line that wraps could not be erased.
   winsize window = {};
   const size_t columns =
@@ -129,8 +154,12 @@ void Progress::start(const std::string& name) {
 
 void Progress::finish(const std::string& name, const std::string& text) {
   ++done_;
-  seconds_left_ -= seconds_[name];
-  seconds_done_ += seconds_[name];
+  Kind& kind = kinds_[work_[name].kind];
+  kind.left -= work_[name].seconds;
+  kind.done += work_[name].seconds;
+  const auto now = Clock::now();
+  kind.taken += std::chrono::duration<double>(now - last_).count();
+  last_ = now;
   if (text.empty()) return erase_status();
   say(fmt::format("[{}/{}] {}  {}", done_, total_, name, text));
 }
@@ -175,7 +204,7 @@ class SuiteRun {
     if (continues_) take_over_journal();
     console::check_output_file("--benchmark_out", options_.out_file);
     if (!options_.trace_folder.empty()) prepare_trace_folder(options_.trace_folder);
-    const std::vector<std::pair<std::string, double>> work = work_left();
+    const std::vector<Work> work = work_left();
     Progress progress(work);
     announce(progress);
     open_journal();
@@ -190,7 +219,7 @@ class SuiteRun {
     if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
     runner.close();
-    return finish(settings);
+    return finish(settings, progress);
   }
 
  private:
@@ -253,17 +282,18 @@ class SuiteRun {
 
   bool is_done(const std::string& name) const { return results_.contains(places_.at(name)); }
 
-  std::vector<std::pair<std::string, double>> work_left() const {
-    std::vector<std::pair<std::string, double>> work;
+  std::vector<Work> work_left() const {
+    std::vector<Work> work;
     for (const PeakCase& peak : plan_.peak_cases) {
-      if (!is_done(peak.name)) work.emplace_back(peak.name, peak.shape ? 0.2 : 5.0);
+      if (!is_done(peak.name)) work.push_back({peak.name, "peak", peak.shape ? 0.2 : 5.0});
     }
     for (const Case& test_case : plan_.cases) {
+      if (is_done(test_case.name())) continue;
       // Half a second of preparation, and about ten times the GEMMs at 100 GFLOP/s: only the
-      // proportions matter.
-      if (!is_done(test_case.name()))
-        work.emplace_back(test_case.name(),
-                          0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10);
+      // proportions matter, and only within a kind. bfloat16 may be fifteen times as slow.
+      const Workload& w = test_case.workload;
+      work.push_back({test_case.name(), fmt::format("{} {}", w.variant.name(), to_string(w.dtype)),
+                      0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10});
     }
     return work;
   }
@@ -336,8 +366,9 @@ class SuiteRun {
     // Cases that an interrupt kept from starting, or from their later repetitions, are no results:
     // a resumed run measures them anew.
     if (outcome.interrupted && outcome.failure.empty()) return;
-    CaseResult result = to_rows(run.run_name.function_name,
-                                {run.run_name.str(), run.family_index, run.repetitions}, outcome);
+    // Without what Google Benchmark appends (/manual_time): that goes for every row.
+    const std::string& name = run.run_name.function_name;
+    CaseResult result = to_rows(name, {name, run.family_index, run.repetitions}, outcome);
     if (write_fault_.empty() && journal_) {
       try {
         journal_peaks();
@@ -379,21 +410,24 @@ class SuiteRun {
     }
   }
 
-  console::ExitCode finish(const RunSettings& settings) {
+  console::ExitCode finish(const RunSettings& settings, Progress& progress) {
     document_.context["peaks"] = peaks_.to_json();
     // in the plan's order, whether they were measured now or came from the journal
     for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
-    add_relative_counters(plan_.cases, peaks_, document_.results);
-    // before the tables, whose sums of parts are measured again
+    add_all_shares(plan_.cases, peaks_, document_.results);
+    // before what is measured again for the speedups, and after that for the sums of parts
+    write_result(document_.text(options_.writes_aggregates_only));
+    const auto measure = [&](const std::vector<const Case*>& cases) {
+      if (console::interrupted()) return SecondsOfRounds();
+      progress.start("interleaved: " + cases.back()->name());
+      return time_cases_interleaved(device_, cases, settings);
+    };
+    add_speedups(plan_.cases, document_.results, measure);
     write_result(document_.text(options_.writes_aggregates_only));
     if (options_.format == "json") {
       std::cout << document_.text(options_.writes_aggregates_only ||
                                   options_.shows_aggregates_only);
     } else {
-      const auto measure = [&](const std::vector<const Case*>& cases) {
-        return console::interrupted() ? std::vector<double>()
-                                      : time_cases_interleaved(device_, cases, settings);
-      };
       std::cout << result_tables(options_, plan_.cases, document_, step_, measure) << std::flush;
     }
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);

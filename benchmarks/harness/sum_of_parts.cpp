@@ -4,19 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
-#include <numeric>
-#include <random>
 
 #include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/tables.hpp"
 
 namespace tinyllama::harness {
 namespace {
-
-constexpr double kSliceSeconds = 0.02;
-constexpr int64_t kMostRounds = 5;
 
 const MeasuredCase* find(const std::vector<MeasuredCase>& measured, const Workload& workload,
                          const PartOfStep& part) {
@@ -54,7 +47,9 @@ std::string lines(const std::vector<PartOfStep>& parts,
     cases.push_back(row->test_case);
     of_rows.push_back(row->seconds);
   }
-  const std::vector<double> again = measure ? measure(cases) : std::vector<double>();
+  std::vector<double> again;
+  for (const auto& rounds : measure ? measure(cases) : SecondsOfRounds())
+    again.push_back(median(rounds));
   const std::vector<double>& seconds = again.empty() ? of_rows : again;
   std::vector<std::string> terms;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -101,45 +96,6 @@ std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const 
                        step.whole, fmt::join(lacking, ", "));
   }
   return text;
-}
-
-std::vector<double> time_cases_interleaved(const instruments::Device& device,
-                                           const std::vector<const Case*>& cases,
-                                           const RunSettings& settings) {
-  std::vector<double> medians;
-  const std::string failure = failure_of(device, settings.memory_limit_bytes, [&] {
-    const auto budget = memory_budget(device, settings.memory_limit_bytes, 0);
-    const int64_t bytes = std::accumulate(
-        cases.begin(), cases.end(), int64_t{0},
-        [](int64_t sum, const Case* test_case) { return sum + test_case->memory().peak(); });
-    if (bytes > budget.bytes) return;
-    const auto flusher = settings.cold_cache ? std::make_unique<CacheFlusher>(device) : nullptr;
-    std::vector<CaseWork> works;
-    double round_seconds = 0;
-    for (const Case* test_case : cases) {
-      works.push_back(build_work(device, *test_case, settings.seed, settings.weights));
-      const double seconds =
-          warm_up(device, *works.back().item, kWarmUpSeconds, settings.max_seconds_per_case / 10);
-      round_seconds += std::max(kSliceSeconds, seconds);
-    }
-    const auto rounds =
-        std::min(kMostRounds, static_cast<int64_t>(settings.max_seconds_per_case / round_seconds));
-    if (rounds < 1) return;
-    std::vector<std::vector<double>> of_rounds(cases.size());
-    std::vector<size_t> order(cases.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::mt19937 random(1);
-    for (int64_t round = 0; round < rounds; ++round) {
-      std::ranges::shuffle(order, random);
-      for (const size_t i : order) {
-        const TimingGoal slice{.min_seconds = kSliceSeconds};
-        const Timing timing = time_until(device, *works[i].item, flusher.get(), slice);
-        of_rounds[i].push_back(median(timing.seconds));
-      }
-    }
-    std::ranges::transform(of_rounds, std::back_inserter(medians), median);
-  });
-  return failure.empty() ? medians : std::vector<double>();
 }
 
 }  // namespace tinyllama::harness

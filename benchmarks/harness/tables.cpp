@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
@@ -17,6 +18,16 @@ namespace {
 
 constexpr size_t kMostReasonsInDigest = 10;
 
+// "3.83 +-4%" with its interval, "~1.02" where that holds 1, "3.83" where there is none.
+std::string speedup_text(const Json& entry) {
+  const double speedup = entry.at("speedup");
+  if (!entry.contains("speedup_low")) return fmt::format("{:.2f}", speedup);
+  const double low = entry.at("speedup_low");
+  const double high = entry.at("speedup_high");
+  if (low <= 1 && high >= 1) return fmt::format("~{:.2f}", speedup);
+  return fmt::format("{:.2f} +-{:.0f}%", speedup, 100 * (high - low) / 2 / speedup);
+}
+
 struct Counter {
   const char* key;
   const char* name;    ///< empty where the unit says it
@@ -28,6 +39,7 @@ struct Counter {
   std::string text(const MeasuredCase& row) const {
     const auto value = row.entry.find(key);
     if (value == row.entry.end()) return "-";
+    if (key == std::string_view("speedup")) return speedup_text(row.entry);
     return format ? fmt::format(fmt::runtime(format), value->get<double>())
                   : console::format_count(value->get<double>());
   }
@@ -41,8 +53,8 @@ struct Counter {
 
 // In the order of the columns. Those that are shown leave room for 100 characters.
 constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
-                                 {"samples_per_second", "", "samples/s", "{:.1f}", true, true},
-                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", false, true},
+                                 {"samples_per_second", "", "samples/s", "{:.1f}", false, true},
+                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", true, true},
                                  {"TFLOPS", "", "TFLOP/s", "{:.4g}", false, true},
                                  {"MFU_percent", "MFU", "%", "{:.1f}", true, true},
                                  {"MFU_causal_percent", "causal MFU", "%", "{:.1f}"},
@@ -135,8 +147,8 @@ std::string bound(const MeasuredCase& row) {
   return row.entry.value("peak_percent", 0.0) < 0.99999 * roof ? "bandwidth" : "compute";
 }
 
-// What varies is a column; what all rows share is said once, axes in the heading, the rest beneath.
-// Figures that an earlier column has row by row are said to be the same.
+// A figure that varies is a column. One that all rows share is said once: an axis in the heading,
+// another one beneath the table. Beneath stand also columns that equal an earlier one in each row.
 std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
   std::vector<std::string> heading;
   std::vector<std::string> beneath;
@@ -155,7 +167,7 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
     } else if (is_shared && rows.size() > 1 && !said.empty()) {
       beneath.push_back(said);
     } else if (const auto same = figures.find(texts); same != figures.end() && !is_shared) {
-      beneath.push_back(fmt::format("{} as {}", column.title, same->second));
+      beneath.push_back(fmt::format("{} = {}", column.title, same->second));
     } else {
       if (!column.is_axis && !column.shared.empty()) figures.emplace(texts, column.title);
       header.push_back(column.title);
@@ -226,24 +238,45 @@ std::string component_tables(const Rows& rows, const std::vector<std::string>& m
   return text;
 }
 
-// Rows of one size and dtype: a line for each component and pass, with its variants side by side.
+// The fastest of one point, marked only where it is faster than every other beyond the intervals of
+// their speedups.
+std::string winner_of(const Rows& point) {
+  const auto low = [](const MeasuredCase& row) {
+    const bool is_baseline = row.test_case->workload.variant.is_baseline();
+    return is_baseline ? 1.0 : row.entry.value("speedup_low", 0.0);
+  };
+  const auto high = [](const MeasuredCase& row) {
+    const bool is_baseline = row.test_case->workload.variant.is_baseline();
+    return is_baseline ? 1.0 : row.entry.value("speedup_high", HUGE_VAL);
+  };
+  const auto best =
+      *std::ranges::max_element(point, {}, [&](const auto* row) { return low(*row); });
+  const bool wins = std::ranges::all_of(
+      point, [&](const auto* row) { return row == best || high(*row) < low(*best); });
+  return wins && point.size() > 1 ? best->test_case->workload.variant.name() : "";
+}
+
+// A line for each component, pass and point, with its variants side by side.
 std::string side_by_side(const Rows& rows) {
-  const auto variant_of = [](const MeasuredCase& row) {
-    return row.test_case->workload.variant.name();
-  };
-  const auto find = [&](const Rows& among, const MeasuredCase& line, const std::string* variant) {
-    const auto found = std::ranges::find_if(among, [&](const MeasuredCase* row) {
-      return row->test_case->component == line.test_case->component &&
-             row->test_case->pass == line.test_case->pass &&
-             (!variant || variant_of(*row) == *variant);
-    });
-    return found == among.end() ? nullptr : *found;
-  };
-  Rows lines;
   std::vector<std::string> variants;
+  std::vector<std::string> order;
+  std::map<std::string, Rows> points;
   for (const MeasuredCase* row : rows) {
-    if (!find(lines, *row, nullptr)) lines.push_back(row);
-    if (std::ranges::count(variants, variant_of(*row)) == 0) variants.push_back(variant_of(*row));
+    const std::string variant = row->test_case->workload.variant.name();
+    if (std::ranges::count(variants, variant) == 0) variants.push_back(variant);
+    Case point = *row->test_case;
+    point.workload.variant = Variant();
+    Rows& found = points[point.name()];
+    if (found.empty()) order.push_back(point.name());
+    found.push_back(row);
+  }
+  std::map<const MeasuredCase*, const Rows*> point_of;
+  std::map<const MeasuredCase*, std::string> winners;
+  Rows lines;
+  for (const std::string& name : order) {
+    lines.push_back(points[name].front());
+    point_of[lines.back()] = &points[name];
+    winners[lines.back()] = winner_of(points[name]);
   }
   std::vector<Column> columns = {
       {"component", [](const auto& row) { return row.test_case->component->name; }}};
@@ -251,25 +284,51 @@ std::string side_by_side(const Rows& rows) {
     if (axis.title != "variant") columns.push_back(axis);
   }
   const auto add = [&](const std::string& title, const std::string& variant, const auto& text) {
-    columns.push_back({title, [&, variant, text](const MeasuredCase& line) {
-                         const MeasuredCase* row = find(rows, line, &variant);
-                         return row ? text(*row) : "-";
+    columns.push_back({title, [&, variant, text](const MeasuredCase& line) -> std::string {
+                         for (const MeasuredCase* row : *point_of.at(&line)) {
+                           if (row->test_case->workload.variant.name() == variant)
+                             return text(line, *row);
+                         }
+                         return "-";
                        }});
   };
   for (const std::string& variant : variants) {
-    add(variant, variant,
-        [](const MeasuredCase& row) { return mark_of(row) + format_seconds(row.seconds); });
+    add(variant, variant, [&](const MeasuredCase& line, const MeasuredCase& row) {
+      return fmt::format("{}{}{}",
+                         winners.at(&line) == row.test_case->workload.variant.name() ? "*" : "",
+                         mark_of(row), format_seconds(row.seconds));
+    });
   }
+  constexpr size_t most_with_roof = 2;
   for (const char* key : {"speedup", "roof_percent"}) {
     const Counter& counter = counter_of(key);
+    const bool is_speedup = key == std::string_view("speedup");
+    if (!is_speedup && variants.size() > most_with_roof) continue;
     for (const std::string& variant : variants) {
-      if (variant == "baseline" && std::string_view(key) == "speedup") continue;
-      add(variant == variants.back() ? counter.title() : variant + " " + counter.title(), variant,
-          [&counter](const MeasuredCase& row) { return counter.text(row); });
+      if (variant == "baseline" && is_speedup) continue;
+      add(variant == variants.back() && variants.size() <= most_with_roof
+              ? counter.title()
+              : variant + " " + counter.title(),
+          variant, [&counter](const MeasuredCase& /*line*/, const MeasuredCase& row) {
+            return counter.text(row);
+          });
     }
   }
   columns.push_back({"bound", bound, "bound {}"});
-  return table("components", lines, columns) + "\n";
+  return table("variants", lines, columns) + "\n";
+}
+
+// Where rows of chosen axes differ in more than the variant; the table of a single point says it.
+std::string variants_table(const Rows& rows) {
+  std::set<std::string> variants;
+  std::set<std::string> points;
+  for (const MeasuredCase* row : rows) {
+    Case point = *row->test_case;
+    variants.insert(point.workload.variant.name());
+    point.workload.variant = Variant();
+    points.insert(point.name());
+  }
+  return variants.size() > 1 && points.size() > 1 ? side_by_side(rows) : "";
 }
 
 // The default grid has hundreds of rows: of them the full step, and at each size's own batch and
@@ -466,12 +525,21 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
       !options.axes.any() && options.filter == Options().filter && options.columns.empty();
 
   std::string text = "\n";
-  text += is_digest ? digest(cases, rows, step.whole)
-                    : peak_rows(results) + component_tables(rows, options.columns);
+  text += is_digest
+              ? digest(cases, rows, step.whole)
+              : peak_rows(results) + variants_table(rows) + component_tables(rows, options.columns);
   if (text.find("  +-") != std::string::npos)
     text += "+-: half the 95 % interval of the time, by the medians of its repetitions\n\n";
   if (text.find("bound") != std::string::npos)
     text += "bound: what an ideal implementation would wait for, by FLOPs and least traffic\n\n";
+  const auto has_speedup = [](const MeasuredCase& row) {
+    return row.entry.contains("speedup_low");
+  };
+  if (std::ranges::any_of(measured, has_speedup))
+    text +=
+        "speedup: of variant and baseline timed in turns, with half its 95 % interval; ~: no "
+        "difference\nshown; neither: too slow for six turns; *: the fastest beyond these "
+        "intervals\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
   text += rows.empty() ? "" : measured_peaks_line(document.context);

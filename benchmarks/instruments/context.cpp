@@ -10,6 +10,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string_view>
@@ -112,25 +113,40 @@ std::string torch_version() {
 }
 
 std::string without_folders(std::string_view text) {
-  constexpr std::string_view kSeparators = " \t\n=:;,'\"()`";
-  const auto here = std::filesystem::current_path();
-  std::string found;
-  while (!text.empty()) {
-    const size_t length = text.find_first_of(kSeparators);
-    const std::string_view word = text.substr(0, length);
+  namespace fs = std::filesystem;
+  constexpr std::string_view separators = " \t\n=:;,'\"()`";
+  const fs::path here = fs::current_path();
+  const auto published = [&](std::string_view word) {
+    const fs::path path = fs::path(word).lexically_normal();
+    const fs::path from_here = path.lexically_relative(here);
+    // everything is below the root
+    if (here.has_relative_path() && !from_here.empty() && *from_here.begin() != "..")
+      return from_here.string();
+    return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+  };
+  const auto begins_path = [&](size_t at) {
+    const bool is_first = at == 0 || separators.find(text[at - 1]) != std::string_view::npos;
     // two slashes follow the scheme of an address
-    if (word.size() > 1 && word[0] == '/' && word[1] != '/') {
-      const std::filesystem::path path = std::filesystem::path(word).lexically_normal();
-      const auto from_here = path.lexically_relative(here);
-      const bool is_below = !from_here.empty() && *from_here.begin() != "..";
-      const auto last = path.has_filename() ? path.filename() : path.parent_path().filename();
-      found += (is_below ? from_here : last).string();
-    } else {
-      found += word;
+    constexpr std::string_view no_name = "/ \t\n";
+    return text[at] == '/' && is_first && at + 1 < text.size() &&
+           no_name.find(text[at + 1]) == std::string_view::npos;
+  };
+  std::string found;
+  for (size_t at = 0; at < text.size();) {
+    if (!begins_path(at)) {
+      found += text[at++];
+      continue;
     }
-    if (length == std::string_view::npos) break;
-    found += text[length];
-    text.remove_prefix(length + 1);
+    // folders that are there may have separators in their names
+    size_t end = at;
+    std::error_code unknown;
+    for (size_t slash = text.find('/', at + 1);
+         slash != std::string_view::npos && fs::is_directory(text.substr(at, slash - at), unknown);
+         slash = text.find('/', slash + 1))
+      end = slash;
+    end = std::min(text.find_first_of(separators, end), text.size());
+    found += published(text.substr(at, end - at));
+    at = end;
   }
   return found;
 }

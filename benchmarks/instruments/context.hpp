@@ -21,7 +21,8 @@ SourceVersion source_version();
 std::string torch_version();
 
 /// `text` with each absolute path in it relative to the working folder where it lies below that,
-/// else by its last name alone: a file that is passed on does not tell its owner's folders.
+/// else by its last name alone: a file that is passed on does not tell its owner's folders. Those
+/// that are there may have blanks and the like in their names.
 std::string without_folders(std::string_view text);
 /// A word that tells this machine from others and does not name it: host_0123abcd.
 std::string host_word();

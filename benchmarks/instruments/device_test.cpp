@@ -69,7 +69,12 @@ TEST(ContextTest, SettingsHoldWhatSteersARun) {
 
 TEST(ContextTest, TextsKeepTheLastNameOfAPath) {
   const std::string here = std::filesystem::current_path().string();
+  const testing::TemporaryFolder home;
+  const auto run = home.path() / "Jane Doe's" / "a=b" / "my run";
+  std::filesystem::create_directories(run);
   const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--data=" + run.string() + "/tokens 1.bin", "--data=tokens 1.bin"},
+      {run.string() + "/a.so:/opt/b c", "a.so:b c"},
       {"8", "8"},
       {"", ""},
       {"results/run", "results/run"},

@@ -194,6 +194,16 @@ Memory memory() {
           std::min(value_of(meminfo, "MemAvailable:") * kibibyte, groups.available_bytes)};
 }
 
+void reset_peak_resident_bytes() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+std::optional<int64_t> peak_resident_bytes() {
+  constexpr int64_t kibibyte = 1024;
+  const int64_t peak = value_of("/proc/self/status", "VmHWM:") * kibibyte;
+  return peak > 0 ? std::optional(peak) : std::nullopt;
+}
+
 Memory control_group_memory(const fs::path& membership, const fs::path& mount) {
   Memory result;
   const GroupFolders folders = group_folders(membership, mount, "memory");

@@ -39,6 +39,10 @@ struct Memory {
 };
 /// RAM and MemAvailable or, where lower, what our control groups allow and leave.
 Memory memory();
+/// From reset to read, the most memory that the process had of the system (resident set), tensors
+/// or not; nothing where the kernel does not say. Where it cannot be reset, since the start.
+void reset_peak_resident_bytes();
+std::optional<int64_t> peak_resident_bytes();
 /// The tightest limit of the control groups alone and what they leave; the largest int64_t where
 /// nothing limits. `membership` is /proc/self/cgroup and `mount` is /sys/fs/cgroup, version 1,
 /// version 2 or both.

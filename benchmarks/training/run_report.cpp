@@ -18,6 +18,7 @@ namespace tinyllama::training {
 namespace {
 
 constexpr size_t kOperatorsShown = 10;
+constexpr size_t kWidestShapes = 60;
 constexpr const char* kRule = "==========================================\n";
 // PyTorch's habitual "MB".
 constexpr double kMebibyte = 1048576.0;
@@ -168,8 +169,13 @@ std::string memory_summary_text(const Json& memory) {
 std::string operator_summary_text(const Json& operators) {
   if (operators.is_null()) return {};
   const bool gpu = operators.at("device_time") == "gpu";
+  const Json& table = operators.at("table");
+  const bool has_shapes = !table.empty() && table.front().contains("input_shapes");
+  std::vector<std::string> header = {"Operation", "Calls",   "CPU ms",   "CPU total ms",
+                                     "GPU ms",    "Share %", "Memory MB"};
+  if (has_shapes) header.emplace_back("Input shapes");
   std::vector<std::vector<std::string>> cells;
-  for (const Json& row : operators.at("table")) {
+  for (const Json& row : table) {
     if (cells.size() == kOperatorsShown) break;
     const auto milliseconds = [&](const char* key) {
       return row.at(key).is_null() ? std::string("-")
@@ -181,19 +187,20 @@ std::string operator_summary_text(const Json& operators) {
                      milliseconds("device_self_seconds"),
                      fmt::format("{:.1f}", row.at("share_percent").get<double>()),
                      mebibytes_text(row.at("self_memory_bytes").get<double>())});
+    if (has_shapes) {
+      std::string shapes = row.at("input_shapes");
+      if (shapes.size() > kWidestShapes) shapes = shapes.substr(0, kWidestShapes - 3) + "...";
+      cells.back().push_back(shapes);
+    }
   }
   std::string hint;
-  if (const Json& table = operators.at("table");
-      !table.empty() && !table.front().contains("input_shapes"))
+  if (!table.empty() && !has_shapes)
     hint = fmt::format(
         "{} takes {:.1f} %: --profile-operators tells its calls apart by their shapes\n",
         table.front().at("name").get<std::string>(),
         table.front().at("share_percent").get<double>());
   return fmt::format("Top Operations by own time ({}), {} steps:\n{}{}", gpu ? "GPU" : "CPU",
-                     operators.at("steps").get<int64_t>(),
-                     console::format_table({"Operation", "Calls", "CPU ms", "CPU total ms",
-                                            "GPU ms", "Share %", "Memory MB"},
-                                           cells),
+                     operators.at("steps").get<int64_t>(), console::format_table(header, cells),
                      hint);
 }
 

@@ -7,7 +7,17 @@ dependencies_folder="$project_root/.deps"
 log_folder="$dependencies_folder/log"
 
 # Progress goes to standard error, so that standard output holds results only.
-say() { printf '%s\n' "$*" >&2; }
+say() { printf '%s\n' "$*" >&2 || true; }
+
+# Exit status 1 is a verdict of the commands (a regression, a case that failed), and theirs alone: what ends a script here, such as a
+# checkout that cannot be written or a full disk, ends it with 2.
+end_without_verdict() {
+  if [[ $? -eq 1 ]]; then
+    say "error: the set-up did not come to its end, the lines above say why. It writes into this checkout: $project_root"
+    exit 2
+  fi
+}
+trap end_without_verdict EXIT
 
 # On a terminal, the last line of a growing log, once a second, so that a long step is seen to live. Ends with the script itself,
 # since a process in the background does not see Ctrl-C.
@@ -34,7 +44,7 @@ run_step() {
     ticker=$!
   fi
   trap 'interrupted=yes' INT
-  bash -c 'set -euo pipefail; source "$0"; "$@"' "$scripts_folder/lib/set_up.sh" "$@" >"$log_file" 2>&1 </dev/null || status=$?
+  bash -c 'set -euo pipefail; source "$0"; trap - EXIT; "$@"' "$scripts_folder/lib/set_up.sh" "$@" >"$log_file" 2>&1 </dev/null || status=$?
   trap - INT
   if [[ -n "$ticker" ]]; then
     kill "$ticker" 2>/dev/null || true

@@ -3,6 +3,28 @@
 
 results_folder="$project_root/results"
 
+# What the program takes, and --benchmark_*; said here for the time before it is built.
+bench_options="--help --device --blas --sdpa-backend --problem-sizes --threads --seed --verify --memory-limit --admit
+  --max-seconds-per-case --precision --cold-cache --journal --resume --list --dry-run --columns --trace --find-limit --confirm
+  --figures-of-merit --describe-device --serve --slow --components --passes --variants --sizes --dtypes --batch --seq --hidden-dim
+  --n-layers --n-heads --n-kv-heads --intermediate-dim --vocab-size --weights"
+
+# Nobody waits for a build to be told of a mistyped option; all else the program says itself.
+check_bench_options() { # <argument>...
+  local argument known=" ${bench_options//$'\n'/ } "
+  for argument in "$@"; do
+    case "$argument" in
+      --benchmark_*) ;;
+      --*)
+        if [[ "$known" != *" ${argument%%=*} "* ]]; then
+          say "scripts/bench: '${argument%%=*}': is no option; allowed: --setup-only --quick --benchmark_*" $bench_options
+          exit 2
+        fi
+        ;;
+    esac
+  done
+}
+
 # Whether these arguments only list, explain or prove, so that nothing is measured and no folder is needed.
 only_explains() {
   local argument
@@ -91,11 +113,9 @@ run_and_keep_results() {
   : >"$folder/.unfinished"
   # Ctrl-C is the program's affair: it finishes the case in hand and writes its results. This script and tee wait for it.
   trap ':' INT
-  set +e
-  "$program" "$@" "${options[@]}" | tee -ai "$folder/summary.txt"
-  status=${PIPESTATUS[0]}
-  set -e
-  trap - INT
+  "$program" "$@" "${options[@]}" | tee -ai "$folder/summary.txt" || status=${PIPESTATUS[0]}
+  # the program's own, 1 too
+  trap - INT EXIT
 
   if [[ $status -le 1 || ! -s "$folder/journal.jsonl" ]]; then rm -f "$folder/.unfinished"; fi
   for file in "$folder"/*; do

@@ -113,14 +113,24 @@ set_up() {
 # A command of tinyllama_tools, in .venv: after `set_up tools`.
 tool() { PYTHONPATH="$scripts_folder" "$virtual_python" -m tinyllama_tools "$@"; }
 
-# run_tool <bench|peers|""> <command> <argument>...: a bad option, and --help, are told before a build that can take minutes.
+# check_options <command> <argument>...: a bad option, and --help, are told before anything is installed or built, which takes minutes.
+# A python3 of the system can say; without one, or with an old one, the command itself does, later.
+check_options() {
+  local python="$virtual_python" status=0
+  if ! environment_has "$project_root/requirements-tools.txt"; then python=python3; fi
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || return 0
+  virtual_python="$python" tool --check-options "$@" || status=$?
+  if [[ $status -eq 2 ]]; then exit 2; fi
+  if [[ $status -eq 0 ]] && wants_help "$@"; then exit; fi
+}
+
+# run_tool <bench|peers|""> <command> <argument>...
 run_tool() {
   local needs="$1"
   shift
+  if [[ -n "$needs" ]] || ! environment_has "$project_root/requirements-tools.txt"; then check_options "$@"; fi
   set_up tools
   if [[ -n "$needs" ]]; then
-    tool --check-options "$@"
-    if wants_help "$@"; then exit; fi
     set_up "$needs"
     if [[ "$needs" == peers ]]; then
       TINY_LLAMA_ORACLE_PYTHON="$(find_oracle_python)" || exit 2

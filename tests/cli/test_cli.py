@@ -548,7 +548,7 @@ def test_an_interrupted_run_writes_what_it_has(
     assert done == names[: len(done)]
     assert f"{len(done)} of {len(names)} cases done" in stderr.splitlines()[-1]
     assert f"--resume --journal {journal}" in stderr.splitlines()[-1]
-    assert "samples/s" in stdout
+    assert "tokens/s" in stdout
     _, whole = resume(program, tmp_path, [*PARTS, *SLOW])
     assert_complete(whole, names)
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]

@@ -131,7 +131,7 @@ def test_one_bad_file_keeps_no_other_out(
     for key, value, expected in (
         ("library_build_type", "debug", "is of a debug build"),
         ("device", {}, "names no device"),
-        ("threads", "two", "names no device or no threads"),
+        ("threads", None, "names no device or no threads"),
         ("date", "yesterday", "date 'yesterday'"),
         # before the first year, in UTC
         ("date", "0001-01-01T00:00:00+05:00", "date '0001-01-01T00:00:00+05:00'"),

@@ -149,18 +149,6 @@ def test_files_saved_on_windows_are_read(tmp_path: Path) -> None:
         assert read_stored(path).cases == read_stored(paths[0]).cases
 
 
-def test_a_ratio_beyond_all_numbers_is_none(tmp_path: Path) -> None:
-    slow, fast = (
-        write_json(tmp_path / f"{name}.json", document(TIMES | {FFN: seconds}))
-        for name, seconds in (("slow", 1e300), ("fast", 1e-300))
-    )
-    for sides, ratio in (((slow, fast), 0.0), ((fast, slow), None)):
-        assert Found(tmp_path / "out", *sides).cases[FFN]["ratio"] == ratio
-        assert (tmp_path / "out/comparison.html").is_file()
-        assert "Infinity" not in (tmp_path / "out/comparison.json").read_text("utf-8")
-        (tmp_path / "out/comparison.html").unlink()
-
-
 def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
     def peaks(rate: float) -> Json:
         return {"peaks": {"measured": {"f32": {"flops_per_second": rate, "source": "product"}}}}
@@ -299,13 +287,8 @@ def test_two_variants_of_the_same_files_are_compared(
     said = Found(tmp_path / "one", "--variants", "optimized,baseline", files[0])
     assert "(--variants optimized,baseline A.json B.json ...)" in said.warnings[0]
     assert f"{said.cases[STEP.replace('baseline', '*')]['ratio']:.1f}" == "2.0"
-    for more, expected in (
-        (["--variants", "baseline,fused", files[0]], "has no case of the variant 'fused'"),
-        (["--variants", "baseline,fused"], "--variants with 0 files"),
-        (["--variants", "fused,baseline", "--base", files[0]], "1 of --base"),
-    ):
-        assert compare([*map(str, more)]) == 2
-        assert expected in capsys.readouterr().err
+    assert compare(["--variants", "baseline,fused", str(files[0])]) == 2
+    assert "has no case of the variant 'fused'" in capsys.readouterr().err
 
 
 def test_every_output_has_the_same_rows_and_figures(
@@ -456,7 +439,6 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
         (["--base", good, copy, "--new", good], "is there 2 times among the files of the base"),
         ([good, good, "--filter", "nothing"], "that matches 'nothing'"),
         ([training, good], "no case is in both sides (base: training/step"),
-        ([good], "1 files"),
         ([good, good, "--output", good / "below"], "good.json/below: Not a directory"),
     ]
     for number, (text, expected) in enumerate(TEXTS.items()):

@@ -22,7 +22,6 @@ import io
 import json
 import os
 import re
-import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -50,11 +49,11 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     changed_files,
+    command_text,
     head_commit,
     made_by,
     now_text,
     read_json,
-    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.options import fraction, positive, script_parser
@@ -334,7 +333,7 @@ def group_row(runs: Sequence[Json]) -> Json:
         **made_on(context),
         "started": context.get("date", "unknown"),
         "slowdown": ", ".join(settings["new_slow"]),
-        "options": without_folders(shlex.join(settings["arguments"])),
+        "options": command_text(settings["arguments"]),
         "alpha": first["alpha"],
         "margin": first["margin"],
         "budget_seconds": settings["budget_seconds"],
@@ -486,7 +485,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
             "date": now_text(),
             "commit": head_commit(PROJECT) or "unknown",
             "dirty": bool(changed_files(PROJECT)),
-            "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),
+            "command": command_text(["scripts/compare", "calibrate", *arguments]),
         },
         "rule": {key: getattr(options, key) for key in ("alpha", "margin", "looks")},
         "effort": {key: getattr(options, key) for key in ("families", "cases", "tries", "seed")},

@@ -8,13 +8,12 @@ reference/profiling_summary_component_benchmark.md.
 
 import argparse
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import CaseRun, InterleavedSteps, Side, add_turn_options
-from tinyllama_tools.core.app import Json, problem_sizes
+from tinyllama_tools.core.app import Json, command_text, problem_sizes
 from tinyllama_tools.core.options import DTYPES, list_of, script_parser
 from tinyllama_tools.core.text import NOT_MEASURED, number, template
 from tinyllama_tools.data.names import (
@@ -201,4 +200,4 @@ class Ablation(InterleavedSteps):
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    return Ablation(parse_options(arguments), shlex.join(["scripts/ablation", *arguments])).main()
+    return Ablation(parse_options(arguments), command_text(["scripts/ablation", *arguments])).main()

@@ -23,7 +23,6 @@ from tinyllama_tools.core.app import (
     Json,
     made_by,
     run_folder,
-    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.options import positive, seconds
@@ -61,10 +60,8 @@ class SideError(Exception):
     def __init__(self, reason: str, *, is_skip: bool = False) -> None:
         super().__init__(reason)
         failed = {"error_occurred": True, "error_message": reason}
-        self.entry: Json = {
-            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
-            **({"skipped": True, "skip_message": reason} if is_skip else failed),
-        }
+        skipped = {"skipped": True, "skip_message": reason}
+        self.entry: Json = skipped if is_skip else failed
 
 
 class Side:
@@ -177,12 +174,14 @@ def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
         for variant, turns in run.items():
             number, found = next(family), list(itertools.chain(*turns))
             for index, entry in enumerate(found):
-                name = entry.get("name", str(replace(case, variant=variant)))
+                of_variant = replace(case, variant=variant)
+                name = entry.get("name", str(of_variant))
                 if flops and "samples_per_second" in entry and "model_flops" not in entry:
                     rate = entry["samples_per_second"] / case.batch
                     entry |= {"model_flops": flops, "TFLOPS": flops * rate * 1e-12}
                 yield {
                     **entry,
+                    **of_variant.axes,
                     "name": name,
                     "family_index": number,
                     "per_family_instance_index": 0,
@@ -212,7 +211,7 @@ class InterleavedSteps:
 
     def __init__(self, options: argparse.Namespace, command: str) -> None:
         self.options = options
-        self.command = without_folders(command)
+        self.command = command
         self.results: dict[CaseName, CaseRun] = {}
         self.sides: list[Side] = []
         self.context: Json = {}

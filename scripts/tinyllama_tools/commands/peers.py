@@ -7,7 +7,6 @@ import argparse
 import itertools
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from tinyllama_tools.commands.interleaved import (
     SideError,
     add_turn_options,
 )
-from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
+from tinyllama_tools.core.app import PROJECT, Json, command_text, placed_threads, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.process import LostError, Resident
 from tinyllama_tools.core.text import number, template
@@ -285,4 +284,4 @@ class Peers(InterleavedSteps):
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    return Peers(parse_options(arguments), shlex.join(["scripts/peers", *arguments])).main()
+    return Peers(parse_options(arguments), command_text(["scripts/peers", *arguments])).main()

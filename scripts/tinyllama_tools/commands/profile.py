@@ -4,7 +4,6 @@ saved or of two profiles. scripts/exercise makes its runs here as well."""
 import argparse
 import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from tinyllama_tools.core.app import (
     REFUSED_OPTIONS,
     RESULTS,
     Json,
+    command_text,
     made_by,
     problem_sizes,
     read_json,
@@ -408,4 +408,4 @@ def main(
     if options.analyze_existing:
         return analyze(options, results)
     used = program or TrainingProgram(options.build_folder / "benchmarks/tiny_llama_train")
-    return measure(options, shlex.join(["scripts/profile", *arguments]), used, results)
+    return measure(options, command_text(["scripts/profile", *arguments]), used, results)

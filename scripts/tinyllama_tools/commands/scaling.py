@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import json
-import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -15,15 +14,17 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
+    command_text,
     now_text,
     run_folder,
+    say_line,
     without_folders,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import markdown_table, section
+from tinyllama_tools.core.text import narrow_tables, section
 from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
@@ -54,9 +55,10 @@ where the rest went, latency and bandwidth of each collective, and projections o
 same device, as far as 4,096. The files hold no name of a host and no path outside the checkout.
 docs/distributed.md explains all.
 
-A rank that dies or hangs ends the others, within four timeouts and half a minute; no process is
+If a rank dies or hangs, the others end within four times --timeout and 30 s; no process is
 left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung;
-2 bad option or file, or the set-up failed; 130 interrupted, with what was measured written."""
+2 bad option or file, the set-up failed, or a folder that takes no files (the tables are printed
+before); 130 interrupted, with what was measured written."""
 
 
 # of measuring, and what this command gives the program itself
@@ -134,7 +136,7 @@ def scaling_document(
 def _markdown(table: Table) -> list[str]:
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
     note = [table.note, ""] if table.note else []
-    return section(table.title, [*note, *markdown_table(table.columns, rows)])
+    return section(table.title, [*note, *narrow_tables(table.columns, rows)])
 
 
 # what a run was made for; the page has all tables
@@ -152,7 +154,8 @@ def write_results(
     source: StepSource | None,
     command: str,
 ) -> None:
-    """The tables on standard output; scaling.json and scaling.md where there is a folder for it."""
+    """The tables on standard output, in any case; scaling.json and scaling.md where there is a
+    folder for them. BadInputError where that takes none."""
     analysis = analyse(results)
     projection = projection_of(analysis, source, links)
     facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
@@ -161,16 +164,23 @@ def write_results(
     left_out = section("Left out", left_out) if left_out else []
     tables = {of.id: _markdown(of) for of in data_parallel.tables_of(analysis, projection)}
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
-    said = [*facts, "", *few, *left_out]
+    # what was measured for hours is seen, whatever becomes of the files
+    say_line("\n".join([*facts, "", *few, *left_out]))
     if folder is not None:
         document = scaling_document(analysis, projection, command, failures)
-        text = without_folders(json.dumps(document, indent=1, allow_nan=False))
-        write_whole(folder / SCALING_FILE, text + "\n")
+        text = without_folders(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
         page = ["# Data-parallel scaling", "", *facts, "", *itertools.chain(*tables.values())]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
-        write_whole(folder / SCALING_PAGE, without_folders("\n".join(page)))
-        said += [shown(folder / SCALING_PAGE), shown(folder / SCALING_FILE)]
-    print("\n".join(said), flush=True)
+        try:
+            write_whole(folder / SCALING_FILE, text + "\n")
+            write_whole(folder / SCALING_PAGE, without_folders("\n".join(page)))
+        except OSError as error:
+            raise BadInputError(
+                f"{shown(folder)} takes no files ({error.strerror}), so {SCALING_FILE} and "
+                f"{SCALING_PAGE} are not written; the tables stand above. --from writes into its "
+                "folder: copy that to where you may write, or name one file in it"
+            ) from error
+        say_line(f"{shown(folder / SCALING_PAGE)}\n{shown(folder / SCALING_FILE)}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -178,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
     interrupted, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
-    command = without_folders(shlex.join(["scripts/scaling", *arguments]))
+    command = command_text(["scripts/scaling", *arguments])
     if not {"--help", "-h"}.isdisjoint(options.program):
         return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
     # before hours of measuring

@@ -1,7 +1,6 @@
 """scripts/study: trains each problem size that fits and compares them, or measures the grid."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,10 @@ from tinyllama_tools.commands.sizes import train
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
+    command_text,
     problem_sizes,
     run_folder,
     say_line,
-    without_folders,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
@@ -89,7 +88,7 @@ def main(
     """The problem sizes, or the grid; the exit status. `program`, `predictor`: else the built
     ones."""
     options = parse_options(arguments)
-    command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
+    command, plan = command_text(["scripts/study", *arguments]), options.grid_plan
     programs = options.build_folder / "benchmarks"
     suite = programs / "tiny_llama_bench"
     if options.resume:
@@ -107,4 +106,4 @@ def main(
         return 0
     folder = run_folder(KIND, options.results)
     folder.mkdir(parents=True)
-    return run_study(GridStudy(folder, suite, plan, without_folders(command)))
+    return run_study(GridStudy(folder, suite, plan, command))

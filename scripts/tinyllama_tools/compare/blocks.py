@@ -40,15 +40,23 @@ from typing import NamedTuple
 import numpy as np
 
 from tinyllama_tools.compare.comparison import SideCase
-from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
+from tinyllama_tools.compare.options import (
+    OF_OURS,
+    is_chosen,
+    is_chosen_by_name,
+    program_arguments,
+    regular_expression,
+    settings_of,
+)
+from tinyllama_tools.compare.other_programs import OtherProgram, is_other_program
 from tinyllama_tools.compare.sides import (
     MOST_PADDING_BYTES,
     Builder,
     CaseFailedError,
     CaseSkippedError,
     ProcessLostError,
-    ServedProcess,
     ServedProgram,
+    SideProcess,
 )
 from tinyllama_tools.core.app import (
     BadInputError,
@@ -192,20 +200,20 @@ class ProcessPair:
         self._programs = programs
         self._limit = limit
         self._order = order
-        self._processes: dict[str, ServedProcess] = {}
+        self._processes: dict[str, SideProcess] = {}
         # why a side did not start
         self._failures: dict[str, list[str]] = {side: [] for side in sides}
 
     def __enter__(self) -> ProcessPair:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.end(wait=kind is None)
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
-    def end(self, *, wait: bool = False) -> None:
+    def end(self) -> None:
         """Both; ready() starts new ones."""
         for process in self._processes.values():
-            process.close(wait=wait)
+            process.close()
 
     def _can_start(self, side: str) -> bool:
         # each try may take as long as the limit
@@ -221,9 +229,9 @@ class ProcessPair:
                 process.close()
             padding = self._order.randint(0, MOST_PADDING_BYTES)
             program = self._programs[side]
-            self._processes[side] = ServedProcess(program, limit=self._limit, padding=padding)
+            self._processes[side] = program.start(limit=self._limit, padding=padding)
 
-    def ready(self, side: str) -> ServedProcess:
+    def ready(self, side: str) -> SideProcess:
         """Its process, which has nothing open where it is a new one. CaseFailedError: it does not
         start."""
         while self._can_start(side):
@@ -236,7 +244,7 @@ class ProcessPair:
                 return self._processes[side]
         raise CaseFailedError(side, self._failures[side][-1])
 
-    def ready_pair(self) -> dict[str, ServedProcess]:
+    def ready_pair(self) -> dict[str, SideProcess]:
         """Both, in the order of `sides`. CaseFailedError at once where one could not start."""
         return {side: self.ready(side) for side in sorted(self.sides, key=self._can_start)}
 
@@ -349,7 +357,7 @@ class Interleaved:
         return {"block": index, "case": case, **slices, "first": firsts, **self._at()}
 
     def _time_pairs(
-        self, processes: Mapping[str, ServedProcess], case: str, firsts: Sequence[int]
+        self, processes: Mapping[str, SideProcess], case: str, firsts: Sequence[int]
     ) -> dict[str, list[float]]:
         """The median iteration of each slice, since an interrupt lengthens one of them only."""
         slices: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -486,6 +494,27 @@ def refuse_equal(programs: Mapping[str, ServedProgram]) -> None:
         )
 
 
+def refuse_for_other_programs(options: argparse.Namespace, are_other: Mapping[str, bool]) -> None:
+    """BadInputError for a side of ours beside one that is not, and for options that other programs
+    do not have."""
+    if not all(are_other.values()):
+        ours = next(side for side, is_other in are_other.items() if not is_other)
+        raise BadInputError(
+            f"--{ours}: must be another Google Benchmark program, as the other side is: two "
+            "programs that share no case cannot be compared"
+        )
+    given = [f"--{name}" for name in OF_OURS if getattr(options, name.replace("-", "_"))]
+    if given:
+        what = "is for tiny_llama_bench; of other programs --filter chooses the cases"
+        raise BadInputError(f"{given[0]}: {what}")
+    try:
+        regular_expression(options.filter or "")
+    except argparse.ArgumentTypeError as error:
+        raise BadInputError(f"--filter {error}") from error
+    # nothing is known that their results could be held against
+    options.verify = "off"
+
+
 def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
     """Builds what has to be built, and asks both sides what they can measure.
 
@@ -498,10 +527,18 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         (BASE, options.base, options.environment_base, both),
         (NEW, options.new or str(options.build_folder), options.environment_new, (*both, *slow)),
     )
-    names, programs = {}, {}
-    for side, text, environment, arguments in named:
-        names[side], program = builder.resolve(text, f"--{side}")
-        programs[side] = ServedProgram(side, program, arguments, dict(environment))
+    names, files = {}, {}
+    for side, text, _, _ in named:
+        names[side], files[side] = builder.resolve(text, f"--{side}")
+    are_other = {side: is_other_program(file) for side, file in files.items()}
+    if any(are_other.values()):
+        refuse_for_other_programs(options, are_other)
+    programs = {
+        side: OtherProgram(side, files[side], (), dict(environment))
+        if are_other[side]
+        else ServedProgram(side, files[side], arguments, dict(environment))
+        for side, _, environment, arguments in named
+    }
     if not (options.same or slow or options.environment_base or options.environment_new):
         refuse_equal(programs)
     effort = {"pairs": options.pairs, "slice_seconds": options.slice}
@@ -520,7 +557,8 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         **{f"{side}_context": greetings[side]["context"] for side in SIDES},
         "settings": settings_of(options),
     }
-    cases = {s: [n for n in greetings[s]["cases"] if is_chosen(n, options)] for s in SIDES}
+    chosen = is_chosen_by_name if are_other[BASE] else is_chosen
+    cases = {s: [n for n in greetings[s]["cases"] if chosen(n, options)] for s in SIDES}
     shared = [name for name in cases[BASE] if name in cases[NEW]]
     if not shared:
         counts = ", ".join(f"{len(cases[side])} on the {side} side" for side in SIDES)

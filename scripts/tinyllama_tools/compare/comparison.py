@@ -223,7 +223,8 @@ HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
 KINDS: Mapping[str, tuple[int, bool]] = {
     name: kind
     for kind, names in (
-        (RATE, "samples_per_second tokens_per_second speedup TFLOPS MFU_percent"),
+        (RATE, "samples_per_second tokens_per_second speedup speedup_low speedup_high"),
+        (RATE, "TFLOPS MFU_percent"),
         (RATE, "MFU_causal_percent peak_percent roof_percent GB_per_second"),
         (COST, "peak_memory_MiB allocations operators kernels hardware_flops counted_flops"),
         (FACT, "parameters"),

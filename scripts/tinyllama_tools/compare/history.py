@@ -37,6 +37,7 @@ from tinyllama_tools.core.app import (
     naming,
     now_text,
     read_lines,
+    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.options import fraction, script_parser
@@ -115,7 +116,7 @@ def read_store(path: Path) -> tuple[list[Json], bytes]:
 
 def result_of(path: Path) -> Json:
     """What is kept of a result file. BadInputError for what is no result of the suite, is of a
-    debug build, or does not tell its machine and date."""
+    debug build, does not tell its machine and date, or would make a line that nobody can read."""
     run = read_stored(path)
     context, device = run.context, run.context.get("device") or {}
     if run.configuration:
@@ -137,7 +138,7 @@ def result_of(path: Path) -> Json:
         return {"seconds": case.seconds, **work}
 
     commit, settings = str(context.get("git_commit") or ""), compared_settings(context)
-    return {
+    line = {
         **KIND,
         "file": str(path),
         "digest": run.digest,
@@ -150,6 +151,9 @@ def result_of(path: Path) -> Json:
         "peaks": (context.get("peaks") or {}).get("measured") or {},
         "cases": {n: figures(case) for n, case in run.cases.items() if case.seconds is not None},
     }
+    if problem := schema_problem([line], SCHEMAS["history"]):
+        raise bad_file(path, problem, MEASURE_AGAIN)
+    return line
 
 
 def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:

@@ -76,7 +76,10 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
     parser = script_parser("compare run", description, "")
     add = parser.add_argument_group("sides").add_argument
     for side in ("base", "new"):
-        built = "build folder, tiny_llama_bench, or a git commit, which is built in a worktree"
+        built = (
+            "build folder, tiny_llama_bench or any other Google Benchmark program, or a git "
+            "commit, which is built in a worktree"
+        )
         own = "" if side == "base" else "; default: this checkout, brought up to date"
         add(f"--{side}", required=side == "base", metavar="BUILD|REF", help=built + own)
         name, own = f"--environment-{side}", f"environment variable of the {side} alone"
@@ -95,7 +98,7 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
     ).add_argument
     for axis in AXES:
         add(f"--{axis}", metavar="LIST", help="as tiny_llama_bench takes it")
-    add("--filter", metavar="REGEX", help="of these, by their names")
+    add("--filter", "--benchmark_filter", metavar="REGEX", help="of these, by their names")
     add("--device", help="auto, cpu, cuda[:N] or hip[:N]")
     add("--threads", type=positive, help="CPU threads of each side")
     add("--problem-sizes", type=Path, metavar="FILE", help="sizes by their names")
@@ -155,6 +158,15 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "limit_seconds": options.limit,
         "verify": options.verify,
     }
+
+
+# of run's options, those that other Google Benchmark programs do not have
+OF_OURS = (*AXES, "device", "threads", "problem-sizes", "slow-new")
+
+
+def is_chosen_by_name(name: str, options: argparse.Namespace) -> bool:
+    """Whether a case of another program is compared, whose names say nothing."""
+    return options.filter is None or re.search(options.filter, name) is not None
 
 
 def is_chosen(name: str, options: argparse.Namespace) -> bool:

@@ -1,6 +1,5 @@
 """A comparison as text, Markdown, CSV, JSON and one HTML page, all from the same rows."""
 
-import contextlib
 import csv
 import html
 import io
@@ -371,7 +370,7 @@ def deliver(
 ) -> None:
     """Into the folder, where there is one, as comparison.json, .md, .html and .csv, told by `say`,
     each whole or not at all; and in any case to standard output, even where the folder takes no
-    more, and where nobody reads on. `form`: text, md, csv or json."""
+    more. `form`: text, md, csv or json."""
     try:
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
@@ -379,5 +378,4 @@ def deliver(
                 write_whole(folder / f"comparison.{suffix}", made(comparison))
                 say(f"{folder}/comparison.{suffix}")
     finally:
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.write((FILES | {"text": text_of})[form](comparison))
+        sys.stdout.write((FILES | {"text": text_of})[form](comparison))

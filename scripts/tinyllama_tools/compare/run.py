@@ -109,7 +109,7 @@ class SequentialRun(Measuring):
         try:
             self.open_all(verify=verify)
             self.ended = "" if self.open_cases else GIVEN_UP
-            self.progress.begin(self._design.looks[-1])
+            self.progress.begin(self._design.looks[-1], title="block")
             while not self.ended:
                 self._one_block()
         finally:
@@ -128,7 +128,7 @@ class SequentialRun(Measuring):
     def _one_block(self) -> None:
         cases, left = self.open_cases, max(0.0, self._budget - self._elapsed)
         count = count_of(len(cases), "case")
-        self.progress.step(f"block of {count}, at most {duration(left)} left")
+        self.progress.step(f"{count} without a verdict; --budget ends in {duration(left)}")
         self.measure_block()
         if self.blocks == 1:
             self._announce()

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from tinyllama_tools.core.app import (
     GIT,
@@ -183,6 +184,21 @@ class ProcessLostError(CaseFailedError):
     """The process ended, hung or answered nonsense, and has been ended."""
 
 
+class SideProcess(Protocol):
+    """What blocks ask of a side; ServedProcess says it of each."""
+
+    name: str
+
+    @property
+    def is_running(self) -> bool: ...
+    def greet(self) -> Json: ...
+    def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None: ...
+    def opened(self, case: str) -> Json: ...
+    def time(self, case: str, seconds: float) -> list[float]: ...
+    def close_case(self, case: str) -> None: ...
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class ServedProgram:
     """How a side's process is started. `name`: the side's. `environment`: added to that of this
@@ -201,6 +217,10 @@ class ServedProgram:
         around = placed_threads({**os.environ, **self.environment}, *map(int, asked[-1:]))
         wait = {} if any(name in around for name in WAITING) else SHORT_SPIN
         return {**around, **wait, "TINY_LLAMA_PADDING": "x" * padding}
+
+    def start(self, *, limit: float, padding: int) -> SideProcess:
+        """BadInputError where it cannot be started."""
+        return ServedProcess(self, limit=limit, padding=padding)
 
 
 class ServedProcess(Resident):

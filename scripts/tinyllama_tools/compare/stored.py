@@ -58,23 +58,8 @@ def of_variant(run: StoredRun, variant: str) -> StoredRun:
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
-    """BadInputError unless both sides are named in one way, for a file that cannot be read, and one
-    that is twice on a side."""
-    files, base, new = options.files, options.base or [], options.new or []
-    if options.variants:
-        if not files or base or new:
-            raise BadInputError(
-                f"--variants with {len(files)} files, {len(base)} of --base, {len(new)} of --new: "
-                "it compares two variants of the same files: --variants A,B FILE..."
-            )
-        base = new = files
-    elif len(files) == 2 and not (base or new):
-        base, new = files[:1], files[1:]
-    elif files or not (base and new):
-        raise BadInputError(
-            f"{len(files)} files, {len(base)} of --base, {len(new)} of --new: either "
-            "BASE.json NEW.json, or --base FILE... --new FILE..., at least one each"
-        )
+    """BadInputError for a file that cannot be read, and one that is twice on a side."""
+    base, new = options.base, options.new
     sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
     for runs, side in zip(sides, ("base", "new"), strict=True):
         digests = [run.digest for run in runs]
@@ -284,7 +269,23 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     wanted = "compare only cases whose name has a match"
     add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
     add_common_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    files, base, new = options.files, options.base or [], options.new or []
+    counts = f"{len(files)} files, {len(base)} of --base, {len(new)} of --new"
+    if options.variants:
+        if not files or base or new:
+            way = "it compares two variants of the same files: --variants A,B FILE..."
+            parser.error(f"--variants with {counts}: {way}")
+        base = new = files
+    elif len(files) == 2 and not (base or new):
+        base, new = files[:1], files[1:]
+    elif files or not (base and new):
+        parser.error(
+            f"{counts} ({', '.join(map(str, [*files, *base, *new]))}): either BASE.json NEW.json, "
+            "or --base FILE... --new FILE..., at least one each; or run, calibrate or history first"
+        )
+    options.base, options.new = base, new
+    return options
 
 
 def main(arguments: Sequence[str]) -> int:

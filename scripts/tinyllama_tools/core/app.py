@@ -4,15 +4,17 @@ import codecs
 import contextlib
 import datetime
 import functools
+import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,36 @@ def _let_go_of_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Piped(io.FileIO):
+    """Whoever reads it may go away at any time (`| head`), which changes no outcome."""
+
+    def write(self, data: Any, /) -> int | None:  # noqa: ANN401
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def _open_output() -> None:
+    """What a terminal's encoding lacks, and half a surrogate pair, which others' JSON may hold,
+    is written as its escape. ToolError where standard output is closed: before hours of work."""
+    if sys.stderr is None:
+        # print() would take standard output instead
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise ToolError("standard output is closed; give it a file, such as /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Piped(sys.stdout.fileno(), "w", closefd=False)),
+            sys.stdout.encoding,
+            sys.stdout.errors,
+            line_buffering=sys.stdout.line_buffering,
+        )
+
+
 def run_command(name: str, command: Callable[[], int]) -> int:
     """The exit status of scripts/<name>: the command's own, 130 where it was interrupted, and where
     it fails that of the error, else 2; one line says why. Only the command itself ends with 1."""
@@ -75,22 +107,14 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         print(f"scripts/{name}: {text}", file=sys.stderr)
 
     try:
+        _open_output()
         with ended_as_by_ctrl_c():
             status = command()
-        try:
-            # None where it was closed before the start
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except BrokenPipeError:
-            # `| head` changes no verdict
-            _let_go_of_output()
+        sys.stdout.flush()
         return status
     except ToolError as error:
         say(str(error))
         return error.exit_status
-    except BrokenPipeError:
-        _let_go_of_output()
-        say("broken pipe: standard output was closed before the end")
     except OSError as error:
         _let_go_of_output()
         named = f"{error.filename or 'output'}: {error.strerror}"
@@ -107,10 +131,16 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     return ToolError.exit_status
 
 
+# No figure of a machine is as large, or as small but for 0; powers and sums of such are finite, so
+# that no formula has to look.
+LARGEST, SMALLEST = 1e50, 1e-50
+
+
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, which true and false are not."""
+    """Whether it is a number that something was measured or computed to be: finite, no larger and
+    no smaller than any; true and false are none."""
     is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_one and abs(value) <= sys.float_info.max
+    return is_one and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -197,8 +227,8 @@ def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
 
 @functools.cache
 def _validator_class() -> Any:  # noqa: ANN401
-    """One to which a number that is not finite, or beyond a float, is none: JSON Schema lets them
-    pass. Making it takes as long as reading a file of some hundred rows."""
+    """One to which only is_number() is one: JSON Schema lets infinity pass. Making it takes as long
+    as reading a file of some hundred rows."""
     # not above: what runs beside a torch of the user's own has no jsonschema
     import jsonschema
 
@@ -224,9 +254,10 @@ def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
 
     is_file = isinstance(schema, Path)
     validator = _file_validator(schema) if is_file else _validator_class()(schema)
-    error = best_match(validator.iter_errors(document))
-    if error is None:
+    errors = list(validator.iter_errors(document))
+    if not errors:
         return ""
+    error = best_match(errors)
     key = error.json_path.removeprefix("$").removeprefix(".") or "the file"
     # the message begins with the value, which may be a whole table
     is_long = len(error.message) > 160
@@ -279,19 +310,46 @@ def shown_path(path: Path) -> str:
     return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
 
 
-# as without_folders() of benchmarks/instruments/context.hpp
-_PATH = re.compile(r"(?<![^\s=:;,'\"()`])/(?!/)[^\s=:;,'\"()`]+")
+# where an absolute path begins (two slashes follow the scheme of an address), and how far one goes
+# beyond the folders that are there
+_PATH_BEGINS = re.compile(r"(?<![^\s=:;,'\"()`])/(?![/\s])")
+_PATH_GOES_ON = re.compile(r"[^\s=:;,'\"()`]*")
+
+
+def _published(path: str) -> str:
+    whole, here = Path(os.path.normpath(path)), Path.cwd()
+    # all is below the root
+    is_below = here.name and whole.is_relative_to(here)
+    return str(whole.relative_to(here)) if is_below else whole.name
 
 
 def without_folders(text: str) -> str:
     """Each absolute path in it relative to the working folder where it lies below that, else by its
-    last name alone: a file that is passed on does not tell its owner's folders."""
+    last name alone: a file that is passed on does not tell its owner's folders. Names of folders
+    that are there may hold blanks and all that else ends a path."""
+    found, end = [], 0
+    for begin in (match.start() for match in _PATH_BEGINS.finditer(text)):
+        if begin < end:
+            continue
+        found.append(text[end:begin])
+        end = begin
+        # a text that is too long for a name is none to os.path, and an error to Path
+        while (slash := text.find("/", end + 1)) > 0 and os.path.isdir(text[begin:slash]):  # noqa: PTH112
+            end = slash
+        end = _PATH_GOES_ON.match(text, end).end()
+        found.append(_published(text[begin:end]))
+    return "".join([*found, text[end:]])
 
-    def shortened(found: re.Match[str]) -> str:
-        path = Path(os.path.normpath(found[0]))
-        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
-    return _PATH.sub(shortened, text)
+def command_text(words: Iterable[str]) -> str:
+    """A command as it is published: without_folders(), where an argument is one path, or --name=
+    and one, whatever is in its name."""
+    path = re.compile(r"(-[\w-]+=)?(/[^/].*)", re.DOTALL)
+    parts = ((path.fullmatch(word), word) for word in words)
+    return shlex.join(
+        (found[1] or "") + _published(found[2]) if found else without_folders(word)
+        for found, word in parts
+    )
 
 
 def run_folder(kind: str, results: Path = RESULTS) -> Path:
@@ -307,8 +365,9 @@ GIT = ("git", "-c", "safe.directory=*")
 def git(folder: Path, *arguments: str) -> str | None:
     """What it printed there; None where it failed, or is not installed."""
     command = [*GIT, *arguments]
+    text = {"encoding": "utf-8", "errors": "replace"}
     try:
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        found = subprocess.run(command, cwd=folder, capture_output=True, check=False, **text)
     except OSError:
         return None
     return found.stdout.strip() if found.returncode == 0 else None

@@ -41,6 +41,38 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     return [f"| {texts[0]} |", f"|{rule}|", *(f"| {text} |" for text in texts[1:])]
 
 
+# of a terminal beside which something else has room
+WIDEST_TABLE = 120
+
+
+def narrow_tables(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """markdown_table(), in pieces where it is wider than WIDEST_TABLE: each begins with the columns
+    that tell its rows apart."""
+    found = list(rows)
+    keys: list[int] = []
+    for column in range(len(header)):
+        if len({tuple(row[key] for key in keys) for row in found}) == len(found):
+            break
+        if len({row[column] for row in found}) > 1:
+            keys.append(column)
+
+    def piece(others: Sequence[int]) -> list[str]:
+        columns = sorted([*keys, *others])
+        cells = [[row[column] for column in columns] for row in found]
+        return markdown_table([header[column] for column in columns], cells)
+
+    lines: list[str] = []
+    taken: list[int] = []
+    for column in range(len(header)):
+        if column in keys:
+            continue
+        if taken and max(map(len, piece([*taken, column]))) > WIDEST_TABLE:
+            lines += [*piece(taken), ""]
+            taken = []
+        taken.append(column)
+    return [*lines, *piece(taken)]
+
+
 @functools.cache
 def template(path: Path) -> jinja2.Template:
     """A Jinja template; one that ends with .html.j2 escapes what is put in. `table(header, rows)`

@@ -18,7 +18,7 @@ CASE_PATTERN = re.compile(
     r"(?P<dtype>[^/]+)/batch:(?P<batch>[1-9]\d*)/seq:(?P<seq>[1-9]\d*)"
     r"(?:/ranks:(?P<ranks>[1-9]\d*)/(?P<mode>[a-z_]+))?"
 )
-# what Google Benchmark appends
+# what Google Benchmark appends, and files of ours had until 2026
 TIMED_BY = "/manual_time"
 # kind of a row that was measured, beside those of aggregates
 ITERATION = "iteration"
@@ -45,6 +45,19 @@ class CaseName:
         axes = (self.component, self.pass_name, self.variant, self.size, self.dtype)
         alone = f"{'/'.join(axes)}/batch:{self.batch}/seq:{self.seq}"
         return f"{alone}/ranks:{self.ranks}/{self.mode}" if self.is_data_parallel else alone
+
+    @property
+    def axes(self) -> dict[str, str | int]:
+        """As the rows of a result file have them."""
+        return {
+            "component": self.component,
+            "pass": self.pass_name,
+            "variant": self.variant,
+            "size": self.size,
+            "dtype": self.dtype,
+            "batch": self.batch,
+            "seq": self.seq,
+        }
 
     @property
     def is_data_parallel(self) -> bool:
@@ -140,7 +153,7 @@ class StoredCase:
 # Google Benchmark's own keys of a repetition; every other number is a counter.
 OWN_KEYS = {
     *("family_index", "per_family_instance_index", "repetitions", "repetition_index", "threads"),
-    *("iterations", "real_time", "cpu_time", "mean_ns"),
+    *("iterations", "real_time", "cpu_time", "mean_ns", "batch", "seq"),
     # of schema 3
     *("median_ns", "median_interval_ns"),
 }

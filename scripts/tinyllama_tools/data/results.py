@@ -74,7 +74,9 @@ NO_ROOFLINE = (
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 NO_REASON = "no reason given"
-# over the baseline at the same point of the same file
+# what a compiler left nothing of; and longer than there are computers
+SHORTEST_SECONDS, LONGEST_SECONDS = 1e-24, 1e10
+# over the baseline at the same point of the same file; its interval is _low and _high
 SPEEDUP = "speedup"
 
 
@@ -84,8 +86,11 @@ def _is_row(row: object) -> bool:
         isinstance(row, dict)
         and isinstance(row.get("run_name"), str)
         and isinstance(row.get("run_type"), str)
-        and "real_time" in row
-        and row.get("time_unit") in list(UNITS)
+        and (
+            "skipped" in row
+            or "error_occurred" in row
+            or ("real_time" in row and row.get("time_unit") in list(UNITS))
+        )
     )
 
 
@@ -108,8 +113,9 @@ def _check(document: Json, path: Path) -> None:
 def _seconds(entry: Json, path: Path) -> float:
     time, unit = entry["real_time"], entry["time_unit"]
     seconds = time * UNITS[unit] if is_number(time) else 0.0
-    if seconds <= 0:
-        what = f"real_time {time} {unit}, must be a positive, finite number"
+    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
+        limits = f"of {SHORTEST_SECONDS:g} s to {LONGEST_SECONDS:g} s"
+        what = f"real_time {time} {unit}, must be a positive, finite number {limits}"
         raise bad_file(path, f"{entry['run_name']}: {what}", MEASURE_AGAIN)
     return seconds
 
@@ -212,10 +218,16 @@ def _by_name(rows: Sequence[Json]) -> dict[str, list[Json]]:
 
 
 def _read_other(document: Json, path: Path) -> StoredRun:
-    """Of another Google Benchmark program."""
+    """Of another Google Benchmark program. What its context calls as ours does, and is something
+    else, is left out: AddCustomContext("device", "gpu0")."""
     rows, warnings = read_other_rows(document, path)
     cases = {n: _suite_case(n, own, path, is_peak=False) for n, own in _by_name(rows).items()}
-    return StoredRun(path, document["context"], cases, warnings=warnings)
+    context = {
+        key: value
+        for key, value in document["context"].items()
+        if not schema_problem({"context": {key: value}}, SCHEMAS["suite"])
+    }
+    return StoredRun(path, context, cases, warnings=warnings)
 
 
 def read_rows(document: Json, path: Path) -> StoredRun:
@@ -373,7 +385,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     for text, found in zip(cases, counters, strict=True):
         # over a baseline that another round found wrong, nothing is known to be faster
         baseline = str(replace(cases[text].name, variant=BASELINE))
-        own = {name: of for name, of in found.items() if name != SPEEDUP or baseline in cases}
+        own = {n: of for n, of in found.items() if not n.startswith(SPEEDUP) or baseline in cases}
         cases[text] = replace(cases[text], counters=own)
     paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
     title = title_of(first.context)

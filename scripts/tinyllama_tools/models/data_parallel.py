@@ -2,8 +2,8 @@
 and what more devices would give, from a local step and a model of links. docs/distributed.md
 defines every figure.
 
-Losses are percent of a step; with the efficiency they add up to 100 in every round. They are means
-over rounds, since means add up and medians do not; their intervals are Student's.
+Every figure is a median over rounds, with the exact interval of a median. Losses are percent of a
+step; with the efficiency they add up to 100 in every round, and so their medians nearly do.
 """
 
 import statistics
@@ -116,18 +116,18 @@ LOSSES = {
 
 
 def losses_of(result: ScalingResult) -> Iterator[Json]:
-    """Of the data-parallel step of several ranks, the efficiency first: `percent` of the step and
-    its interval, `low` to `high`, None for one round. Over rounds medians, as everywhere; of one
-    round they add up to 100."""
+    """Of the data-parallel step of several ranks, where every counter was measured, the efficiency
+    first: `percent` of the step, median over rounds; `low`, `high`: None for one round."""
     if result.ranks == 1 or result.step is None:
         return
     names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
     if result.scaling != STRONG:
         del names[SMALL_BATCH]
-    for key, name in names.items():
-        if share := over_rounds(result.step.figures(key).values()):
-            ends = {end: getattr(share.interval, end, None) for end in ("low", "high")}
-            yield {"ranks": result.ranks, "name": name, "percent": share.median, **ends}
+    counters = {name: result.step.figures(key) for key, name in names.items()}
+    for name, of in counters.items() if all(counters.values()) else ():
+        found = over_rounds(of.values())
+        part = {"ranks": result.ranks, "name": name, "percent": found.median}
+        yield part | {end: getattr(found.interval, end, None) for end in ("low", "high")}
 
 
 # the kind of a local step that is not MEASURED

@@ -501,8 +501,8 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
 # What there is to write, into the golden folder.
 PARTS: dict[str, Callable[[Path], object]] = {
     **{name: partial(write_case, name) for name in GOLDEN_CASES},
-    "flops": lambda folder: (folder / "flops.json").write_text(flops_json()),
-    "training_tiny": lambda folder: (folder / CURVES_FILE).write_text(curves_json()),
+    "flops": lambda folder: (folder / "flops.json").write_text(flops_json(), "utf-8"),
+    "training_tiny": lambda folder: (folder / CURVES_FILE).write_text(curves_json(), "utf-8"),
 }
 
 
@@ -537,7 +537,8 @@ def check(names: Sequence[str], folder: Path) -> int:
     return 1 if failed else 0
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(prog="scripts/golden", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these only; default: all")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
@@ -546,6 +547,11 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.names:
         if name not in PARTS:
             parser.error(f"'{name}': must be one of {', '.join(PARTS)}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_options(arguments)
     names = options.names or list(PARTS)
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)

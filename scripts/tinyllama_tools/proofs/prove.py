@@ -62,7 +62,7 @@ def read_faults(text: str) -> list[Fault]:
     return faults
 
 
-FAULTS = read_faults((Path(__file__).parent / "faults.txt").read_text())
+FAULTS = read_faults((Path(__file__).parent / "faults.txt").read_text("utf-8"))
 FAULT_TIMEOUT_S = 600
 WEIGHTS_SECTION = "Weights in and out"
 # which fault is there, counted from 1; 0: none
@@ -73,7 +73,7 @@ CHOOSING = f'#include <cstdlib>\nstatic const int planted = std::atoi(std::geten
 def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
     """With all faults of this source, to choose from. RuntimeError where it no longer has what is
     to be replaced."""
-    text = CHOOSING + (PROJECT / source).read_text()
+    text = CHOOSING + (PROJECT / source).read_text("utf-8")
     for number, fault in enumerate(faults, start=1):
         for old, new in fault.replacements.items() if fault.source == source else ():
             if old not in text:
@@ -85,7 +85,7 @@ def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
 def run_shell(command: str, folder: Path) -> str:
     """Standard output of a command; RuntimeError with all it said where it fails."""
     result = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, text=True, check=False
+        command, shell=True, cwd=folder, capture_output=True, encoding="utf-8", check=False
     )
     if result.returncode != 0:
         raise RuntimeError(f"{command}\n{result.stdout}{result.stderr}")
@@ -96,7 +96,7 @@ def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fa
     """Every program that has to find a fault, in `scratch`. RuntimeError where one cannot be."""
     commands = {
         entry["file"]: entry["command"]
-        for entry in json.loads((build_folder / "compile_commands.json").read_text())
+        for entry in json.loads((build_folder / "compile_commands.json").read_text("utf-8"))
         # programs under sanitizers compile some sources again; what is replaced is the library's
         if "/CMakeFiles/tiny_llama_" in entry["command"]
     }
@@ -105,7 +105,7 @@ def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fa
         if file not in commands:
             raise RuntimeError(f"{build_folder} is not of this checkout: it has no {source}")
         faulty = scratch / Path(source).name
-        faulty.write_text(faulty_source(source))
+        faulty.write_text(faulty_source(source), "utf-8")
         before, _, _ = commands[file].rpartition(" -o ")
         run_shell(f"{before} -w -o '{faulty.with_suffix('.o')}' -c '{faulty}'", build_folder)
     for program in {fault.program for fault in faults}:
@@ -208,11 +208,13 @@ def prove_oracle(build_folder: Path) -> list[Proof]:
 def environment(build_folder: Path) -> dict[str, str]:
     """What the proofs ran on."""
     commit = head_commit(PROJECT)[:12] or "unknown"
-    processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    processor = re.search(
+        r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE
+    )
     # the programs' libtorch, which need not be this Python's torch
-    cache = (build_folder / "CMakeCache.txt").read_text()
+    cache = (build_folder / "CMakeCache.txt").read_text("utf-8")
     (folder,) = re.findall(r"^Torch_DIR:[A-Z]+=(.*)$", cache, re.MULTILINE)
-    version = (Path(folder) / "TorchConfigVersion.cmake").read_text()
+    version = (Path(folder) / "TorchConfigVersion.cmake").read_text("utf-8")
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit + ("-dirty" if changed_files(PROJECT) else ""),
@@ -249,7 +251,7 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
         "claims": claims,
         "environment": ran_on,
     }
-    page.write_text(template(Path(__file__).with_name("proof.md.j2")).render(about))
+    page.write_text(template(Path(__file__).with_name("proof.md.j2")).render(about), "utf-8")
     print(
         f"{about['held']} of {len(proofs)} proofs held, {about['found']} of {len(faults)} faults "
         f"found, {len(failed)} tests failed: {page}"
@@ -258,13 +260,18 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     return 0 if is_whole and not failed else 1
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
     parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
     parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
     slow = "leave the deliberate faults out, whose tests take some minutes to compile"
     parser.add_argument("--without-faults", action="store_true", help=slow)
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_options(arguments)
     # sums in one order, as the golden files were made
     torch.set_num_threads(1)
 

@@ -143,13 +143,13 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 def has_more_than_avx2() -> bool:
     """Where it has not, a program that is held to AVX2 repeats the one that is not."""
-    return not CPU_INFO.exists() or bool(re.search("avx512f|avx_vnni", CPU_INFO.read_text()))
+    return not CPU_INFO.exists() or bool(re.search("avx512f|avx_vnni", CPU_INFO.read_text("utf-8")))
 
 
 def gtest_programs(build_folder: Path, pattern: str | None = None) -> list[Program]:
     """The programs that CMake registered as tests. RuntimeError where there are none."""
     listing = ["ctest", "--test-dir", str(build_folder), "--show-only=json-v1"]
-    result = subprocess.run(listing, capture_output=True, text=True, check=False)
+    result = subprocess.run(listing, capture_output=True, encoding="utf-8", check=False)
     tests = json.loads(result.stdout)["tests"] if result.returncode == 0 else []
     if not tests:
         raise RuntimeError(f"{build_folder} has no test program: {result.stderr.strip()}")
@@ -302,4 +302,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # what tests say may be beyond a terminal's encoding
+    sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

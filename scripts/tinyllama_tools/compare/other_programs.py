@@ -1,0 +1,125 @@
+"""A side of `compare run` that is another program of Google Benchmark. It does not stay between
+answers: each is a run of one case, and a slice is one with the slice's time as its least."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyllama_tools.compare.sides import (
+    PROGRAM_IN_BUILD,
+    CaseFailedError,
+    CaseSkippedError,
+    ProcessLostError,
+    ServedProgram,
+)
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.text import last_words
+from tinyllama_tools.data.results import read_stored
+
+HELP_SECONDS = 60.0
+# one iteration, and no more: Google Benchmark takes no zero
+SHORTEST_SECONDS = 1e-9
+# what extended regular expressions, of which --benchmark_filter is one, do not take as it is
+SPECIAL = re.compile(r"[.\[\]{}()\\*+?|^$]")
+
+
+def is_other_program(program: Path) -> bool:
+    """Whether it has Google Benchmark's options but cannot be served as ours can."""
+    if program.name == PROGRAM_IN_BUILD.name:
+        return False
+    try:
+        how = {"capture_output": True, "timeout": HELP_SECONDS, "errors": "replace"}
+        done = subprocess.run([program, "--help"], check=False, stdin=subprocess.DEVNULL, **how)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    said = done.stdout + done.stderr
+    return "--benchmark_list_tests" in said and "--serve" not in said
+
+
+@dataclass(frozen=True)
+class OtherProgram(ServedProgram):
+    """`arguments` come before Google Benchmark's own in every run."""
+
+    def start(self, *, limit: float, padding: int) -> "OtherProcess":
+        """Nothing runs yet."""
+        return OtherProcess(self, limit=limit, padding=padding)
+
+
+class OtherProcess:
+    """What blocks ask of a side. ProcessLostError where a run fails, hangs or writes no result."""
+
+    is_running = True
+
+    def __init__(self, program: OtherProgram, *, limit: float, padding: int) -> None:
+        self.name = program.name
+        self._command = (str(program.program), *program.arguments)
+        self._environment = program.environment_with(padding)
+        self._limit = limit
+
+    def greet(self) -> Json:
+        """The cases that it lists. Its context is not known before one has run."""
+        names = self._run(["--benchmark_list_tests=true"]).splitlines()
+        return {"cases": [name for name in names if name], "context": {}}
+
+    def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
+        """Nothing to prove or meter is known of it."""
+
+    def opened(self, case: str) -> Json:
+        """`seconds` of one iteration, and `counters`."""
+        seconds, counters = self._measure(case, SHORTEST_SECONDS)
+        return {"seconds": seconds, "counters": counters}
+
+    def time(self, case: str, seconds: float) -> list[float]:
+        """Seconds of an iteration, the mean of a run of that many."""
+        return [self._measure(case, seconds)[0]]
+
+    def close_case(self, case: str) -> None:
+        """Nothing of it is left."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def _measure(self, case: str, seconds: float) -> tuple[float, dict[str, float]]:
+        pattern = SPECIAL.sub(lambda special: f"\\{special[0]}", case)
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "result.json"
+            self._run(
+                [
+                    f"--benchmark_filter=^{pattern}$",
+                    f"--benchmark_min_time={seconds:g}",
+                    f"--benchmark_out={out}",
+                    "--benchmark_out_format=json",
+                ]
+            )
+            try:
+                (found,) = read_stored(out).cases.values()
+            except (BadInputError, ValueError) as error:
+                raise ProcessLostError(self.name, f"{case}: no result of it: {error}") from error
+        if found.failed:
+            raise CaseFailedError(self.name, found.failed)
+        if found.seconds is None:
+            raise CaseSkippedError(self.name, found.reason)
+        return found.seconds, dict(found.counters)
+
+    def _run(self, flags: Sequence[str]) -> str:
+        """What it says on standard output."""
+        how = {"capture_output": True, "timeout": self._limit, "errors": "replace"}
+        try:
+            done = subprocess.run(
+                [*self._command, *flags],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                **how,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ProcessLostError(self.name, f"did not end within {self._limit:g} s") from error
+        except OSError as error:
+            raise BadInputError(f"{self._command[0]} cannot be started: {error}") from error
+        if done.returncode != 0:
+            words = last_words(done.stderr) or "it said nothing"
+            raise ProcessLostError(self.name, f"ended with {done.returncode}: {words}")
+        return done.stdout
