@@ -200,6 +200,13 @@ def test_no_place_is_left_to_fill_in_and_every_box_finds_its_figure() -> None:
         assert re.findall(r"^\| ([^|]*) \| not measured +\|$", page, re.MULTILINE) == []
 
 
+def test_overhead_is_dominant_where_launches_show_it_and_not_for_a_low_mfu() -> None:
+    for launches, mark in ((60.0, "x"), (10.0, " "), (None, " ")):
+        page = sheet(3, {"analysis": {MFU: 3.0, LAUNCH: launches}})
+        assert re.search(rf"^- \[{mark}\] Kernel overhead dominant", page, re.MULTILINE), launches
+        assert "- [x] < 20% MFU: Severely underutilized \u2014 yes: 3.0 %" in page
+
+
 def test_a_box_is_decided_by_its_limits() -> None:
     for rule, inside, outside in (
         ("above 5 x", [5.1], [5, 4.9]),

@@ -29,6 +29,11 @@ MEDIUM_STEP = CHECK_STEP.replace("batch:2", "batch:16")
 # of tiny alone at its own shape
 OWN_SHAPE = r"/tiny/f32/batch:8/seq:128/"
 
+# the page's width, and tables that are wider than their place
+CUT_OFF = """() => [document.documentElement.scrollWidth,
+  ...[...document.querySelectorAll(".scroll")]
+  .filter((of) => of.scrollWidth > of.clientWidth).map((of) => of.closest(".card").id)]"""
+
 
 @functools.cache
 def _parsed(name: str) -> Json:
@@ -131,7 +136,12 @@ def part(of: Document | Section, identity: str) -> Any:  # noqa: ANN401
 
 
 def cell(of: Table, row: str, column: str) -> Any:  # noqa: ANN401
-    """By how a row's first two cells begin, and the heading without its unit."""
+    """By a case's name or how a row's first two cells begin, and the heading without its unit."""
     headings = [heading.partition(" [")[0] for heading in of.columns]
-    found = next(one for one in of.rows if f"{one[0]}, {one[1]}".startswith(row))
+    name = re.sub("batch:|seq:", "", row)
+    found = next(
+        one
+        for one in of.rows
+        if f"{one[0]}, {one[1]}".startswith(row) or "/".join(map(str, one)).startswith(name)
+    )
     return found[headings.index(column)]

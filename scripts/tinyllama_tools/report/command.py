@@ -90,14 +90,6 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def write_out(text: str) -> None:
-    """To standard output, with `?` for what its encoding has not: names come from files."""
-    if sys.stdout is None:
-        raise BadInputError("standard output is closed; name a file with -o")
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-
-
 def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespace) -> str:
     """What was written where; md, csv and fom go to standard output unless a file is named.
     BadInputError where that cannot be written."""
@@ -119,15 +111,13 @@ def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespac
             "fom": lambda: figures_of_merit(inputs, document.errors),
         }[of.format]()
         if path is None:
-            write_out(text)
+            sys.stdout.write(text)
             return ""
         if path.is_dir():
             raise BadInputError(f"{path}: is a folder; name a file, such as {path}/report.html")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
         return f"wrote {path}"
-    except BrokenPipeError:
-        raise
     except OSError as error:
         what = f"{path or 'standard output'}: cannot be written: {error.strerror}"
         raise BadInputError(f"{what}; name another file with -o") from error

@@ -140,7 +140,7 @@ SMALL, HALF, FULL = 1, 2, 4
 @dataclass(frozen=True)
 class Figure:
     """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `columns`: of the page's
-    four; of a SMALL one the legend is the section's."""
+    four. `has_legend`: of its own; else, and of SMALL ones, it is the section's."""
 
     id: str
     title: str
@@ -150,6 +150,7 @@ class Figure:
     note: str = ""
     barmode: str = "group"
     columns: int = HALF
+    has_legend: bool = True
 
     @property
     def points(self) -> int:
@@ -166,7 +167,9 @@ class Figure:
         layout = {"xaxis": self.x, "yaxis": self.y, "barmode": self.barmode, "colorway": COLOURS}
         if self.x.get("type") == "category":
             layout["scattermode"] = "group"  # side by side, not on top of each other
-        found = {"title": self.title, "height": self.height, "small": self.columns == SMALL}
+        is_small = self.columns == SMALL
+        layout["showlegend"] = self.has_legend and not is_small
+        found = {"title": self.title, "height": self.height, "small": is_small}
         return {**found, "traces": self.traces, "layout": layout}
 
 

@@ -8,7 +8,6 @@ followed.
 from __future__ import annotations
 
 import base64
-import functools
 import gzip
 import json
 import math
@@ -23,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import plotly.offline
 from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs_version
 from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError, write_whole
@@ -66,7 +65,7 @@ def marked(text: str) -> Markup:
 
 def breakable(text: str) -> Markup:
     """The text escaped, with places to break long names of variants and passes."""
-    return Markup(re.sub(r"([+_])", r"\1<wbr>", str(escape(text))))
+    return Markup(re.sub(r"([+_/])", r"\1<wbr>", str(escape(text))))
 
 
 def _label_of(heading: str) -> Markup:
@@ -80,9 +79,9 @@ def _packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-@functools.cache
-def _packed_plotly() -> str:
-    return _packed(plotly.offline.get_plotlyjs())
+# npm's plotly.js-basic-dist-min, gzipped, of the version that the Python package has: lines, bars
+# and points alone, a quarter of what that brings, which takes a browser seconds to start
+PLOTLY = TEMPLATES / "plotly-basic.min.js.gz"
 
 
 def page_of(document: Document) -> str:
@@ -98,8 +97,8 @@ def page_of(document: Document) -> str:
         label_of=_label_of,
         first_rows=lambda table: _first(table, MOST_ROWS),
         cell_text=cell_text,
-        plotly_version=plotly.offline.get_plotlyjs_version(),
-        plotly=_packed_plotly(),
+        plotly_version=get_plotlyjs_version(),
+        plotly=base64.b64encode(PLOTLY.read_bytes()).decode(),
         data=_packed(data),
     )
 

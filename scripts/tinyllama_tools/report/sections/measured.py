@@ -258,18 +258,18 @@ def _step_row(of: StepTimes) -> Mapping[str, Any]:
     }
 
 
-def _beyond_the_whole(of: StepTimes) -> list[str]:
-    """What to say instead of shares where parts are no parts: cases that were timed apart may take
-    longer than the step, whose rest is then below 0."""
+def _beyond_the_whole(of: StepTimes) -> str:
+    """What to say instead of shares where the phases, which were timed apart, are not parts of the
+    step: one is longer than it, or its rest below 0. Empty where they are."""
     whole = of.total.seconds or 0.0
     odd = [
-        f"{name} {seconds_text(seconds)}" if seconds > 0 else f"{name} below 0"
+        f"{name} {seconds_text(seconds) if seconds > 0 else 'below 0'}"
         for name, seconds in of.phases.items()
         if not 0 <= seconds <= whole
     ]
-    what = "forward, backward, optimizer and other do not add up to"
-    ends = f"the {seconds_text(whole)} of the step; no shares of it are drawn."
-    return [f"{step_text(of.step)}: {what} {ends[:-1]} ({', '.join(odd)})."] if odd else []
+    what = f"{step_text(of.step)}: forward, backward, optimizer and other do not add up"
+    why = f"the step takes {seconds_text(whole)}, {', '.join(odd)}"
+    return f"{what}, so no shares of it are drawn ({why})." if odd else ""
 
 
 def time(page: Section, inputs: ReportInputs) -> None:
@@ -298,10 +298,9 @@ def time(page: Section, inputs: ReportInputs) -> None:
     }
     x, y = axis("part"), axis("time in a step [ms]")
     page.figure("parts_plot", parts.title, bars(of_parts), x, y)
-    known = [of for of in inputs.steps if of.phases]
-    for of in known:
-        page.text += _beyond_the_whole(of)
-    known = [of for of in known if not _beyond_the_whole(of)]
+    said = {of.step: _beyond_the_whole(of) for of in inputs.steps if of.phases}
+    page.text += filter(None, said.values())
+    known = [of for of in inputs.steps if said.get(of.step) == ""]
     shares = {
         phase: {
             step_text(of.step): 100 * of.phases[phase] / (of.total.seconds or 1.0) for of in known

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.names import BASELINE
+from tinyllama_tools.data.names import BASELINE, CaseName
 from tinyllama_tools.report.cases import CaseFigures, figures_of
 from tinyllama_tools.report.document import (
     FULL,
@@ -162,6 +162,11 @@ def _figures(page: Section, rows: Sequence[Row], colours: Mapping[str, str]) -> 
         page.figure(f"variants_{kind}_{identity}", f"{what}: {kind}", traces, x, y, columns=SMALL)
 
 
+def _label(name: CaseName) -> str:
+    is_whole = name.pass_name in WHOLE_PASSES
+    return name.component if is_whole else f"{name.component}, {name.pass_name}"
+
+
 def _overview(
     page: Section, rows: Sequence[Row], inputs: ReportInputs, colours: Mapping[str, str]
 ) -> None:
@@ -171,7 +176,7 @@ def _overview(
     found: dict[str, dict[str, CaseFigures]] = {}
     for variant, of in ((variant, of) for row in rows for variant, of in row.items()):
         if of.speedup and [getattr(of.name, axis) for axis in AXES] == wanted:
-            found.setdefault(variant, {})[f"{of.name.component}, {of.name.pass_name}"] = of
+            found.setdefault(variant, {})[_label(of.name)] = of
     if not found:
         return
     labels = list(dict.fromkeys(label for own in found.values() for label in own))
@@ -184,8 +189,17 @@ def _overview(
         traces.append(trace(variant, own, [of.median for of in speedups], **more))
     size, dtype, batch, seq = wanted
     title = f"Speed-up over the baseline at {size}, {dtype}, {batch} x {seq}"
-    x, y = axis("component", type="category"), axis("speed-up")
-    page.figure("speedups_plot", title, traces, x, y, "Bars: 95 % intervals.", columns=FULL)
+    x, y = axis("", type="category"), axis("speed-up", log=True)
+    page.figure(
+        "speedups_plot",
+        title,
+        traces,
+        x,
+        y,
+        "Bars: 95 % intervals.",
+        columns=FULL,
+        has_legend=False,
+    )
 
 
 def variants(page: Section, inputs: ReportInputs) -> None:
@@ -194,7 +208,7 @@ def variants(page: Section, inputs: ReportInputs) -> None:
     if not rows:
         what = f"{inputs.main.title} has no two variants at one size, dtype, batch and sequence"
         raise Missing(f"{what}; measure some: scripts/bench --variants baseline,optimized")
-    colours = variant_colours(inputs.main)
+    page.legend |= (colours := variant_colours(inputs.main))
     _overview(page, rows, inputs, colours)
     whole = (row for row in rows if next(iter(row.values())).name.pass_name in WHOLE_PASSES)
     series = _groups(whole, "component", "pass_name", "size", "dtype")
@@ -208,8 +222,6 @@ def variants(page: Section, inputs: ReportInputs) -> None:
         lambda of: variant_rank(first(of).name),
     ):
         _figures(page, of, colours)
-    if any(figure.columns == SMALL for figure in page.figures):
-        page.legend |= colours
     for of in _groups(rows, "component", "pass_name"):
         page.tables += _tables(of)
     page.tables[0] = replace(page.tables[0], note=NOTE)

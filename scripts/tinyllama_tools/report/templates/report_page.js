@@ -53,10 +53,10 @@ function connectTable(card) {
 function layoutOf(figure, more) {
   const size = figure.small ? 10 : 12;
   const axis = {automargin: true, title: {font: {size}, standoff: 6}, tickfont: {size}, gridcolor: "#eceef0", linecolor: "#dcdfe3", showline: true, zeroline: false,
-    nticks: figure.small ? 3 : 0, tickformat: ",.4~r", hoverformat: ",.4~r"};
+    tickformat: ",.4~r", hoverformat: ",.4~r"};
   const template = {layout: {
-    xaxis: axis, yaxis: axis, font: {family: "system-ui, sans-serif", size: 12, color: "#1b2026"}, margin: {l: 8, r: 14, t: 12, b: 8},
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: !figure.small,
+    xaxis: axis, yaxis: {...axis, nticks: figure.small ? (figure.layout.yaxis.type === "log" ? 3 : 5) : 0}, font: {family: "system-ui, sans-serif", size: 12, color: "#1b2026"}, margin: {l: 8, r: 14, t: 12, b: 8},
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     hovermode: "closest", hoverlabel: {namelength: -1}, legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal"}, bargap: 0.3,
     dragmode: innerWidth < 560 ? false : "zoom", // a finger scrolls
   }};

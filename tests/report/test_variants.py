@@ -1,0 +1,229 @@
+"""Variants of a made-up machine side by side: times, speed-ups with their intervals, the fastest;
+and every case as CSV, through pipes of any encoding and into none."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from stored import CUT_OFF, change, document, part, read, rows_of, section, write_result
+
+from built_programs import write_json
+from chromium import PageOpener
+from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.report.command import build_document
+from tinyllama_tools.report.document import SMALL, Section, cell_text
+from tinyllama_tools.report.output import markdown_of, page_of
+
+# of the baseline's time, and how far repetitions are from their median
+VARIANTS = {
+    "baseline": (1.0, 0.01),
+    "qkv": (0.5, 0.01),
+    "sdpa": (0.99, 0.02),
+    "qkv+sdpa": (0.51, 0.02),
+}
+FFN = "ffn/forward_backward/{}/tiny/f32/batch:{}/seq:{}"
+
+
+def repetitions(rows: list[Json], variant: str) -> list[Json]:
+    share, apart = VARIANTS[variant]
+    found = []
+    for row in rows:
+        name = row["run_name"].replace("/baseline/", f"/{variant}/")
+        for index, factor in enumerate((1 - apart, 1, 1 + apart)):
+            own = {"name": name, "run_name": name, "repetitions": 3, "repetition_index": index}
+            found.append({**row, **own, "real_time": row["real_time"] * share * factor})
+            found[-1]["tokens_per_second"] = row["tokens_per_second"] / share
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of ffn and rms_norm at tiny, three repetitions of each variant."""
+    whole = document("round_1.json", "^(ffn|rms_norm|full_step)/.*/tiny/")
+    rows = whole["benchmarks"]
+    every = [row for variant in VARIANTS for row in repetitions(rows, variant)]
+    return write_json(tmp_path / "variants.json", whole | {"benchmarks": every})
+
+
+def variants(path: Path) -> Section:
+    return section(read(path), "variants")
+
+
+def ends(variant: str) -> np.ndarray:
+    """Of the logarithm of its time over the baseline's median."""
+    share, apart = VARIANTS[variant]
+    logs = np.log(share * np.array([1 - apart, 1, 1 + apart]))
+    return np.array(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs)))
+
+
+def test_a_table_has_time_and_speedup_of_every_variant_and_marks_the_fastest(path: Path) -> None:
+    found = variants(path)
+    table = part(found, "variants_ffn_forward_backward_0")
+    assert table.title == "ffn, forward_backward: tiny, f32"
+    heads = [f"{name} [ms]" for name in ("baseline", "qkv", "qkv+sdpa", "sdpa")]
+    assert table.columns == ["batch", "seq", *heads, "fastest [tokens/s]"]
+    (of,) = rows_of(FFN.format("baseline", 8, 128), ("round_1.json",))
+    row = next(row for row in table.records if (row["batch"], row["seq"]) == (8, 128))
+    times = [float(row[head]) for head in heads]
+    assert times == pytest.approx([of["real_time"] * share for share in (1, 0.5, 0.51, 0.99)])
+    assert row["fastest [tokens/s]"] == pytest.approx(2 * of["tokens_per_second"])
+    texts = [cell_text(row[head]) for head in heads]
+    # 2 % apart is less than repetitions tell, a half is more
+    assert ["☆" in text for text in texts] == [False, True, True, False]
+    log = {name: ends(name) for name in VARIANTS}
+    middle = {name: np.log(share) for name, (share, _) in VARIANTS.items()}
+    for name, text in zip(("qkv", "qkv+sdpa", "sdpa"), texts[1:], strict=True):
+        up = np.hypot(log["baseline"][1] - 0, middle[name] - log[name][0])
+        down = np.hypot(0 - log["baseline"][0], log[name][1] - middle[name])
+        low, high = np.exp(-middle[name] - down), np.exp(-middle[name] + up)
+        mark = "~ " if low <= 1 <= high else ""
+        assert mark == ("~ " if name == "sdpa" else "")
+        assert text.endswith(f"\n{mark}{1 / VARIANTS[name][0]:.2f} ({low:.2f} to {high:.2f})")
+    # where nothing is near it, the fastest alone has the full star
+    change(
+        path,
+        lambda of: of.update(
+            benchmarks=[row for row in of["benchmarks"] if "/qkv+sdpa/" not in row["run_name"]]
+        ),
+    )
+    row = part(variants(path), "variants_ffn_forward_backward_0").records[0]
+    assert ["★" in cell_text(row[f"{name} [ms]"]) for name in ("baseline", "qkv", "sdpa")] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_without_repetitions_no_speedup_is_shown_and_the_programs_own_interval_is_taken(
+    path: Path,
+) -> None:
+    def single(of: Json) -> None:
+        rows = [row for row in of["benchmarks"] if row["repetition_index"] == 1]
+        of.update(benchmarks=[row | {"repetitions": 1, "repetition_index": 0} for row in rows])
+
+    table = part(variants(change(path, single)), "variants_ffn_forward_backward_0")
+    texts = [cell_text(table.records[0][f"{name} [ms]"]) for name in ("qkv", "qkv+sdpa")]
+    assert texts[0].endswith(" ☆\n~ 2.00") and texts[1].endswith("\n~ 1.96")
+
+    def own(of: Json) -> None:
+        for row in of["benchmarks"]:
+            if "/qkv/" in row["run_name"]:
+                row |= {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5}
+
+    table = part(variants(change(path, own)), "variants_ffn_forward_backward_0")
+    assert cell_text(table.records[0]["qkv [ms]"]).endswith("\n2.00 (1.50 to 2.50)")
+
+
+def test_a_line_a_variant_over_the_axes_with_error_bars(path: Path) -> None:
+    found = variants(path)
+    time = part(found, "variants_time_ffn_forward_backward_tiny_f32")
+    speedup = part(found, "variants_speed-up_ffn_forward_backward_tiny_f32")
+    assert {time.columns, speedup.columns} == {SMALL}
+    assert [of["name"] for of in time.traces] == ["baseline", "qkv", "qkv+sdpa", "sdpa"]
+    for of in (*time.traces, *speedup.traces):
+        assert of["x"] == [64, 128, 256, 512] and of["line"]["color"] == found.legend[of["name"]]
+        assert min(of["error_y"]["array"]) > 0 and min(of["error_y"]["arrayminus"]) > 0
+    assert next(of["y"] for of in speedup.traces) == pytest.approx([2.0] * 4)
+    # variants by colour, components by marker
+    other = part(found, "variants_time_rms_norm_forward_backward_tiny_f32")
+    assert len({of["marker"]["symbol"] for of in (*time.traces, *other.traces)}) == 2
+    roofline = part(section(read(path), "roofline"), "roofline_plot")
+    marks = {of["name"]: of["marker"] for of in roofline.traces if of["mode"] == "markers"}
+    assert marks["ffn"]["symbol"] == time.traces[0]["marker"]["symbol"]
+    assert {*marks["ffn"]["color"]} == {*found.legend.values()}
+
+
+def test_many_variants_and_long_names_are_not_cut_off(
+    path: Path, open_page: PageOpener, tmp_path: Path
+) -> None:
+    long = "qkv+gate_up+fused_swiglu+sdpa+fused_adamw"
+
+    def more(of: Json) -> None:
+        copies = [
+            (row, f"{long}+{n}")
+            for row in of["benchmarks"]
+            for n in range(7)
+            if "/qkv/" in row["run_name"]
+        ]
+        of["benchmarks"] += [
+            row | {"run_name": row["run_name"].replace("/qkv/", f"/{name}/")}
+            for row, name in copies
+        ]
+
+    built = build_document(read(change(path, more)))
+    first, second = (part(built, f"variants_ffn_forward_backward_{n}") for n in (0, 6))
+    assert len(first.columns) == 9 and second.title.endswith(", further variants")
+    assert "☆" in markdown_of(built)
+    (tmp_path / "page.html").write_text(page_of(built), encoding="utf-8")
+    for width in (1300, 390):
+        assert open_page(tmp_path / "page.html", width).page.evaluate(CUT_OFF) == [width]
+
+
+# ---- every case as CSV
+
+
+def piped(*arguments: object, end: str = "", **environment: str) -> subprocess.CompletedProcess:
+    """As a program of its own, with standard output as a shell gives it."""
+    command = [sys.executable, "-m", "tinyllama_tools", "report", *map(str, arguments)]
+    own = {**os.environ, "PYTHONPATH": str(PROJECT / "scripts"), **environment}
+    shell = f'"$@" {end}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell, "-", *command],
+        capture_output=True,
+        env=own,
+        check=False,
+    )
+
+
+def test_csv_has_a_row_a_case_with_its_axes_and_figures(path: Path, tmp_path: Path) -> None:
+    def skip(of: Json) -> None:
+        # whose parts are faster than the machine can be
+        of["benchmarks"] = [row for row in of["benchmarks"] if "full_step" not in row["run_name"]]
+        of["benchmarks"][0] |= {"skipped": True, "skip_message": "does not fit"}
+
+    change(path, skip)
+    assert piped(path, "--format=csv", f"-o={tmp_path / 'cases.csv'}").returncode == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "cases.csv").read_text(encoding="utf-8"))))
+    names = {row["run_name"] for row in json.loads(path.read_text())["benchmarks"]}
+    assert len(rows) == len(names)
+    axes = ("component", "pass", "variant", "size", "dtype", "batch", "seq")
+    by_name = {tuple(row[axis] for axis in axes): row for row in rows}
+    (of,) = rows_of(FFN.format("baseline", 8, 128), ("round_1.json",))
+    row = by_name["ffn", "forward_backward", "qkv", "tiny", "f32", "8", "128"]
+    low, high = of["real_time"] * np.exp(ends("qkv"))
+    expected = {
+        **{"time_ms": of["real_time"] / 2, "time_low_ms": low, "time_high_ms": high},
+        **{"spread_percent": 2, "speedup": 2, "TFLOPS": of["TFLOPS"]},
+        "tokens_per_second": 2 * of["tokens_per_second"],
+    }
+    for column, value in expected.items():
+        assert float(row[column]) == pytest.approx(value, rel=1e-4), column
+    assert float(row["speedup_low"]) < 2 < float(row["speedup_high"])
+    (skipped,) = (row for row in rows if row["no figure because"])
+    assert (skipped["no figure because"], skipped["time_ms"]) == ("does not fit", "")
+
+
+def test_texts_survive_any_encoding_of_standard_output_or_none(tmp_path: Path) -> None:
+    # half of a surrogate pair, as a broken driver's name
+    path = write_result(tmp_path / "a.json", "^full_step.*/tiny/", device="GPU \ud83d µ")
+    for encoding, name in (
+        ("ascii", rb"GPU \ud83d \xb5"),
+        ("utf-8", rb"GPU \ud83d " + "µ".encode()),
+    ):
+        for kind in ("csv", "md"):
+            found = piped(path, f"--format={kind}", PYTHONIOENCODING=encoding, LC_ALL="C")
+            assert (found.returncode, name in found.stdout) == (0, True), found.stderr
+    # and in the page it is a question mark
+    assert piped(path, f"-o={tmp_path / 'page.html'}").returncode == 0
+    assert "GPU ? µ" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for end, why in ((">&-", b"standard output is closed"), (">/dev/full", b"No space left")):
+        found = piped(path, "--format=csv", end=end)
+        assert found.returncode == 2 and why in found.stderr and b"Traceback" not in found.stderr
+    assert piped(path, "--format=csv", end="| head -1").stdout.startswith(b"component,pass,")
