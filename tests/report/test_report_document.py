@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plotly.offline import get_plotlyjs_version
 from scipy import stats
 from stored import (
     CHECK_STEP,
@@ -51,7 +50,7 @@ from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.report import command, output
 from tinyllama_tools.report.command import SECTIONS, build_document
-from tinyllama_tools.report.document import Document, Fact, Figure, Section, Table
+from tinyllama_tools.report.document import Document, Fact, Figure, Section, Table, axis, bars
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
 from tinyllama_tools.report.sections.growth import memory_parts
@@ -412,12 +411,6 @@ def test_figures_of_merit_have_one_form_and_are_documented(inputs: ReportInputs)
     assert figures_of_merit(ReportInputs(), errors=0) == "FAILED: no figure\n"
 
 
-def test_plotly_in_the_page_is_of_the_version_that_it_names_with_its_licence() -> None:
-    banner = gzip.decompress(output.PLOTLY.read_bytes())[:300].decode()
-    assert f"plotly.js (basic - minified) v{get_plotlyjs_version()}\n" in banner
-    assert "Licensed under the MIT license" in banner
-
-
 def test_a_table_has_its_first_500_rows() -> None:
     table = Table("t", "T", [{"a": row} for row in range(501)], "Rows.", is_key=True)
     whole = Document("D", "2026-11-22", [], [Section("a", "A", tables=[table])], [])
@@ -458,6 +451,29 @@ def test_a_plot_is_drawn_when_it_comes_into_view_and_no_table_is_cut_off(
     opened.page.pdf()
     figures = sum(len(page.figures) for page in built.sections)
     assert opened.page.evaluate(f"{drawn}.length") == figures
+
+
+def test_bars_are_there_before_plotly_and_give_way_to_it(
+    tmp_path: Path, open_page: PageOpener
+) -> None:
+    shares = {"forward": {"tiny": 30.0, "small": 20.0}, "rest": {"tiny": 10.0, "small": 60.0}}
+    shares["lost"] = {"tiny": None, "small": None}
+    beside = Figure("beside", "B", bars(shares), axis("part"), axis("ms"))
+    stacked = Figure("stacked", "S", bars(shares, lying=True), axis("%"), axis("step"), "", "stack")
+    below = Figure("below", "N", bars({"a": {"x": -1.0, "y": 2.0}}), axis("part"), axis("ms"))
+    sections = [Section("a", "A", figures=[beside, stacked, below])]
+    text = page_of(Document("D", "2026-11-22", [], sections, []))
+    found = re.findall(r'class="early (\w+)"><span>(\w+)</span><div>(.*?)</div>', text)
+    widths = [re.findall(r"width: ([\d.]+)%", row) for *_, row in found]
+    assert [kind for kind, *_ in found] == ["group", "group", "stack", "stack"]
+    assert [label for _, label, _ in found] == ["tiny", "small"] * 2
+    # of the longest bar, and of the longest row
+    assert widths[:2] == [["50.00", "16.67"], ["33.33", "100.00"]]
+    assert widths[2:] == [["37.50", "12.50"], ["25.00", "75.00"]]
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    opened = open_page(tmp_path / "report.html")
+    opened.page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length === 3")
+    assert not opened.texts(".early")
 
 
 @pytest.fixture

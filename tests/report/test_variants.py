@@ -101,6 +101,20 @@ def test_a_table_has_time_and_speedup_of_every_variant_and_marks_the_fastest(pat
     ]
 
 
+def test_where_the_analysed_result_has_one_variant_those_of_another_stand_beside_it(
+    path: Path, tmp_path: Path
+) -> None:
+    alone, other = write_result(tmp_path / "a.json"), tmp_path / "other.json"
+    inputs = read(alone, path)
+    assert [str(of) for of in inputs.main.paths] == [str(alone)]
+    found = section(build_document(inputs), "variants")
+    assert found.tables and str(path.name) in found.text[0]
+    # that is not of the same device
+    other.write_bytes(path.read_bytes())
+    change(other, lambda content: content["context"]["device"].update(name="Another"))
+    assert not section(build_document(read(alone, other)), "variants").tables
+
+
 def test_without_repetitions_no_speedup_is_shown_and_the_programs_own_interval_is_taken(
     path: Path,
 ) -> None:

@@ -65,7 +65,8 @@ FORMATS = ("html", "md", "csv", "png", "fom")
 EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite or of a
 data-parallel run. Of several results of the suite, the first that has a training step with all its
-parts is analysed (scripts/compare compares results). Without any, the newest of each kind in
+parts is analysed (scripts/compare compares results); where that has one variant alone, those of the
+next that has several are shown beside it. Without any, the newest of each kind in
 results/ is taken, and what is taken is said. A report is of one device: a result of another is left
 out by name.
 

@@ -4,7 +4,7 @@ computed once."""
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -278,13 +278,15 @@ class ScalingRun:
 @dataclass(frozen=True)
 class ReportInputs:
     """`main`: the result of the suite, or of a grid study, that is analysed; NOTHING where there
-    is none. `study`: the one that it is of. `scalings`: of its device, or of that of the first."""
+    is none. `study`: the one that it is of. `compared`: where that has no two variants of a case,
+    another result of its device that has. `scalings`: of its device, or of that of the first."""
 
     sources: tuple[Source, ...] = ()
     main: ResultSet = NOTHING
     study: GridStudy | None = None
     scalings: tuple[ScalingRun, ...] = ()
     omissions: tuple[Omission, ...] = ()
+    compared: ResultSet = NOTHING
 
     def main_result(self) -> ResultSet:
         """The same for sections that show it; raises Missing where there is none."""
@@ -455,6 +457,17 @@ def _lacks(results: ResultSet) -> int:
     return 2 if step is None else lacks_parts(results, step.name)
 
 
+def _has_variants(results: ResultSet) -> bool:
+    """Of one case at least."""
+    points = Counter(replace(case.name, variant="") for case in results.cases.values())
+    return any(count > 1 for count in points.values())
+
+
+def _compared(sets: Iterable[ResultSet], main: ResultSet) -> ResultSet:
+    beside = (of for of in sets if not _why_not_beside(main.context, of.context))
+    return next(filter(_has_variants, beside), NOTHING)
+
+
 def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> ReportInputs:
     """Reads every source. `unknown`: what was named but is no result."""
     omissions = list(unknown)
@@ -472,10 +485,11 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
             results = one if source.kind is Kind.SUITE else getattr(one, "results", NOTHING)
             sets += [results] if results is not NOTHING else []
     main = min(sets, key=_lacks, default=NOTHING)
+    compared = NOTHING if main is NOTHING or _has_variants(main) else _compared(sets, main)
     omissions += [
         Omission("result", shown_path(of.paths[0]), f"{main.title} is analysed; name it alone")
         for of in sets
-        if of is not main
+        if of is not main and of is not compared
     ]
     for name, case in main.left_out.items():
         omissions.append(Omission("case", name, case.reason, bool(case.failed)))
@@ -490,4 +504,4 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         else:
             runs.append(run)
     taken = tuple(source for source in sources if source.path not in others)
-    return ReportInputs(taken, main, study, tuple(runs), tuple(omissions))
+    return ReportInputs(taken, main, study, tuple(runs), tuple(omissions), compared)

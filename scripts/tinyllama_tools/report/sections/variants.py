@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import Json, shown_path
 from tinyllama_tools.data.names import BASELINE, CaseName
 from tinyllama_tools.report.cases import CaseFigures, figures_of
 from tinyllama_tools.report.document import (
@@ -36,6 +36,7 @@ from tinyllama_tools.report.order import (
 from tinyllama_tools.stats.rank_tests import Interval
 
 if TYPE_CHECKING:
+    from tinyllama_tools.data.results import ResultSet
     from tinyllama_tools.report.inputs import ReportInputs
 
 # of the same component, pass, size, dtype, batch and sequence, by variant
@@ -168,10 +169,10 @@ def _label(name: CaseName) -> str:
 
 
 def _overview(
-    page: Section, rows: Sequence[Row], inputs: ReportInputs, colours: Mapping[str, str]
+    page: Section, rows: Sequence[Row], results: ResultSet, colours: Mapping[str, str]
 ) -> None:
     """Speed-ups of every component at the main step's size, dtype and shape."""
-    step = main_step(inputs.main)
+    step = main_step(results)
     wanted = [getattr(step.name, of) for of in AXES] if step else []
     found: dict[str, dict[str, CaseFigures]] = {}
     for variant, of in ((variant, of) for row in rows for variant, of in row.items()):
@@ -204,12 +205,16 @@ def _overview(
 
 def variants(page: Section, inputs: ReportInputs) -> None:
     """Where at least two variants were measured at one point."""
-    rows = _rows(figures_of(inputs.main_result()))
+    results = inputs.main_result()
+    if inputs.compared.cases:
+        results = inputs.compared
+        page.text.append(f"Of another run: {shown_path(results.paths[0])}, {results.title}.")
+    rows = _rows(figures_of(results))
     if not rows:
         what = f"{inputs.main.title} has no two variants at one size, dtype, batch and sequence"
         raise Missing(f"{what}; measure some: scripts/bench --variants baseline,optimized")
-    page.legend |= (colours := variant_colours(inputs.main))
-    _overview(page, rows, inputs, colours)
+    page.legend |= (colours := variant_colours(results))
+    _overview(page, rows, results, colours)
     whole = (row for row in rows if next(iter(row.values())).name.pass_name in WHOLE_PASSES)
     series = _groups(whole, "component", "pass_name", "size", "dtype")
 

@@ -89,6 +89,7 @@ async function start() {
   const drawn = new Map(); // by place, when it is there
   const draw = (place) => {
     const figure = figures[place.closest("[data-figure]").dataset.figure];
+    if (!drawn.has(place)) place.replaceChildren(); // bars that were there before
     if (!drawn.has(place)) drawn.set(place, Plotly.newPlot(place, figure.traces, layoutOf(figure, {height: figure.height}), config));
     return drawn.get(place);
   };
