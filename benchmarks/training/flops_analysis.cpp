@@ -123,8 +123,7 @@ class Analysis {
           {"device_peak_source", peak.source},
           {"efficiency_ratio", mfu / 100.0},
           {"measured_peak_flops", d_.measured_flops.per_second},
-          {"measured_peak_percent", 100.0 * ratio(hardware_rate(), d_.measured_flops.per_second)},
-          {"classification", classify_mfu(mfu)}}},
+          {"measured_peak_percent", 100.0 * ratio(hardware_rate(), d_.measured_flops.per_second)}}},
         {"components", components()}};
   }
 
@@ -305,13 +304,6 @@ Json analyze_flops(const Workload& workload, const FlopsMeasurement& measurement
   return {{"flops_profile", analysis.flops_profile()},
           {"computational_intensity", analysis.computational_intensity()},
           {"roofline_data", analysis.roofline_data()}};
-}
-
-std::string classify_mfu(double mfu_percent) {
-  if (mfu_percent < 20) return "severely underutilized (kernel overhead dominant)";
-  if (mfu_percent < 40) return "memory-bound workload";
-  if (mfu_percent <= 60) return "mixed workload with optimization opportunities";
-  return "well-optimized compute-bound workload";
 }
 
 std::string classify_intensity(double flop_per_byte) {

@@ -61,8 +61,6 @@ Denominators measure_denominators(const instruments::Device& device, const Workl
 nlohmann::ordered_json analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
                                      const Denominators& denominators);
 
-/// Exercise 3's words for an MFU.
-std::string classify_mfu(double mfu_percent);
 /// "memory-bound" below 10 FLOP/byte, "compute-bound" above 100, else "mixed".
 std::string classify_intensity(double flop_per_byte);
 
