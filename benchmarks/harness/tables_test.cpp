@@ -123,8 +123,8 @@ TEST_F(TablesTest, NumbersOfRepetitionsThatDifferAreAColumn) {
 }
 
 TEST_F(TablesTest, VariantsStandSideBySideAndTheFastestIsMarked) {
-  const auto speedup = [](double speedup, double low, double high) {
-    return Json{{"speedup", speedup}, {"speedup_low", low}, {"speedup_high", high}};
+  const auto speedup = [](double ratio, double low, double high) {
+    return Json{{"speedup", ratio}, {"speedup_low", low}, {"speedup_high", high}};
   };
   for (const int64_t batch : {2, 4}) {
     const Case c = a_case(0, Pass::forward, batch);
