@@ -315,7 +315,7 @@ void check_finite(const at::Tensor& values, const std::string& tensor,
   const at::Tensor wrong = at::isfinite(values).logical_not_();
   const auto count = wrong.sum().item<int64_t>();
   if (count == 0) return;
-  const at::Tensor at = wrong.nonzero()[0];
+  const at::Tensor at = wrong.nonzero()[0].contiguous();
   fail(file, fmt::format("tensor '{}' holds {} at {}{}: weights must be finite", tensor,
                          values.masked_select(wrong)[0].item<double>(),
                          to_text({at.const_data_ptr<int64_t>(), static_cast<size_t>(at.numel())}),
