@@ -40,10 +40,8 @@ bool is_figure(const Json& value) {
 // What is wrong with a row; empty where nothing is.
 std::string fault_of(const Json& entry) {
   if (!entry.is_object()) return "needs entries that are objects";
-  const bool is_stopped = entry.contains("skipped") || entry.contains("error_occurred");
   for (const char* key : {"name", "run_name", "real_time"}) {
-    if (!entry.contains(key) && !(is_stopped && key == std::string_view("real_time")))
-      return fmt::format("needs entries with a {}", key);
+    if (!entry.contains(key)) return fmt::format("needs entries with a {}", key);
   }
   if (entry.contains("interval_ns") &&
       (!entry.at("interval_ns").is_array() || entry.at("interval_ns").size() != 2))

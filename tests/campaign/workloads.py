@@ -20,7 +20,7 @@ BUILD = PROJECT / "build/benchmarks"
 INTERRUPTED = 130
 
 # what follows from the peaks, or from other rows, in the end
-LATE = frozenset({*SHARES, "above_peak", "speedup"})
+LATE = frozenset({*SHARES, "above_peak", "speedup", "speedup_low", "speedup_high"})
 Rows = dict[str, list[dict[str, Any]]]
 
 

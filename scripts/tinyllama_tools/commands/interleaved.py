@@ -60,8 +60,10 @@ class SideError(Exception):
     def __init__(self, reason: str, *, is_skip: bool = False) -> None:
         super().__init__(reason)
         failed = {"error_occurred": True, "error_message": reason}
-        skipped = {"skipped": True, "skip_message": reason}
-        self.entry: Json = skipped if is_skip else failed
+        self.entry: Json = {
+            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
+            **({"skipped": True, "skip_message": reason} if is_skip else failed),
+        }
 
 
 class Side:

@@ -86,11 +86,8 @@ def _is_row(row: object) -> bool:
         isinstance(row, dict)
         and isinstance(row.get("run_name"), str)
         and isinstance(row.get("run_type"), str)
-        and (
-            "skipped" in row
-            or "error_occurred" in row
-            or ("real_time" in row and row.get("time_unit") in list(UNITS))
-        )
+        and "real_time" in row
+        and row.get("time_unit") in list(UNITS)
     )
 
 
