@@ -18,14 +18,15 @@ namespace {
 
 constexpr size_t kMostReasonsInDigest = 10;
 
-// "3.83 (3.7-3.9)" with its interval, "~1.02" where that holds 1, "3.83" where there is none.
+// "3.83 (3.7-3.9)" with its interval, "~1.02 (0.9-1.1)" where that holds 1, "3.83" where there is
+// none.
 std::string speedup_text(const Json& entry) {
   const double speedup = entry.at("speedup");
   if (!entry.contains("speedup_low")) return fmt::format("{:.2f}", speedup);
   const double low = entry.at("speedup_low");
   const double high = entry.at("speedup_high");
-  if (low <= 1 && high >= 1) return fmt::format("~{:.2f}", speedup);
-  return fmt::format("{:.2f} ({:.3g}-{:.3g})", speedup, low, high);
+  const bool is_shown = low > 1 || high < 1;
+  return fmt::format("{}{:.2f} ({:.3g}-{:.3g})", is_shown ? "" : "~", speedup, low, high);
 }
 
 struct Counter {

@@ -327,6 +327,8 @@ def main(arguments: Sequence[str]) -> int:
     refuse_existing(blocks)
     seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
     sides = prepare(options, seed, progress)
+    if options.variants is None and any("/baseline/" in name for name in sides.shared):
+        progress.line("variants: baseline alone; the kernels are in --variants baseline,optimized")
     rule = {"alpha": options.alpha, "margin": options.margin, "looks": options.looks}
     design = plan_design(len(sides.shared), **rule)
     stopped: BaseException | None = None

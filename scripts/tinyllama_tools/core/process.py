@@ -114,7 +114,11 @@ def _listen(
             process.wait()
         except KeyboardInterrupt:
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL if is_interrupted else signal.SIGINT)
+                if is_interrupted:
+                    # all that it started: cmake's ninja would go on, and hold the pipe
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.send_signal(signal.SIGINT)
             if not is_interrupted:
                 Progress().line(ENDING)
             is_interrupted = True
