@@ -143,11 +143,14 @@ void Progress::start(const std::string& name) {
   if (!terminal_) return;
   erase_status();
   const std::string left = done_ == 0 ? "" : ", " + format_duration(seconds_left()) + " left";
+  // when all cases are done, variants are timed in turns
+  const std::string place =
+      done_ < total_ ? fmt::format("[{}/{}{}] ", done_ + 1, total_, left) : "";
   // A line that wraps could not be erased.
   winsize window = {};
   const size_t columns =
       ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col : 80;
-  const std::string line = fmt::format("[{}/{}{}] {} ...", done_ + 1, total_, left, name);
+  const std::string line = fmt::format("{}{} ...", place, name);
   fmt::print(stderr, "{}", line.substr(0, columns - 1));
   std::fflush(stderr);
 }
@@ -219,7 +222,7 @@ class SuiteRun {
     if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
     runner.close();
-    return finish(settings, progress);
+    return finish(settings, progress, !work.empty());
   }
 
  private:
@@ -410,7 +413,8 @@ class SuiteRun {
     }
   }
 
-  console::ExitCode finish(const RunSettings& settings, Progress& progress) {
+  // `has_measured`: it is no run that shows again what a journal has, which is to take no time.
+  console::ExitCode finish(const RunSettings& settings, Progress& progress, bool has_measured) {
     document_.context["peaks"] = peaks_.to_json();
     // in the plan's order, whether they were measured now or came from the journal
     for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
@@ -422,7 +426,8 @@ class SuiteRun {
       progress.start("interleaved: " + cases.back()->name());
       return time_cases_interleaved(device_, cases, settings);
     };
-    add_speedups(plan_.cases, document_.results, measure);
+    add_speedups(plan_.cases, document_.results,
+                 has_measured ? MeasureInterleaved(measure) : MeasureInterleaved());
     write_result(document_.text(options_.writes_aggregates_only));
     if (options_.format == "json") {
       std::cout << document_.text(options_.writes_aggregates_only ||
