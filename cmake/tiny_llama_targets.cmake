@@ -20,7 +20,7 @@ else()
   target_link_libraries(tiny_llama_openmp INTERFACE OpenMP::OpenMP_CXX)
 endif()
 
-add_library(tiny_llama_base STATIC "${PROJECT_SOURCE_DIR}/model/fmt_library.cpp")
+add_library(tiny_llama_base STATIC "${PROJECT_SOURCE_DIR}/core/fmt_library.cpp")
 target_link_libraries(tiny_llama_base PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp nlohmann_json::nlohmann_json)
 target_precompile_headers(tiny_llama_base PRIVATE
   <ATen/core/Tensor.h> <ATen/TensorOperators.h> <fmt/format.h> <nlohmann/json.hpp>

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama {
 namespace {

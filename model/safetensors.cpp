@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama {
 namespace {

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 #include "model/parameters.hpp"
 
 namespace tinyllama {

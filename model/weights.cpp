@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "model/digest.hpp"
-#include "model/file_io.hpp"
-#include "model/strict_json.hpp"
+#include "core/digest.hpp"
+#include "core/file_io.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama {
 namespace {

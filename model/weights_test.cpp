@@ -9,8 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/digest.hpp"
 #include "model/cost.hpp"
-#include "model/digest.hpp"
 #include "model/proof_record.hpp"
 #include "model/testing.hpp"
 #include "model/weights.hpp"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama::console {
 namespace {

@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "model/file_io.hpp"
-#include "model/strict_json.hpp"
+#include "core/file_io.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama::console {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "model/digest.hpp"
+#include "core/digest.hpp"
 
 namespace tinyllama::distributed {
 namespace {

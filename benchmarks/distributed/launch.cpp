@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "model/digest.hpp"
+#include "core/digest.hpp"
 
 namespace tinyllama::distributed {
 namespace {

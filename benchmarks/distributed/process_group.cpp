@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "benchmarks/instruments/host_machine.hpp"
-#include "model/digest.hpp"
+#include "core/digest.hpp"
 
 namespace tinyllama::distributed {
 namespace {

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama::harness {
 namespace {

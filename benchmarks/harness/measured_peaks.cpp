@@ -9,8 +9,8 @@
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "core/strict_json.hpp"
 #include "model/step_gemms.hpp"
-#include "model/strict_json.hpp"
 
 namespace tinyllama::harness {
 namespace {

@@ -21,7 +21,7 @@
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama::harness {
 namespace {

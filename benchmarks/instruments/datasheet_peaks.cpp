@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "benchmarks/instruments/peaks.hpp"
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama::instruments {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 
 namespace torch::autograd::profiler {
 struct ProfilerResult;

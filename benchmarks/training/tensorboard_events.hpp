@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 
 namespace tinyllama::training {
 

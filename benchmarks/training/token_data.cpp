@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 #include "model/loss.hpp"
 #include "model/parameters.hpp"
 

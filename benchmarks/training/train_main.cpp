@@ -31,7 +31,7 @@
 #include "benchmarks/training/train_options.hpp"
 #include "benchmarks/training/trainer.hpp"
 #include "benchmarks/training/validate_setup.hpp"
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/variant.hpp"
 #include "model/weights.hpp"

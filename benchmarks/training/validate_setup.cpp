@@ -15,7 +15,7 @@
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 #include "model/memory_prediction.hpp"
 
 namespace tinyllama::training {

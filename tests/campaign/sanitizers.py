@@ -119,11 +119,13 @@ CORPUS = PROJECT / "tests/fuzzing/corpus"
 READERS = sorted(path.name for path in CORPUS.iterdir())
 # their sources, by folder
 WATCHED = {
-    "model": "config file_io safetensors strict_json weights",
+    "core": "file_io strict_json",
+    "model": "config safetensors weights",
     "benchmarks/console": "command_line option_grammar size_options",
-    "benchmarks/distributed": "data_parallel_options launch scaling_options",
+    "benchmarks/distributed": "data_parallel_options launch",
     "benchmarks/harness": "journal measured_peaks options rows serve",
     "benchmarks/instruments": "datasheet_peaks",
+    "benchmarks/scaling": "options",
     "benchmarks/training": "token_data train_options",
 }
 FUZZER = "tests/fuzzing/readers_fuzz.cpp"

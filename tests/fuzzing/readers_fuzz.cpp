@@ -22,12 +22,12 @@
 
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/distributed/launch.hpp"
-#include "benchmarks/distributed/scaling_options.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/serve.hpp"
 #include "benchmarks/instruments/peaks.hpp"
+#include "benchmarks/scaling/options.hpp"
 #include "benchmarks/training/token_data.hpp"
 #include "benchmarks/training/train_options.hpp"
 #include "model/config.hpp"

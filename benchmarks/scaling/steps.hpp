@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "benchmarks/distributed/scaling_rows.hpp"
+#include "benchmarks/scaling/rows.hpp"
 
 namespace tinyllama::distributed {
 

@@ -4,9 +4,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "benchmarks/distributed/collectives.hpp"
-#include "benchmarks/distributed/scaling_steps.hpp"
 #include "benchmarks/distributed/testing.hpp"
+#include "benchmarks/scaling/collectives.hpp"
+#include "benchmarks/scaling/steps.hpp"
 #include "model/testing.hpp"
 
 namespace tinyllama::distributed {

@@ -1,4 +1,4 @@
-#include "benchmarks/distributed/scaling_steps.hpp"
+#include "benchmarks/scaling/steps.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "benchmarks/distributed/scaling_options.hpp"
+#include "benchmarks/scaling/options.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

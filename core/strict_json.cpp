@@ -1,4 +1,4 @@
-#include "model/strict_json.hpp"
+#include "core/strict_json.hpp"
 
 #include <fmt/format.h>
 

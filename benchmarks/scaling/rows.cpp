@@ -1,4 +1,4 @@
-#include "benchmarks/distributed/scaling_rows.hpp"
+#include "benchmarks/scaling/rows.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -20,7 +20,7 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/timer.hpp"
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 
 namespace tinyllama::distributed {
 namespace {

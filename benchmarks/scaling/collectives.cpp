@@ -1,4 +1,4 @@
-#include "benchmarks/distributed/collectives.hpp"
+#include "benchmarks/scaling/collectives.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

@@ -1,4 +1,4 @@
-#include "model/file_io.hpp"
+#include "core/file_io.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "benchmarks/distributed/process_group.hpp"
-#include "benchmarks/distributed/scaling_options.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/scaling/options.hpp"
 
 namespace tinyllama::distributed {
 
