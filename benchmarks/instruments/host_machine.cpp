@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
@@ -129,16 +130,25 @@ std::optional<double> first_number(const fs::path& file) {
   return value;
 }
 
-std::string processor_name() {
-  std::ifstream stream("/proc/cpuinfo");
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.starts_with("model name")) continue;
-    const auto start = line.find_first_not_of(" \t", line.find(':') + 1);
-    if (start != std::string::npos) return line.substr(start);
+std::string processor_name(const fs::path& cpuinfo) {
+  std::map<std::string, std::string> first;  // of the first processor: a block of "key : value"
+  std::ifstream stream(cpuinfo);
+  for (std::string line; std::getline(stream, line) && !line.empty();) {
+    const size_t colon = line.find(':');
+    const size_t value = line.find_first_not_of(" \t", std::min(colon, line.size() - 1) + 1);
+    if (colon == std::string::npos || value == std::string::npos) continue;
+    first[line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1)] = line.substr(value);
   }
-  utsname machine{};
-  uname(&machine);
-  return std::string(machine.machine) + " processor";
+  const std::string name = first["model name"];
+  if (name.empty()) {
+    utsname machine{};
+    uname(&machine);
+    return std::string(machine.machine) + " processor";
+  }
+  const bool names_a_model =
+      std::ranges::any_of(name, [](unsigned char c) { return std::isdigit(c); });
+  if (names_a_model || !first.contains("cpu family") || !first.contains("model")) return name;
+  return fmt::format("{} family {} model {}", name, first["cpu family"], first["model"]);
 }
 
 std::vector<int> usable_processors() {

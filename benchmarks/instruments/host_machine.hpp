@@ -19,9 +19,10 @@ std::optional<std::string> first_line(const std::filesystem::path& file);
 /// The number that the file begins with, whatever follows it.
 std::optional<double> first_number(const std::filesystem::path& file);
 
-/// "model name" of /proc/cpuinfo; where the kernel gives none (Arm), the machine type and
-/// "processor".
-std::string processor_name();
+/// "model name" of the first processor in /proc/cpuinfo. Virtual machines may say no more than "AMD
+/// EPYC", which processors of several generations are: then with family and model, by which the
+/// maker tells them apart. Where the kernel gives none (Arm), the machine type and "processor".
+std::string processor_name(const std::filesystem::path& cpuinfo = "/proc/cpuinfo");
 /// Logical processors that this process may use, by number: those of all its threads and of
 /// OpenMP's places. The calling thread's alone would not do, since OpenMP may have bound it to one
 /// of them.

@@ -94,6 +94,22 @@ TEST(BoundThreadsTest, AutogradsThreadsRunOnAllProcessors) {
   expect_new_threads_on_all_processors(start_autograd_threads);
 }
 
+TEST(ProcessorNameTest, TellsGenerationsOfOneNameApart) {
+  const testing::TemporaryFolder files;
+  const auto name_of = [&](const std::string& cpuinfo) {
+    files.write("cpuinfo", cpuinfo);
+    return host_machine::processor_name(files / "cpuinfo");
+  };
+  const std::string zen4 =
+      "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nflags\t\t:\n\n"
+      "processor\t: 1\nmodel\t\t: 99";
+  EXPECT_EQ(name_of(zen4), "AMD EPYC family 25 model 17");
+  EXPECT_EQ(name_of("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7763"),
+            "AMD EPYC 7763");
+  EXPECT_EQ(name_of("model name\t: Some Processor"), "Some Processor");
+  EXPECT_TRUE(name_of("processor\t: 0\nBogoMIPS\t: 50.00").ends_with(" processor"));
+}
+
 TEST(LastLevelCacheTest, IsWhatTheProcessorsOfTheThreadsReach) {
   // Two core complexes of two processors each, as on an EPYC.
   const testing::TemporaryFolder files;
