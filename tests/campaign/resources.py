@@ -224,7 +224,7 @@ WITHOUT_HASHES = {"requirements.txt", "requirements-cuda.txt"}
 # whoever is not root may have a network of his own only as the root of his own users
 ALONE = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
 # tracked files of the set-up that may name what is downloaded
-SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", ".ci/*")
+SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", "scripts/dev/*", ".ci/*")
 
 
 def unhashed(text: str) -> list[str]:

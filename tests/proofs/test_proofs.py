@@ -126,7 +126,7 @@ def test_written_again_they_are_the_same_and_a_change_is_found(
         assert stored.read_bytes() == written.read_bytes(), name
     assert check()[0] == 0
     assert golden.main([CASE, f"--folder={files[0]}"]) == 2
-    assert f"scripts/golden: {files[0]}: File exists" in capsys.readouterr().err
+    assert f"scripts/dev/golden: {files[0]}: File exists" in capsys.readouterr().err
     # one is absent, and one superfluous
     (tmp_path / CASE / F64_FILE).rename(tmp_path / CASE / "other.safetensors")
     status, output = check()
@@ -138,7 +138,7 @@ def test_written_again_they_are_the_same_and_a_change_is_found(
         path = tmp_path / CASE / name
         path.write_bytes(path.read_bytes()[:-9])
         assert golden.main([CASE, "--check", f"--folder={tmp_path}"]) == 2
-        assert capsys.readouterr().err.splitlines()[-1].startswith(f"scripts/golden: {path}: ")
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"scripts/dev/golden: {path}: ")
 
 
 ATTENTION, LOSS = "configurations.3.flops.attention.forward", "losses.f64.7"
@@ -209,7 +209,7 @@ def test_values_that_are_easily_lost_survive_and_shards_are_read(
         assert torch.equal(found[name].view(torch.int32), tensor.view(torch.int32)), name
 
 
-# ---- scripts/test and scripts/prove
+# ---- scripts/test and scripts/dev/prove
 
 CLAIM = {"section": "FLOPs", "check": "model_flops", "against": "a counter", "tolerance": 0}
 CLAIM |= {"largest_error": "inf", "worst": "embedding at grid_00", "comparisons": 12}
@@ -402,7 +402,7 @@ def test_page_and_status_say_what_held_and_what_did_not(
     assert "- `nothing was proved about: Memory`" in text
     for output, words in ((page / "PROOF.md", "File exists"), (page.parent, "Is a directory")):
         assert prove.main(["-o", str(output)]) == 2
-        assert re.search(f"^scripts/prove: .*: {words}$", capsys.readouterr().err, re.M)
+        assert re.search(f"^scripts/dev/prove: .*: {words}$", capsys.readouterr().err, re.M)
 
 
 def test_every_row_of_the_readme_has_a_claim_whose_tests_are_there(tmp_path: Path) -> None:

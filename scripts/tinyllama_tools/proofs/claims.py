@@ -1,5 +1,5 @@
 """What is claimed, what would make it false, and the tests that show it failing then: claims.ini,
-for the page of scripts/prove."""
+for the page of scripts/dev/prove."""
 
 import configparser
 import re

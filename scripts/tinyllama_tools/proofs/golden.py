@@ -1,4 +1,4 @@
-"""scripts/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
+"""scripts/dev/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
 
 They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
 same; 1 some file differs by more than rounding; 2 bad option, or a file that cannot be read or
@@ -82,7 +82,7 @@ def read_tensors(path: Path) -> Tensors:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise bad_file(path, f"cannot be read: {error}", "write it anew: scripts/golden") from error
+        raise bad_file(path, f"cannot be read: {error}", "write it anew: scripts/dev/golden") from error
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
@@ -539,7 +539,7 @@ def check(names: Sequence[str], folder: Path) -> int:
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/golden", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/dev/golden", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these only; default: all")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--folder", type=Path, default=GOLDEN_FOLDER, help="default: %(default)s")
@@ -563,7 +563,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{', '.join(names)}: written to {options.folder}")
         return 0
 
-    return run_command("golden", run)
+    return run_command("dev/golden", run)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""scripts/prove: runs every proof and writes the table of what was compared with what.
+"""scripts/dev/prove: runs every proof and writes the table of what was compared with what.
 
 And puts faults into the model on purpose, each of which has to make the right test fail: copies of
 the source files, in which a variable of the environment chooses one fault, are compiled with the
@@ -262,7 +262,7 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/dev/prove", description=__doc__)
     parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
     parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
     slow = "leave the deliberate faults out, whose tests take some minutes to compile"
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (RuntimeError, ValueError, subprocess.SubprocessError) as error:
             raise ToolError(str(error)) from error
 
-    return run_command("prove", run)
+    return run_command("dev/prove", run)
 
 
 if __name__ == "__main__":
