@@ -159,6 +159,17 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert str(launch.out) not in page + json.dumps(found)
 
 
+def test_a_refused_option_leaves_no_folder(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing was measured before it; the program says what is wrong."""
+    monkeypatch.setenv("FAKE_FAULT", "refuses")
+    assert launch.run("--processes=2,4", "--timeout=0.5", "--", "--size=huge") == 2
+    said = capsys.readouterr().err
+    assert "--size 'huge': must be one of tiny, small" in said.splitlines()[-1]
+    assert list(launch.out.iterdir()) == []
+
+
 def test_a_log_that_cannot_be_written_is_told_and_what_ranks_say_is_heard() -> None:
     told = io.StringIO()
     command = ("sh", "-c", "echo first; echo second")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
 from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.text import count_of
 from tinyllama_tools.data.results import Failure, result_file
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -234,7 +235,8 @@ def run_world(
         try:
             for number, cores in enumerate(sets):
                 ranks.append(Rank(command, cores, (number, len(sets), port), say))
-            progress.line(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
+            where = "; ".join(map(_listed, sets))
+            progress.line(f"{count_of(len(sets), 'rank')} on cores {where}")
             return watch(ranks, others_seconds, progress)
         finally:
             for rank in ranks:
@@ -281,7 +283,7 @@ def measure(
             failure = Failure(ranks, INTERRUPTED, "interrupted")
         if failure is not None:
             failures.append(failure)
-            progress.line(f"{ranks} ranks: {failure.words}")
+            progress.line(f"{count_of(ranks, 'rank')}: {failure.words}")
             if failure.status in (REFUSED_OPTIONS, INTERRUPTED):
                 return failure.status, failures
     return int(bool(failures)), failures

@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from pathlib import Path
 from tinyllama_tools.commands.ranks import measure, program_in
 from tinyllama_tools.core.app import (
     PROJECT,
+    REFUSED_OPTIONS,
     RESULTS,
     BadInputError,
     Json,
@@ -24,7 +26,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import narrow_tables, section
+from tinyllama_tools.core.text import count_of, narrow_tables, section
 from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
@@ -34,13 +36,14 @@ from tinyllama_tools.data.studies import (
 )
 from tinyllama_tools.models.collectives import read_interconnects
 from tinyllama_tools.models.data_parallel import (
+    EFFICIENCY,
     Analysis,
     StepSource,
     analyse,
     projection_of,
     read_step_source,
 )
-from tinyllama_tools.report.document import Table, cell_text
+from tinyllama_tools.report.document import Table, cell_text, number_text
 from tinyllama_tools.report.sections import data_parallel
 
 EPILOG = """\
@@ -133,6 +136,29 @@ def scaling_document(
     }
 
 
+def answer(analysis: Analysis) -> str:
+    """How well the most ranks share a step, in one sentence: medians of the tables."""
+    if not analysis.points:
+        return "No step was measured: what collectives take alone is below."
+    # the last world is the largest, its main way of a step the first
+    ranks = analysis.points[-1].ranks
+    point = next(point for point in analysis.points if point.ranks == ranks)
+    if ranks == 1 or point.speedup is None or point.efficiency is None:
+        missing = "how a step scales needs 2 ranks or more, and a rank that is timed alone"
+        rate = number_text(point.samples_per_second)
+        return f"{count_of(ranks, 'rank')}: {rate} samples/s; {missing}."
+    losses = [
+        f"{part['name']} ({part['percent']:.1f} %)"
+        for part in sorted(analysis.losses, key=lambda part: -part["percent"])
+        if part["ranks"] == ranks and part["name"] != EFFICIENCY
+    ]
+    why = f"; the rest of the step is {', '.join(losses)}" if losses else ""
+    return (
+        f"{ranks} ranks: {point.speedup.median:.2f} x the samples/s of one rank alone, efficiency "
+        f"{point.efficiency.median:.1f} %{why}."
+    )
+
+
 def _markdown(table: Table) -> list[str]:
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
     note = [table.note, ""] if table.note else []
@@ -158,18 +184,22 @@ def write_results(
     folder for them. BadInputError where that takes none."""
     analysis = analyse(results)
     projection = projection_of(analysis, source, links)
-    facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
+    head = [answer(analysis), ""]
+    head += [f"- {text}" for text in data_parallel.facts(analysis, projection)]
     omissions = data_parallel.omissions_of(analysis, failures, "run")
-    left_out = [f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}" for of in omissions]
+    left_out = [
+        f"- {' '.join(f'{omission.kind} {omission.name}: {omission.reason}'.split())}"
+        for omission in omissions
+    ]
     left_out = section("Left out", left_out) if left_out else []
-    tables = {of.id: _markdown(of) for of in data_parallel.tables_of(analysis, projection)}
+    tables = {table.id: _markdown(table) for table in data_parallel.tables_of(analysis, projection)}
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
     # what was measured for hours is seen, whatever becomes of the files
-    say_line("\n".join([*facts, "", *few, *left_out]))
+    say_line("\n".join([*head, "", *few, *left_out]))
     if folder is not None:
         document = scaling_document(analysis, projection, command, failures)
         text = without_folders(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
-        page = ["# Data-parallel scaling", "", *facts, "", *itertools.chain(*tables.values())]
+        page = ["# Data-parallel scaling", "", *head, "", *itertools.chain(*tables.values())]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
         try:
             write_whole(folder / SCALING_FILE, text + "\n")
@@ -205,6 +235,10 @@ def main(arguments: Sequence[str]) -> int:
         try:
             results, failures = read_scaling_run(folder, failures)
         except BadInputError as error:
+            if status == REFUSED_OPTIONS:
+                # why was told, and nothing was measured
+                shutil.rmtree(folder)
+                return status
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
             Progress().line(what)
             return status or 1

@@ -55,10 +55,10 @@ from tinyllama_tools.stats.rank_tests import Estimate, median_interval
 @dataclass(frozen=True)
 class ScalingPoint:
     """One number of ranks. Efficiencies and shares in percent; None where a row that they need was
-    not measured. `communication_free`: of the step, what the same ranks reach without communication
-    (local / step). `busy`: of the time of the gradients' all-reduce timed by itself, what rank 0's
-    processors work for it; none on a GPU, nor of a sharded step, which makes no all-reduce. Where a
-    rank has no processor to spare, no more than the rest can be hidden."""
+    not measured. `communication`: what the step takes longer than the slowest rank computes without
+    any, as the losses have it. `busy`: of the time of the gradients' all-reduce timed by itself,
+    what rank 0's processors work for it; none on a GPU, nor of a sharded step, which makes no
+    all-reduce. Where a rank has no processor to spare, no more than the rest can be hidden."""
 
     ranks: int
     mode: str
@@ -67,7 +67,7 @@ class ScalingPoint:
     samples_per_second: float
     efficiency: Estimate | None
     speedup: Estimate | None
-    communication_free: Estimate | None
+    communication: Estimate | None
     overlap: Estimate | None
     busy: Estimate | None
 
@@ -99,7 +99,7 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
             result.ranks * batch / seconds.median,
             over_rounds(efficiency),
             over_rounds(result.ranks * of / 100 for of in efficiency),
-            over_rounds(100 - of for of in row.figures("communication_percent").values()),
+            over_rounds(row.figures("communication_percent").values()),
             over_rounds(row.figures("overlap_percent").values()) if mode == OVERLAP else None,
             busy if mode != SHARDED else None,
         )
@@ -107,6 +107,7 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
 
 # the program's counters of a step, and their names for people
 SMALL_BATCH = "loss_small_batch_percent"
+EFFICIENCY = "efficiency"
 LOSSES = {
     SMALL_BATCH: "small batch",
     "loss_slower_local_percent": "slower local work",
@@ -120,7 +121,7 @@ def losses_of(result: ScalingResult) -> Iterator[Json]:
     first: `percent` of the step, median over rounds; `low`, `high`: None for one round."""
     if result.ranks == 1 or result.step is None:
         return
-    names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
+    names = {f"{result.scaling}_efficiency_percent": EFFICIENCY, **LOSSES}
     if result.scaling != STRONG:
         del names[SMALL_BATCH]
     counters = {name: result.step.figures(key) for key, name in names.items()}

@@ -82,7 +82,8 @@ def read_tensors(path: Path) -> Tensors:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise bad_file(path, f"cannot be read: {error}", "write it anew: scripts/dev/golden") from error
+        what, remedy = f"cannot be read: {error}", "write it anew: scripts/dev/golden"
+        raise bad_file(path, what, remedy) from error
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:

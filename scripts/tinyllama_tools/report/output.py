@@ -274,9 +274,9 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
             if (name := result.steps[point.mode].name) not in known:
                 known.add(name)
                 yield f"{name}/time", point.seconds.median, "s"
-                whole, free = point.efficiency, point.communication_free
+                whole, lost = point.efficiency, point.communication
                 yield f"{name}/{result.scaling}_efficiency_percent", whole and whole.median, "%"
-                yield f"{name}/communication_percent", 100 - free.median if free else None, "%"
+                yield f"{name}/communication_percent", lost and lost.median, "%"
 
 
 def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:
