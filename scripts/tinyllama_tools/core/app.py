@@ -121,8 +121,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         say(named if error.strerror else str(error))
     except KeyboardInterrupt:
         say("interrupted")
-        # Python remembers one that went through an exec(), as dataclasses use it, and would end by
-        # SIGINT whatever the status; the next exec() forgets it
+        # One that came out of an exec() of text, which dataclasses are made by while modules are
+        # imported, sets a flag in CPython: at its end the interpreter would kill itself by SIGINT
+        # instead of returning this status. Only another exec() clears the flag.
         exec("")
         return INTERRUPTED
     except Exception as error:

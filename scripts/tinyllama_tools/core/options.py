@@ -1,17 +1,49 @@
 """What argparse makes of an option's text; a value that will not do is named with what will."""
 
 import argparse
+import difflib
 import functools
+import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean --budget?`, empty where no known word is close."""
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the option, choice or sub-command that a mistyped one is close to."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
+        """Refuses unknown options before argparse misses the required one that was mistyped."""
+        words = sys.argv[1:] if args is None else list(args)
+        known = self._option_string_actions
+        # the options of a sub-command are looked at by its own parser
+        own = [] if self._subparsers else itertools.takewhile(lambda word: word != "--", words)
+        for word in own:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                self.error(f"'{word}': is no option{did_you_mean(name, known)}")
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with status 2."""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
+        super().error(message)
+
+
 def script_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Of `scripts/<name>`: the epilog keeps its lines, and no option can be shortened."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"scripts/{name}",
         description=description,
         epilog=epilog,

@@ -4,6 +4,7 @@ results/schema.json describes a whole file of the suite; a test holds this reade
 of cases are read within a second, which a check of the whole schema is too slow for.
 docs/training_files.md says what the keys of a training summary mean."""
 
+import contextlib
 import functools
 import hashlib
 import statistics
@@ -17,6 +18,7 @@ from typing import Any
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     RESULTS,
+    SUITE_FILE,
     BadInputError,
     Json,
     bad_file,
@@ -53,7 +55,7 @@ from tinyllama_tools.data.names import (
     parse_collective_name,
 )
 from tinyllama_tools.data.other_benchmarks import read_other_rows
-from tinyllama_tools.data.profiles import is_training_summary, read_training
+from tinyllama_tools.data.profiles import SUMMARY, is_training_summary, read_training
 from tinyllama_tools.data.studies import (
     CONTEXT_OF_RANKS,
     RANK_FILES,
@@ -413,9 +415,31 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
     return combine(runs)
 
 
+NAME_A_RESULT = "name a result of scripts/bench, scripts/study --grid or scripts/scaling"
+
+
+def result_in(folder: Path, names: Sequence[str]) -> Path:
+    """The first of these files that a folder holds; else the one result of the suite that was put
+    there under a name of its own, as --benchmark_out does. BadInputError where there is none."""
+    if inside := [folder / name for name in names if (folder / name).exists()]:
+        return inside[0]
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(BadInputError):
+            found += [path] if is_result(read_json(path)[0]) else []
+    if len(found) == 1:
+        return found[0]
+    several = f"holds {len(found)} results ({listed([path.name for path in found], 3)}); name one"
+    known = f"{', '.join(names)}, or one result of tiny_llama_bench"
+    none = f"holds none of {known}; {NAME_A_RESULT}"
+    raise BadInputError(f"{folder}: {several if found else none}")
+
+
 def read_stored(path: Path) -> StoredRun:
     """A run of the suite, of another Google Benchmark program or of the training program, told by
-    its content; BadInputError, too, for one without cases."""
+    its content, or that of a folder; BadInputError, too, for one without cases."""
+    if path.is_dir():
+        path = result_in(path, (SUITE_FILE, SUMMARY))
     document, data = read_json(path)
     if is_training_summary(document):
         run = read_training(document, path)
