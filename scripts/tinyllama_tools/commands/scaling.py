@@ -1,4 +1,5 @@
-"""scripts/scaling: measures, reads again what was measured, and writes what follows."""
+"""scripts/scaling: measures a step on several numbers of ranks, or reads an earlier run, and writes
+efficiencies, losses and projections."""
 
 import argparse
 import itertools
@@ -64,13 +65,14 @@ left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a
 before); 130 interrupted, with what was measured written."""
 
 
-# of measuring, and what this command gives the program itself
+# options that measuring alone uses, and options that this command gives the program itself
 MEASURING = ("--processes", "--threads-per-process", "--oversubscribe", "--timeout")
 OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """`program`: what the program is to be given. A bad value ends the program with status 2."""
+    """The options; `program`: those for tiny_llama_scaling. A bad value ends the command with
+    status 2."""
     parser = script_parser("scaling", "Data-parallel scaling on this machine, and further.", EPILOG)
     parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
@@ -112,13 +114,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def scaling_document(
     analysis: Analysis, projection: Json, command: str, failures: Iterable[Failure]
 ) -> Json:
-    """scaling.json. Times in s, bandwidths in bytes/s, shares in percent."""
+    """The content of scaling.json: times in s, bandwidths in bytes/s, shares in percent."""
     return {
         "kind": SCALING_KIND,
         "schema_version": SCALING_SCHEMA_VERSION,
         "command": command,
         "date": now_text(),
-        # that figures belong to
+        # of the program that measured
         "git_commit": analysis.results[0].context.get("git_commit"),
         "device": analysis.device,
         "processes": [one.ranks for one in analysis.results],
@@ -165,7 +167,7 @@ def _markdown(table: Table) -> list[str]:
     return section(table.title, [*note, *narrow_tables(table.columns, rows)])
 
 
-# what a run was made for; the page has all tables
+# the tables that are printed; the page has all
 ON_TERMINAL = (
     *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
     "projected_efficiency",
@@ -180,8 +182,8 @@ def write_results(
     source: StepSource | None,
     command: str,
 ) -> None:
-    """The tables on standard output, in any case; scaling.json and scaling.md where there is a
-    folder for them. BadInputError where that takes none."""
+    """Prints the answer and the main tables; writes scaling.json and scaling.md into `folder`, if
+    there is one. BadInputError where they cannot be written."""
     analysis = analyse(results)
     projection = projection_of(analysis, source, links)
     head = [answer(analysis), ""]
@@ -194,7 +196,7 @@ def write_results(
     left_out = section("Left out", left_out) if left_out else []
     tables = {table.id: _markdown(table) for table in data_parallel.tables_of(analysis, projection)}
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
-    # what was measured for hours is seen, whatever becomes of the files
+    # first, since writing the files may fail after hours of measuring
     say_line("\n".join([*head, "", *few, *left_out]))
     if folder is not None:
         document = scaling_document(analysis, projection, command, failures)
@@ -214,20 +216,20 @@ def write_results(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 1 for a wrong result, or where a rank died or hung; 130 where it was
-    interrupted, with what was measured written. BadInputError where nothing can be measured or
+    """The exit status: 1 after a wrong result, or where a rank died or hung; 130 after an
+    interruption, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
     command = command_text(["scripts/scaling", *arguments])
     if not {"--help", "-h"}.isdisjoint(options.program):
         return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
-    # before hours of measuring
+    # errors in these files are told before hours of measuring
     wanted = options.interconnects
     links = [one for one in read_interconnects() if wanted is None or one["name"] in wanted]
     steps = read_step_source(options.local_step) if options.local_step else None
     if options.source is not None:
         (results, failures), status = read_scaling_run(options.source), 0
-        # one file alone leaves the folder's own scaling.json as it is
+        # for a single file nothing is written: scaling.json is about the whole folder
         folder = options.source if options.source.is_dir() else None
     else:
         folder = run_folder("scaling", options.results)
@@ -236,7 +238,7 @@ def main(arguments: Sequence[str]) -> int:
             results, failures = read_scaling_run(folder, failures)
         except BadInputError as error:
             if status == REFUSED_OPTIONS:
-                # why was told, and nothing was measured
+                # the rank's last words said why; an empty run needs no folder
                 shutil.rmtree(folder)
                 return status
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
