@@ -140,7 +140,8 @@ def test_help_of_a_tool(
 # what is wrong is told by whoever starts a tool, before a build: command | words
 BAD_OPTIONS = """
 compare a.json b.json --alpha 0 | '0': must be a number between 0 and 1
-compare rn | 1 files, 0 of --base, 0 of --new (rn): either BASE.json NEW.json
+compare rn | 'rn': is no file and no sub-command; did you mean run?
+compare a.json | 1 files, 0 of --base, 0 of --new (a.json): either BASE.json NEW.json
 compare --base a.json | 0 files, 1 of --base, 0 of --new
 compare --variants a,b --new c.json | --variants with 0 files
 compare a.json b.json --filter ( | is no regular expression
@@ -148,8 +149,8 @@ compare run --base=build --new=build --budget=10x | '10x': must be a time such a
 compare run --base=build --new=build --pairs=0 | '0': must be a whole number of 1 or more
 compare run --base=build --new=build --environment-new=A | 'A': must be NAME=VALUE
 compare run --new=build | required: --base
+compare run --bse=build | '--bse=build': is no option; did you mean --base?
 compare history | add|show|changes|page
-compare calibrate --simulate --record=1m | --simulate
 compare calibrate --slow=ffn=0.05 | --runs
 compare calibrate -- --pairs 12 | --pairs 12
 ablation --switches=qkv,nonsense | 'nonsense': must be one of qkv, gate_up
