@@ -101,7 +101,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert record(folder, machine(seed=2), 3) == record(folder, machine(), 40) == 0
     # what was asked for is not what it is
     assert record(folder, machine(seed=3, factors={FFN: 1.07}), 20, SLOW) == 0
-    keep(folder, [a_run({FFN: "same"}), a_run({FFN: "slower"}, SLOW, "rotary")])
+    no_look = a_run({FFN: "no verdict"}, ended="budget used", threads=7)
+    keep(folder, [a_run({FFN: "same"}), a_run({FFN: "slower"}, SLOW, "rotary"), no_look])
     assert calibrate(folder) == 0
     return folder
 
