@@ -194,6 +194,16 @@ def test_an_unclear_case_says_how_long_an_answer_takes(
     times = [after["at"] - before["at"] for before, after in itertools.pairwise(items)]
     expected = (needed - len(items)) * statistics.median(times)
     assert found.cases[FFN]["seconds_needed"] == pytest.approx(expected, rel=0.4)
+    # or why more blocks of this run will not do, in the figures that decide it
+    builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.05) for s in ("one", "other")]
+    case = ran(*builds, tmp_path / "last", "--looks=1").cases[FFN]
+    assert (case["outcome"], case["seconds_needed"]) == ("unclear", None)
+    margin, low, high = (math.log(v) for v in (1.05, *map(case["interval"].get, ("low", "high"))))
+    away = 100 * math.expm1(abs(abs(math.log(case["ratio"])) - margin))
+    assert case["note"] == (
+        f"all planned looks are taken: the change is {away:.1f} % from the margin, its interval "
+        f"reaches {100 * math.expm1((high - low) / 2):.1f} % to either side"
+    )
 
 
 def test_what_was_not_reached_while_opening_is_no_regression(
@@ -601,12 +611,16 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "project")
 
 
-def test_a_commit_is_built_in_a_worktree_with_this_builds_settings(checkout: Checkout) -> None:
+def test_a_commit_is_built_in_a_worktree_with_this_builds_settings(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = checkout.commit("one"), checkout.commit("two")
     name, program = checkout.resolve("HEAD~1")
     assert name == f"HEAD~1 ({first[:12]})"
     assert program.is_relative_to(checkout.folder / ".deps/compare" / first)
     assert checkout.built("HEAD~1") == "one /opt/torch OFF ON"
+    # of two builds in one worktree, the first says how to remove it
+    assert capsys.readouterr().out.count("to remove it: rm -r") == 1
     assert checkout.git("status", "--porcelain") == ""
     # kept, and made anew where torn
     tree = checkout.folder / ".deps/compare" / second

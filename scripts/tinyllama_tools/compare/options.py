@@ -86,7 +86,7 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
         add(name, type=variable, action="append", default=[], metavar="NAME=VALUE", help=own)
     same = "allow both sides to be the same program: nothing should be found (a test)"
     add("--same", action="store_true", help=same)
-    slow = "slow these cases of the new side down by that fraction, to see it found (a test)"
+    slow = "slow these cases of the new side down by that fraction: is it found? (a test)"
     add("--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     folder = "whose CMake settings a git commit is built with (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)

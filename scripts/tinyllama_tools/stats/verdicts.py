@@ -242,11 +242,11 @@ def effective(blocks: int, autocorrelation: Array | float) -> Array | float:
 
 
 def verdict_of(
-    estimate: float, low: float, high: float, adjusted_p: float, alpha: float, edge: float
+    estimate: float, low: float, high: float, edge: float, *, is_beyond: bool
 ) -> Outcome:
-    """The rule of every verdict with an alpha. Estimate, interval and `edge`, the margin, are
-    log-ratios; the p-value is that of a change beyond the margin."""
-    if adjusted_p <= alpha and abs(estimate) > edge:
+    """The rule of every verdict. Estimate, interval and `edge`, the margin, are log-ratios.
+    `is_beyond`: whether a change beyond the margin was shown."""
+    if is_beyond and abs(estimate) > edge:
         return Outcome.SLOWER if estimate > 0 else Outcome.FASTER
     return Outcome.SAME if max(-low, high) <= edge else Outcome.UNCLEAR
 
@@ -256,9 +256,7 @@ def judge_by_interval(estimate: float, low: float, high: float, *, margin: float
     beyond the margin, `same` where all of it lies within. Nothing is corrected for the number of
     cases: each verdict by itself is wrong in up to 5 %."""
     edge = math.log1p(margin)
-    outcome = Outcome.SAME if max(-low, high) <= edge else Outcome.UNCLEAR
-    if low > edge or high < -edge:
-        outcome = Outcome.SLOWER if low > edge else Outcome.FASTER
+    outcome = verdict_of(estimate, low, high, edge, is_beyond=max(low, -high) > edge)
     return Judgement(outcome, estimate, low, high, WANTED_CONFIDENCE, None, 0)
 
 
@@ -287,7 +285,7 @@ def judge_unpaired(
         found.append((estimate, low, high, min(1.0, DIRECTIONS * p), files))
     adjusted = holm_adjusted(np.array([p for *_, p, _ in found]), len(cases)).tolist()
     return {
-        name: Judgement(verdict_of(*ends, p, alpha, edge), *ends, CONFIDENCE, p, files)
+        name: Judgement(verdict_of(*ends, edge, is_beyond=p <= alpha), *ends, CONFIDENCE, p, files)
         for name, (*ends, _, files), p in zip(cases, found, adjusted, strict=True)
     }
 
@@ -394,7 +392,8 @@ def answered_after(
 
 def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Design) -> Judgement:
     estimate, low, high, _, _, error, depends = (float(values[row]) for values in look)
-    outcome = verdict_of(estimate, low, high, adjusted_p, design.alpha, design.edge)
+    is_beyond = adjusted_p <= design.alpha
+    outcome = verdict_of(estimate, low, high, design.edge, is_beyond=is_beyond)
     distance = float(blocks)
     if outcome is Outcome.UNCLEAR:
         distance = answered_after(estimate, (high - low) / 2, error, blocks, design)
