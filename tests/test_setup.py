@@ -252,7 +252,7 @@ def test_a_checkout_that_cannot_be_written_gives_no_verdict(
     ("command", "said"),
     [
         ("scaling --proceses 2", "--proceses"),
-        ("compare rn", "(rn): either BASE.json NEW.json"),
+        ("compare rn", "did you mean run?"),
         ("compare run --bas HEAD", "--base"),
         ("compare history shw", "shw"),
         ("report --fromat md", "--fromat"),

@@ -309,13 +309,6 @@ def two_variants(text: str) -> tuple[str, ...]:
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = script_parser("compare", __doc__, EPILOG)
-    first = arguments[0] if arguments else ""
-    if (
-        first.isalpha()
-        and not Path(first).exists()
-        and (meant := did_you_mean(first, SUB_COMMANDS))
-    ):
-        parser.error(f"'{first}': is no file and no sub-command{meant}")
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
     for side in ("base", "new"):
@@ -325,6 +318,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     wanted = "compare only cases whose name has a match"
     add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
     add_common_options(parser)
+    first = arguments[0] if arguments else ""
+    if (
+        first.isalpha()
+        and not Path(first).exists()
+        and (meant := did_you_mean(first, SUB_COMMANDS))
+    ):
+        parser.error(f"'{first}': is no file and no sub-command{meant}")
     options = parser.parse_args(arguments)
     files, base, new = options.files, options.base or [], options.new or []
     counts = f"{len(files)} files, {len(base)} of --base, {len(new)} of --new"

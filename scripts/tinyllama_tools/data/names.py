@@ -122,6 +122,10 @@ def parse_collective_name(text: str) -> CollectiveName | None:
     return CollectiveName(found["operation"], found["dtype"], *numbers)
 
 
+# in the label of a row whose time is doubtful; its reason follows, up to the next remark
+DISTURBED = re.compile(r"(?:^|; )disturbed: ([^;]*)")
+
+
 @dataclass(frozen=True)
 class StoredCase:
     """A case of one file.
@@ -147,6 +151,12 @@ class StoredCase:
     def reason(self) -> str:
         """Why it was not measured."""
         return self.failed or self.skipped
+
+    @property
+    def disturbance(self) -> str:
+        """Why its time is doubtful; empty where the program found nothing."""
+        found = DISTURBED.search(self.label)
+        return found[1] if found else ""
 
 
 # Google Benchmark's own keys of a row; every other number is a counter.
