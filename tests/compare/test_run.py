@@ -668,7 +668,7 @@ def test_a_signal_stops_a_build_and_all_that_it_started(
     child = Path("/proc", started.read_text().strip(), "cmdline")
     wait_until(lambda: not child.exists() or b"sleep" not in child.read_bytes())
     said = capfd.readouterr()
-    assert said.out.splitlines()[-1] == "stopping the build; the same command continues from there"
+    assert said.out.splitlines()[-1] == "build stopped; the same command continues from there"
     assert said.err == "scripts/compare run: interrupted\n"
     assert said.out.count(f"to remove it: rm -r {tree}\n") == 1
 

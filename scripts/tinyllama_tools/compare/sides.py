@@ -6,14 +6,11 @@ build, so that the two sides differ in nothing but their code. docs/serve.md des
 JSON that go to and from a process.
 """
 
-import contextlib
 import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +26,10 @@ from tinyllama_tools.core.app import (
     is_number,
     placed_threads,
 )
-from tinyllama_tools.core.process import Resident
-from tinyllama_tools.core.text import last_words
+from tinyllama_tools.core.process import ProgramError, Resident, run_program
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
-# a build that was asked to stop is killed after so long
-STOPPING_SECONDS = 5.0
 # Of CMakeCache.txt, what decides how code is compiled and where its libraries are; not what CMake
 # computed by itself.
 CARRIED = re.compile(
@@ -140,25 +134,13 @@ class Builder:
         self._step(("cmake", "--build", str(folder), *target), log, f"{what} does not build")
 
     def _step(self, command: Sequence[str], log: Path, failure: str) -> None:
-        """Runs it to its end; where we are interrupted, it is stopped with all that it started."""
-        with log.open("w", encoding="utf-8") as file:
-            how = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
-            try:
-                # a session of its own, and so a process group that can be stopped
-                process = subprocess.Popen(command, start_new_session=True, **how)
-            except OSError as error:
-                raise BadInputError(
-                    f"{failure}: {command[0]} cannot be started: {error}"
-                ) from error
-            try:
-                status = process.wait()
-            except KeyboardInterrupt:
-                self.say("stopping the build; the same command continues from there")
-                _stop(process)
-                raise
-        if status:
-            words = last_words(log.read_text(encoding="utf-8", errors="replace"))
-            raise BadInputError(f"{failure}; the whole log is {log}; its end: {words}")
+        try:
+            run_program(command, ProgramError, log=log, as_one=True, stop_at_once=True)
+        except ProgramError as error:
+            raise BadInputError(f"{failure}; the whole log is {log}; its end: {error}") from error
+        except KeyboardInterrupt:
+            self.say("build stopped; the same command continues from there")
+            raise
 
     def _is_whole(self, tree: Path, commit: str) -> bool:
         """Whether the worktree is complete, and its files are those of the commit."""
@@ -181,23 +163,6 @@ class Builder:
         trees.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for tree in trees[KEPT_WORKTREES - 1 :]:
             self._remove(tree)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Asks its whole group to end, as Ctrl-C at a terminal does, so that compilers remove
-    unfinished files; then kills what is left."""
-    deadline = time.monotonic() + STOPPING_SECONDS
-    with contextlib.suppress(ProcessLookupError):
-        try:
-            os.killpg(process.pid, signal.SIGINT)
-            while time.monotonic() < deadline:
-                process.poll()
-                # whether any is left
-                os.killpg(process.pid, 0)
-                time.sleep(0.02)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 MOST_PADDING_BYTES = 4096

@@ -100,11 +100,26 @@ SAID_NOTHING = "it said nothing"
 ENDING_S = 30.0
 
 
+def how_ended(status: int) -> str:
+    """`ended with 3`, `was ended by signal SIGKILL`."""
+    if status >= 0:
+        return f"ended with {status}"
+    with contextlib.suppress(ValueError):  # a signal without a name
+        return f"was ended by signal {signal.Signals(-status).name}"
+    return f"was ended by signal {-status}"
+
+
+def _signal_all(process: subprocess.Popen, number: signal.Signals) -> None:
+    """To its session: what it started would keep processors busy, and hold its pipe."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
 def _listen(
-    process: subprocess.Popen[str], heard: list[str], hear: Callable[[str], object]
+    process: subprocess.Popen[str], heard: list[str], hear: Callable[[str], object], at_once: bool
 ) -> bool:
     """Until it ends; whether we were interrupted meanwhile. A KeyboardInterrupt asks it to end
-    after what is in hand, a second one kills it."""
+    after what is in hand, a second one kills it; `at_once` passes the first on."""
     is_interrupted = False
     while process.returncode is None:
         try:
@@ -113,12 +128,9 @@ def _listen(
                 hear(line.rstrip("\n"))
             process.wait()
         except KeyboardInterrupt:
-            with contextlib.suppress(ProcessLookupError):
-                if is_interrupted:
-                    # all that it started: cmake's ninja would go on, and hold the pipe
-                    os.killpg(process.pid, signal.SIGKILL)
-                else:
-                    process.send_signal(signal.SIGINT)
+            if at_once:
+                raise
+            _signal_all(process, signal.SIGKILL if is_interrupted else signal.SIGINT)
             if not is_interrupted:
                 Progress().line(ENDING)
             is_interrupted = True
@@ -126,20 +138,17 @@ def _listen(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Where nobody can listen any more: it is asked to end, and may keep what it has; after
-    ENDING_S its whole session is killed, since children would keep processors busy."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGINT)
+    """Where nobody listens any more: it is asked to end, and may keep what it has; what is left of
+    its session after ENDING_S is killed."""
+    _signal_all(process, signal.SIGINT)
     try:
         process.communicate(timeout=ENDING_S)  # reads on: a full pipe would hold it up
     except subprocess.TimeoutExpired:
         pass
     finally:
         # also after a Ctrl-C meanwhile
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _signal_all(process, signal.SIGKILL)
+        process.wait()
 
 
 def run_program(
@@ -150,9 +159,11 @@ def run_program(
     hear: Callable[[str], object] = lambda _: None,
     log: Path | None = None,
     as_one: bool = False,
+    stop_at_once: bool = False,
 ) -> Ended:
     """Runs it to its end. `hear` gets each line of standard error as it comes, `as_one` those of
-    standard output too, and then `log` keeps them all.
+    standard output too, and then `log` keeps them all. Where we are interrupted it ends after what
+    is in hand, or else `stop_at_once`.
 
     `error` where it cannot be started, refuses its options (status 2) or ends with another status
     than those in `ok`; KeyboardInterrupt where that is because we, or it, were interrupted.
@@ -189,7 +200,7 @@ def run_program(
             message = f"{name} cannot be started: {failure}; build it: scripts/bench --setup-only"
             raise error(message, REFUSED_OPTIONS) from failure
         try:
-            is_interrupted = _listen(process, heard, hear_and_keep)
+            is_interrupted = _listen(process, heard, hear_and_keep, stop_at_once)
         finally:
             if process.poll() is None:
                 _end(process)
@@ -206,8 +217,7 @@ def run_program(
         # the program's own line names the option, its value and what is allowed
         line = (words or SAID_NOTHING).splitlines()[-1]
         raise error(line if line.startswith(name) else f"{name}: {line}", REFUSED_OPTIONS)
-    signalled = status < 0 and f"was ended by signal {signal.Signals(-status).name}"
-    raise error(f"{name} {signalled or f'ended with {status}'}: {words or SAID_NOTHING}")
+    raise error(f"{name} {how_ended(status)}: {words or SAID_NOTHING}")
 
 
 SECONDS_TO_END = 5.0
@@ -330,12 +340,9 @@ class Resident:
             status = self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             return "closed its output"
-        if status < 0:
-            return f"was ended by signal {signal.Signals(-status).name}"
-        return f"ended with {status}"
+        return how_ended(status)
 
     def _kill(self) -> None:
         if self.status is None:
-            # the whole session: children would keep processors busy
-            os.killpg(self._process.pid, signal.SIGKILL)
+            _signal_all(self._process, signal.SIGKILL)
             self._process.wait()
