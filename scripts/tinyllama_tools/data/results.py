@@ -255,7 +255,8 @@ class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
     over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
     the `seconds` is from, the first of the set is 1. `above_peak`: why some file has it without
-    shares of peaks. `each`: of every repetition of all files."""
+    shares of peaks. `each`: of every repetition of all files. `disturbances`: why the time of a
+    file is doubtful, one for each file where it is."""
 
     name: CaseName
     seconds: tuple[float, ...]
@@ -264,11 +265,20 @@ class MeasuredCase:
     rounds: tuple[int, ...] = ()
     above_peak: str = ""
     each: tuple[float, ...] = ()
+    disturbances: tuple[str, ...] = ()
 
     @cached_property
     def median_seconds(self) -> float:
         """The median over the files."""
         return statistics.median(self.seconds)
+
+    @property
+    def disturbance(self) -> str:
+        """Why its time is doubtful, in words; empty where nothing was found."""
+        reasons = "; ".join(dict.fromkeys(self.disturbances))
+        if not reasons or len(self.seconds) == 1:
+            return reasons
+        return f"{len(self.disturbances)} of {len(self.seconds)} rounds: {reasons}"
 
 
 @dataclass(frozen=True)
@@ -330,6 +340,7 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
         tuple(measured),
         next((row.above_peak for row in found if row.above_peak), ""),
         tuple(seconds for row in found for seconds in row.each),
+        tuple(filter(None, (row.disturbance for row in found))),
     )
 
 

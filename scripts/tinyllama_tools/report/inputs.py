@@ -4,7 +4,7 @@ computed from them, once.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -507,9 +507,8 @@ def _named(devices: Sequence[ReportInputs]) -> list[ReportInputs]:
     names = [str(value_at(one.context, ONE_DEVICE[0]) or "unknown device") for one in devices]
     for key in ONE_DEVICE[1:]:
         if len({*names}) < len(names):
-            names = [
-                f"{n}, {value_at(d.context, key)}" for n, d in zip(names, devices, strict=True)
-            ]
+            more = [value_at(one.context, key) for one in devices]
+            names = [f"{name}, {what}" for name, what in zip(names, more, strict=True)]
     return [
         replace(one, device=name, omissions=tuple(replace(o, device=name) for o in one.omissions))
         for one, name in zip(devices, names, strict=True)

@@ -1,0 +1,136 @@
+"""Several devices beside each other: peaks, times and speed-ups, a column each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tinyllama_tools.core.app import shown_path
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.models.prediction import is_own_shape
+from tinyllama_tools.report.cases import CaseFigures, figures_of
+from tinyllama_tools.report.document import (
+    FULL,
+    KILO,
+    Cell,
+    Section,
+    Shown,
+    Table,
+    axis,
+    bars,
+    number_text,
+    step_text,
+)
+from tinyllama_tools.report.order import WHOLE_PASSES, main_step, name_rank
+from tinyllama_tools.report.sections.measured import peaks_of
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.results import ResultSet
+    from tinyllama_tools.report.inputs import ReportInputs
+
+# by device, by case
+Cases = Mapping[str, Mapping[CaseName, CaseFigures]]
+
+
+def _peaks(devices: Iterable[ReportInputs]) -> list[dict[str, Cell]]:
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for one in devices:
+        for peak in peaks_of(one.context):
+            alike = {key: peak[key] for key in ("figure", "unit")}
+            found.setdefault(tuple(alike.values()), alike)[one.device] = peak["measured"]
+    names = [one.device for one in devices]
+    # bandwidths of traffic, whose sizes are a device's own, are under Environment
+    return [
+        {**row, **{name: row.get(name) for name in names}}
+        for row in found.values()
+        if not str(row["figure"]).startswith("bandwidth")
+    ]
+
+
+def _cases(devices: Iterable[ReportInputs], results: Callable[[ReportInputs], ResultSet]) -> Cases:
+    """What a step consists of, at each size's own batch and sequence."""
+    return {
+        one.device: {
+            case.name: case
+            for case in figures_of(results(one))
+            if case.name.pass_name in WHOLE_PASSES and is_own_shape(case.name)
+        }
+        for one in devices
+    }
+
+
+def _rows(cases: Cases, columns: Mapping[str, Callable[[CaseFigures], Cell]]) -> list[dict]:
+    """A row for each case of any device that has a figure; `columns`: `{}` stands for the device
+    in a heading."""
+    names = sorted({name for own in cases.values() for name in own}, key=name_rank)
+    rows = []
+    for name in names:
+        figures = {
+            heading.format(device): figure(own[name]) if name in own else None
+            for heading, figure in columns.items()
+            for device, own in cases.items()
+        }
+        if any(value is not None for value in figures.values()):
+            rows.append({**name.axes, **figures})
+    return rows
+
+
+def _time(case: CaseFigures) -> Cell:
+    milliseconds = KILO * case.seconds
+    return Shown(milliseconds, f"{number_text(milliseconds)} {case.mark}".rstrip())
+
+
+def _speedup(case: CaseFigures) -> Cell:
+    return case.speedup and Shown(case.speedup.median, f"{case.speedup.marked_text()} {case.mark}")
+
+
+def _parts_figure(page: Section, devices: Iterable[ReportInputs]) -> None:
+    """Where all devices measured the same main step with its parts."""
+    steps = {one.device: one.steps[0] if one.steps else None for one in devices}
+    if None in steps.values() or len({times.step for times in steps.values()}) > 1:
+        return
+    series = {
+        device: {p.name: KILO * p.seconds for p in times.parts if p.seconds is not None}
+        for device, times in steps.items()
+    }
+    title = f"Parts of {step_text(next(iter(steps.values())).step)}"
+    x, y = axis("part"), axis("time in a step [ms]")
+    page.figure("parts_by_device", title, bars(series), x, y, columns=FULL)
+
+
+def _about(one: ReportInputs) -> str:
+    """Of which run the figures are."""
+    commit = str(one.context.get("git_commit") or "unknown")[:8]
+    changed = " with changes" if one.context.get("git_dirty") else ""
+    day, torch = str(one.context.get("date"))[:10], one.context.get("torch_version")
+    about = f"commit {commit}{changed}, {day}, libtorch {torch}"
+    about += f", threads: {one.context.get('threads')}"
+    step = main_step(one.main)
+    about += f"; main step: {step_text(step.name)}" if step else ""
+    if one.with_variants is not one.main:
+        about += f"; variants: {shown_path(one.with_variants.paths[0])}"
+    return about
+
+
+def devices(page: Section, inputs: ReportInputs) -> None:
+    page.text += [f"{one.device}: {_about(one)}." for one in inputs.devices]
+    _parts_figure(page, inputs.devices)
+    measured = _cases(inputs.devices, lambda one: one.main)
+    with_variants = _cases(inputs.devices, lambda one: one.with_variants)
+    of_roof = lambda case: case.case.counters.get("roof_percent")  # noqa: E731
+    tables = {
+        "Peaks": (_peaks(inputs.devices), "As measured by each device's own run."),
+        "Times": (
+            _rows(measured, {"{} [ms]": _time, "{}: of the roofline [%]": of_roof}),
+            "At each size's own batch and sequence, as far as a device measured it. Shares are of "
+            "the device's own roofline. !: disturbed, with the reason under Cases.",
+        ),
+        "Speed-ups": (
+            _rows(with_variants, {"{}": _speedup}),
+            "Over the baseline of the same run on the same device, with 95 % intervals; ~: no "
+            "difference shown.",
+        ),
+    }
+    for title, (rows, note) in tables.items():
+        identity = title.lower().replace("-", "") + "_by_device"
+        page.tables += [Table(identity, f"{title} by device", rows, note, True)] if rows else []
