@@ -122,7 +122,7 @@ def test_cores_are_shared_out() -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "failing", "words"),
     [
-        ("dies", 1, [2, 4], "was ended by SIGKILL; .* rank 1 of 2 is there$"),
+        ("dies", 1, [2, 4], "was ended by signal SIGKILL; .* rank 1 of 2 is there$"),
         ("ignores_sigterm", 1, [2, 4], "did not end after .*; ended by force: 1$"),
         # the next world is measured after a wrong result, not after a refused option
         ("fails", 1, [2, 4], "ended with 1; its last words: .* differ by 0.5$"),
@@ -182,7 +182,7 @@ def test_a_log_that_cannot_be_written_is_told_and_what_ranks_say_is_heard() -> N
 def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
     for ends, words in (
         # a signal and a refusal are the cause, the 1 of others the effect
-        ([(1, "lost"), (-9, "")], "was ended by SIGKILL"),
+        ([(1, "lost"), (-9, "")], "was ended by signal SIGKILL"),
         ([(1, "lost"), (2, "huge")], "ended with 2; its last words: huge"),
         # all ranks end with 1 where a result is wrong, and one alone says so
         ([(1, ""), (1, "differs")], "ended with 1; its last words: differs"),

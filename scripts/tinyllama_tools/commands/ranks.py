@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
-from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.process import Progress, how_ended
 from tinyllama_tools.core.text import count_of
 from tinyllama_tools.data.results import Failure, result_file
 
@@ -163,16 +163,14 @@ def cause_of(bad: Sequence[Rank], killed: Sequence[int], ranks: int) -> Failure:
         causes = [one for one in speaking if not MISSED.search("\n".join(one.words))]
         hung = [one for one in bad if one.number in killed]
         first = (causes or hung or speaking or bad)[0]
-    status, how = first.status, f"ended with {first.status}"
-    if status < 0:
-        with contextlib.suppress(ValueError):  # a signal without a name
-            how = f"was ended by {signal.Signals(-status).name}"
+    how = how_ended(first.status)
     if first.number in killed:
         how = "did not end after the others had"
     words = "\n".join(first.words)
     said = f"; its last words: {words}" if words else ""
     by_force = f"; ended by force: {_listed(killed)}" if killed else ""
-    return Failure(ranks, max(1, status), f"rank {first.number} of {ranks} {how}{said}{by_force}")
+    what = f"rank {first.number} of {ranks} {how}{said}{by_force}"
+    return Failure(ranks, max(1, first.status), what)
 
 
 def watch(ranks: Sequence[Rank], others_seconds: float, progress: Progress) -> Failure | None:
