@@ -81,7 +81,7 @@ def test_devices_are_columns_with_their_names(built: Document) -> None:
     # from the run beside each study
     speedups = part(built, "speedups_by_device").records
     assert len(speedups) > 5 and {row["variant"] for row in speedups} == {"optimized"}
-    assert {cell_text(row[name]) for row in speedups for name in NAMES} == {"~ 2.00 "}
+    assert {cell_text(row[name]) for row in speedups for name in NAMES} == {"~ 2.00"}
     (parts,) = built.sections[0].figures
     assert [trace["name"] for trace in parts.traces] == NAMES
     about = zip(built.sections[0].text, NAMES, strict=True)

@@ -53,6 +53,7 @@ from scipy.special import stdtrit
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
 from tinyllama_tools.data.names import CaseName, full_step, parts_of
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -254,7 +255,6 @@ def step_over_parts(large: Iterable[Sequence[Step]]) -> StepOverParts:
     return StepOverParts(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
 
 
-COVERAGE = 0.95
 # An error of 20 % for each factor of 10 in FLOPs: about twice what tiny and small, predicted from
 # each other, show on the reference machine.
 ASSUMED_GROWTH = math.log(1.2) / math.log(10.0)
@@ -284,7 +284,7 @@ class ErrorModel(NamedTuple):
     @property
     def range_words(self) -> str:
         """What a range may be called."""
-        return f"{100 * COVERAGE:.0f} % interval" if self.held_out else "assumed range"
+        return f"{100 * WANTED_CONFIDENCE:.0f} % interval" if self.held_out else "assumed range"
 
     def factor(self, distance: float) -> float:
         """The range reaches from the prediction over this factor to the prediction times it."""
@@ -302,7 +302,7 @@ def error_model(base: float, held_out: Sequence[HeldOutStep]) -> ErrorModel:
         squares += others * max(errors - base**2, 0.0) / max(distances, LEAST_DISTANCE**2)
         degrees += others
     growth = max(math.sqrt(squares / degrees), base / math.log(10.0))
-    return ErrorModel(base, growth, float(stdtrit(degrees, (1 + COVERAGE) / 2)), held_out)
+    return ErrorModel(base, growth, float(stdtrit(degrees, (1 + WANTED_CONFIDENCE) / 2)), held_out)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def name_rank(name: CaseName) -> tuple[object, ...]:
 def best_of_each(
     items: Iterable[Found], key: Callable[[Found], Hashable], preference: Callable[[Found], Any]
 ) -> list[Found]:
-    """Of the items with the same key the one with the least preference; in the order of keys."""
+    """For each key, in the order of the items, the item with the least preference."""
     found: dict[Hashable, list[Found]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)

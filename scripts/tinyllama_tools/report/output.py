@@ -78,8 +78,9 @@ def _label_of(heading: str) -> Markup:
 
 
 def _is_number(table: Table, column: int) -> bool:
-    """Whether a column has numbers, by its unit or its first row."""
-    return "[" in table.columns[column] or isinstance(table.rows[0][column], (int, float))
+    """Whether a column has numbers; without a row, whether it has a unit."""
+    numbers = any(isinstance(row[column], (int, float)) for row in table.rows)
+    return numbers or "[" in table.columns[column]
 
 
 UNITS = {"%": "percent", "10⁶": "millions"}

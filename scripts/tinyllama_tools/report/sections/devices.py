@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tinyllama_tools.data.results import ResultSet
     from tinyllama_tools.report.inputs import ReportInputs
 
-# by device, by case
+# by device, the figures of its cases by name
 Cases = Mapping[str, Mapping[CaseName, CaseFigures]]
 
 
@@ -48,7 +48,7 @@ def _peaks(devices: Iterable[ReportInputs]) -> list[dict[str, Cell]]:
 
 
 def _cases(devices: Iterable[ReportInputs], results: Callable[[ReportInputs], ResultSet]) -> Cases:
-    """What a step consists of, at each size's own batch and sequence."""
+    """The cases that steps consist of, at each size's own batch and sequence."""
     return {
         one.device: {
             case.name: case
@@ -59,9 +59,11 @@ def _cases(devices: Iterable[ReportInputs], results: Callable[[ReportInputs], Re
     }
 
 
-def _rows(cases: Cases, columns: Mapping[str, Callable[[CaseFigures], Cell]]) -> list[dict]:
-    """A row for each case of any device that has a figure; `columns`: `{}` stands for the device
-    in a heading."""
+def _rows(
+    cases: Cases, columns: Mapping[str, Callable[[CaseFigures], Cell]]
+) -> list[dict[str, Cell]]:
+    """A row for each case that has a figure on any device, with the columns of every device: by
+    heading, in which {} stands for the device, what computes the figure."""
     names = sorted({name for own in cases.values() for name in own}, key=name_rank)
     rows = []
     for name in names:
@@ -80,8 +82,14 @@ def _time(case: CaseFigures) -> Cell:
     return Shown(milliseconds, f"{number_text(milliseconds)} {case.mark}".rstrip())
 
 
+def _of_the_roofline(case: CaseFigures) -> Cell:
+    return case.case.counters.get("roof_percent")
+
+
 def _speedup(case: CaseFigures) -> Cell:
-    return case.speedup and Shown(case.speedup.median, f"{case.speedup.marked_text()} {case.mark}")
+    if case.speedup is None:
+        return None
+    return Shown(case.speedup.median, f"{case.speedup.marked_text()} {case.mark}".rstrip())
 
 
 def _parts_figure(page: Section, devices: Iterable[ReportInputs]) -> None:
@@ -99,7 +107,7 @@ def _parts_figure(page: Section, devices: Iterable[ReportInputs]) -> None:
 
 
 def _about(one: ReportInputs) -> str:
-    """Of which run the figures are."""
+    """Which run the figures are of."""
     commit = str(one.context.get("git_commit") or "unknown")[:8]
     changed = " with changes" if one.context.get("git_dirty") else ""
     day, torch = str(one.context.get("date"))[:10], one.context.get("torch_version")
@@ -117,11 +125,10 @@ def devices(page: Section, inputs: ReportInputs) -> None:
     _parts_figure(page, inputs.devices)
     measured = _cases(inputs.devices, lambda one: one.main)
     with_variants = _cases(inputs.devices, lambda one: one.with_variants)
-    of_roof = lambda case: case.case.counters.get("roof_percent")  # noqa: E731
     tables = {
         "Peaks": (_peaks(inputs.devices), "As measured by each device's own run."),
         "Times": (
-            _rows(measured, {"{} [ms]": _time, "{}: of the roofline [%]": of_roof}),
+            _rows(measured, {"{} [ms]": _time, "{}: of the roofline [%]": _of_the_roofline}),
             "At each size's own batch and sequence, as far as a device measured it. Shares are of "
             "the device's own roofline. !: disturbed, with the reason under Cases.",
         ),
