@@ -388,6 +388,18 @@ def changed_files(project: Path) -> str:
     return git(project, *changed) or ""
 
 
+def checkout_state() -> str:
+    """The commit of this checkout, `-dirty` where its files differ from it."""
+    return (head_commit(PROJECT)[:12] or "unknown") + "-dirty" * bool(changed_files(PROJECT))
+
+
+def processor_name() -> str:
+    """As the system has it."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    found = re.search(r"^model name\s*: (.*)$", info, re.MULTILINE)
+    return found[1] if found else "unknown processor"
+
+
 @functools.cache
 def problem_sizes() -> dict[str, dict[str, int]]:
     """The content of fixtures/problem_sizes.json."""

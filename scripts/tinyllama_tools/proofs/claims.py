@@ -31,11 +31,11 @@ def read_claims(path: Path = FILE) -> list[Claim]:
     return [
         Claim(
             name,
-            of.get("row", ""),
-            *(" ".join(of[key].split()) for key in ("claim", "false if")),
-            of["tests"].split(),
+            section.get("row", ""),
+            *(" ".join(section[key].split()) for key in ("claim", "false if")),
+            section["tests"].split(),
         )
-        for name, of in parser.items()
+        for name, section in parser.items()
         if name != parser.default_section
     ]
 

@@ -8,7 +8,6 @@ written.
 import argparse
 import contextlib
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json, run_command
+from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json
 from tinyllama_tools.core.text import compact_json, say
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
@@ -487,12 +486,12 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
                 found, wanted = (dict(leaves(read_json(p)[0])) for p in (old, new))
                 for place in sorted({*found, *wanted}):
                     a, b = wanted.get(place), found.get(place)
-                    of, error = proof(file.name), 0.0 if a == b else math.inf
+                    same, error = proof(file.name), 0.0 if a == b else math.inf
                     if place.startswith("losses.") and a and b:
                         curve = place.split(".")[1]
-                        of = proof(f"losses of {curve}", CURVES[curve].tolerance)
+                        same = proof(f"losses of {curve}", CURVES[curve].tolerance)
                         error = abs(b / a - 1)
-                    of.add(error, f"{file}: {place}")
+                    same.add(error, f"{file}: {place}")
             else:
                 tensors = proof(file.name, TOLERANCES.get(file.name, 0.0))
                 tensors.add_tensors(str(file), read_tensors(new), read_tensors(old))
@@ -538,7 +537,7 @@ def check(names: Sequence[str], folder: Path) -> int:
     return 1 if failed else 0
 
 
-def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(prog="scripts/dev/golden", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these only; default: all")
@@ -551,21 +550,13 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     names = options.names or list(PARTS)
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)
-
-    def run() -> int:
-        if options.check:
-            return check(names, options.folder)
-        write(names, options.folder)
-        print(f"{', '.join(names)}: written to {options.folder}")
-        return 0
-
-    return run_command("dev/golden", run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if options.check:
+        return check(names, options.folder)
+    write(names, options.folder)
+    print(f"{', '.join(names)}: written to {options.folder}")
+    return 0

@@ -8,11 +8,13 @@ import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +140,34 @@ def run_program(program: Program, report: Path, timeout_s: float) -> Outcome:
     return Outcome(program, counts, time.monotonic() - started, output)
 
 
+def output_of(command: Sequence[str] | str, folder: Path) -> str:
+    """Standard output of a command, a text being the shell's. RuntimeError with the end of all that
+    it said where it fails."""
+    how = {"cwd": folder, "encoding": "utf-8", "errors": "replace", "capture_output": True}
+    done = subprocess.run(command, shell=isinstance(command, str), check=False, **how)
+    if done.returncode:
+        text = command if isinstance(command, str) else shlex.join(command)
+        raise RuntimeError(f"{text[:1000]}: {(done.stdout + done.stderr)[-3000:].strip()}")
+    return done.stdout
+
+
 CPU_INFO = Path("/proc/cpuinfo")
+# what programs of these build folders start with
+SANITIZERS = {
+    # libtorch keeps memory until the end; tests ask for more than there can be
+    "asan": {
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:"
+        "allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    },
+    # What code without the sanitizer does with its own locks is not seen, and looks like a race.
+    # More locks than its detector of deadlocks can count end a program.
+    "tsan": {
+        "TSAN_OPTIONS": f"suppressions={Path(__file__).with_name('thread_sanitizer.txt')}:"
+        "ignore_noninstrumented_modules=1:history_size=4:allocator_may_return_null=1:"
+        "detect_deadlocks=0"
+    },
+}
 
 
 def has_more_than_avx2() -> bool:
@@ -149,15 +178,12 @@ def has_more_than_avx2() -> bool:
 def gtest_programs(build_folder: Path, pattern: str | None = None) -> list[Program]:
     """The programs that CMake registered as tests. RuntimeError where there are none."""
     listing = ["ctest", "--test-dir", str(build_folder), "--show-only=json-v1"]
-    result = subprocess.run(listing, capture_output=True, encoding="utf-8", check=False)
-    tests = json.loads(result.stdout)["tests"] if result.returncode == 0 else []
+    tests = json.loads(output_of(listing, PROJECT))["tests"]
     if not tests:
-        raise RuntimeError(f"{build_folder} has no test program: {result.stderr.strip()}")
-    # one thread a program, since two run at once; libtorch's memory at exit is no leak of ours
-    environment = {"OMP_NUM_THREADS": "1"}
-    if "asan" in build_folder.name:
-        environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_stack_use_after_return=1"
-        environment["UBSAN_OPTIONS"] = "print_stacktrace=1"
+        raise RuntimeError(f"{build_folder} has no test program")
+    # one thread a program, since two run at once
+    preset = build_folder.name.removeprefix("build-")
+    environment = {"OMP_NUM_THREADS": "1", **SANITIZERS.get(preset, {})}
     programs = []
     for test in tests:
         properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
