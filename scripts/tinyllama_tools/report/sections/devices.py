@@ -1,8 +1,10 @@
-"""Several devices beside each other: peaks, times and speed-ups, a column each."""
+"""Several devices beside each other: peaks, times and variants, with columns for each device."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path
@@ -35,9 +37,11 @@ Cases = Mapping[str, Mapping[CaseName, CaseFigures]]
 def _peaks(devices: Iterable[ReportInputs]) -> list[dict[str, Cell]]:
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for one in devices:
-        for peak in peaks_of(one.context):
+        # a type that only the run with the variants has, such as bf16, is that run's
+        for peak in (*peaks_of(one.context), *peaks_of(one.with_variants.context)):
             alike = {key: peak[key] for key in ("figure", "unit")}
-            found.setdefault(tuple(alike.values()), alike)[one.device] = peak["measured"]
+            row = found.setdefault(tuple(alike.values()), alike)
+            row.setdefault(one.device, peak["measured"])
     names = [one.device for one in devices]
     # bandwidths of traffic, whose sizes are a device's own, are under Environment
     return [
@@ -92,6 +96,17 @@ def _speedup(case: CaseFigures) -> Cell:
     return Shown(case.speedup.median, f"{case.speedup.marked_text()} {case.mark}".rstrip())
 
 
+def _of_variants(cases: Cases) -> Cases:
+    """Those that any device measured in several variants."""
+    points = Counter(
+        replace(name, variant="") for name in {name for own in cases.values() for name in own}
+    )
+    return {
+        device: {n: case for n, case in own.items() if points[replace(n, variant="")] > 1}
+        for device, own in cases.items()
+    }
+
+
 def _parts_figure(page: Section, devices: Iterable[ReportInputs]) -> None:
     """Where all devices measured the same main step with its parts."""
     steps = {one.device: one.steps[0] if one.steps else None for one in devices}
@@ -126,18 +141,22 @@ def devices(page: Section, inputs: ReportInputs) -> None:
     measured = _cases(inputs.devices, lambda one: one.main)
     with_variants = _cases(inputs.devices, lambda one: one.with_variants)
     tables = {
-        "Peaks": (_peaks(inputs.devices), "As measured by each device's own run."),
+        "Peaks": (
+            _peaks(inputs.devices),
+            "As measured in the analysed run; what that did not measure, in the one with the "
+            "variants.",
+        ),
         "Times": (
             _rows(measured, {"{} [ms]": _time, "{}: of the roofline [%]": _of_the_roofline}),
             "At each size's own batch and sequence, as far as a device measured it. Shares are of "
             "the device's own roofline. !: disturbed, with the reason under Cases.",
         ),
-        "Speed-ups": (
-            _rows(with_variants, {"{}": _speedup}),
-            "Over the baseline of the same run on the same device, with 95 % intervals; ~: no "
-            "difference shown.",
+        "Variants": (
+            _rows(_of_variants(with_variants), {"{} [ms]": _time, "{}: speed-up": _speedup}),
+            "Speed-up: over the baseline at the same dtype in the same run on the same device, "
+            "with its 95 % interval; ~: no difference shown.",
         ),
     }
     for title, (rows, note) in tables.items():
-        identity = title.lower().replace("-", "") + "_by_device"
+        identity = f"{title.lower()}_by_device"
         page.tables += [Table(identity, f"{title} by device", rows, note, True)] if rows else []
