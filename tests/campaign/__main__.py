@@ -16,15 +16,17 @@ from pathlib import Path
 
 from built_programs import undo_nohup
 from campaign import processes, readers, resources, sanitizers, soak
-from campaign.runs import Note, OfLibrary, Scope, Tried, without_scratch
+from campaign.runs import Note, OfLibrary, Scope, Tried
 from campaign.workloads import PROJECT
 from tinyllama_tools.core.app import (
     checkout_state,
     now_text,
     processor_name,
     run_command,
+    without_folders,
     write_whole,
 )
+from tinyllama_tools.core.options import minutes, positive, script_parser
 from tinyllama_tools.core.text import duration, template
 
 FIGURES = PROJECT / "results/reference/reliability.json"
@@ -91,7 +93,7 @@ def run_part(name: str, scope: Scope) -> int:
             "seed": scope.seed,
             "tried": dict(sorted(counts.items())),
             "violations": len(bad),
-            "first_violations": [without_scratch(text) for text in bad[:MOST_KEPT]],
+            "first_violations": list(map(without_folders, bad[:MOST_KEPT])),
             "of_libraries": Counter(sorted(text for text in found if isinstance(text, OfLibrary))),
             "notes": [text for text in found if isinstance(text, Note)],
             "is_whole": is_whole,
@@ -103,22 +105,18 @@ def run_part(name: str, scope: Scope) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/test --campaign", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=120,
-        help="of the comparison that is soaked, others a quarter; at most, of each reader that is "
-        "fuzzed (default: 120)",
-    )
-    parser.add_argument("--share", type=float, default=1, help="of the full counts (default: 1)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = script_parser("test --campaign", __doc__, "")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
+    long = "of the soaked comparison, its others a quarter; at most, of each reader that is fuzzed"
+    add("--minutes", type=minutes, default=120.0, help=f"{long} (default: %(default)s)")
+    add("--share", type=float, default=1.0, help="of the full counts (default: %(default)s)")
+    add("--seed", type=positive, default=1, help="of all that is drawn (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(PARTS):
         parser.error(f"{', '.join(unknown)}: must be of {', '.join(PARTS)}")
-    if not (options.minutes > 0 and 0 < options.share <= 1):
-        parser.error("--minutes must be above 0, --share above 0 and at most 1")
+    if not 0 < options.share <= 1:
+        parser.error("--share must be above 0 and at most 1")
     return options
 
 

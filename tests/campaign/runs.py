@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import built_programs
 from built_programs import environment, wait_until
 from campaign.workloads import Workload, journal_rows, once
+from tinyllama_tools.core.app import without_folders
 
 # tries at a time, and draws of one that meets no fault
 JOBS, MOST_DRAWN = 2, 50
@@ -97,11 +98,7 @@ def scratch() -> Iterator[Path]:
 
 def end_of(said: str, characters: int = 300) -> str:
     """The last of it, for the page: whose words name no folder of this machine."""
-    return without_scratch(said).strip()[-characters:]
-
-
-def without_scratch(text: str) -> str:
-    return re.sub(rf"[^\s'\"]*{PREFIX}\w+/", "", text)
+    return without_folders(said).strip()[-characters:]
 
 
 # of one run

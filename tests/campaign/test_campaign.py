@@ -96,7 +96,7 @@ def test_a_reader_that_breaks_its_promise_is_found(
 def test_what_is_published_names_no_folder_of_the_machine() -> None:
     with runs.scratch() as folder:
         said = f"{folder}/work/a.json: cannot be written\n'{folder}/work/b' is left"
-    assert runs.end_of(said) == "work/a.json: cannot be written\n'work/b' is left"
+    assert runs.end_of(said) == "a.json: cannot be written\n'b' is left"
     assert runs.end_of(said, 6) == "s left"
 
 

@@ -52,9 +52,8 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     bad_file,
-    changed_files,
+    checkout_state,
     command_text,
-    head_commit,
     made_by,
     now_text,
     read_json,
@@ -483,8 +482,7 @@ def analysed(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
         # of the code that judged; each recording and group of runs says what it is of
         "meta": {
             "date": now_text(),
-            "commit": head_commit(PROJECT) or "unknown",
-            "dirty": bool(changed_files(PROJECT)),
+            "commit": checkout_state(),
             "command": command_text(["scripts/compare", "calibrate", *arguments]),
         },
         "rule": {key: getattr(options, key) for key in ("alpha", "margin", "looks")},

@@ -377,20 +377,12 @@ def git(folder: Path, *arguments: str) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
-def head_commit(project: Path) -> str:
-    """The checked-out commit; empty outside a repository."""
-    return git(project, "rev-parse", "HEAD") or ""
-
-
-def changed_files(project: Path) -> str:
-    """Tracked files that differ from the commit, but for those of results/."""
-    changed = ("status", "--porcelain", "--untracked-files=no", "--", ":!results")
-    return git(project, *changed) or ""
-
-
 def checkout_state() -> str:
-    """The commit of this checkout, `-dirty` where its files differ from it."""
-    return (head_commit(PROJECT)[:12] or "unknown") + "-dirty" * bool(changed_files(PROJECT))
+    """The commit of this checkout, `-dirty` where tracked files differ from it, but for results/;
+    `unknown` outside a repository."""
+    commit = (git(PROJECT, "rev-parse", "HEAD") or "unknown")[:12]
+    changed = git(PROJECT, "status", "--porcelain", "--untracked-files=no", "--", ":!results")
+    return commit + "-dirty" * bool(changed)
 
 
 def processor_name() -> str:
