@@ -12,10 +12,9 @@ as by `compare run`; one that is slowed on purpose says how large that change is
 are slowed alike. A result with many repetitions (scripts/bench --benchmark_repetitions=30) says how
 often the interval of a case's time covers what it should.
 
-Exit status: 0 no more false alarms than --alpha allows; 1 more, in any recording, group of runs,
-all of these together or what is found of changes within the margin, or intervals that cover too
-little; 2 bad input, or nothing recorded; 3 with --strict, where there are too few runs to show it;
-130 interrupted.
+Exit status: 0 as it claims; 1 more false alarms than --alpha allows (in a recording, a group of
+runs, all of these, or simulated within the margin), or intervals that cover too little; 2 bad
+input, or nothing recorded; 3 with --strict, where there are too few runs to tell; 130 interrupted.
 """
 
 import argparse
@@ -123,24 +122,29 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def next_path(folder: Path, kind: str) -> Path:
-    """KIND_NNNN, with the number after the last."""
+    """KIND_NNNN, one above the highest number there is."""
     paths = folder.glob(f"{kind}_[0-9][0-9][0-9][0-9]*")
     taken = [int(path.name.removeprefix(f"{kind}_")[:4]) for path in paths]
     return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
 
 
+def run_options(options: argparse.Namespace) -> list[str]:
+    """Of `compare run`, with the same build on both sides."""
+    slow = [f"--slow-new={text}" for text in options.slow]
+    sides = [f"--base={options.build}", f"--new={options.build}", "--same"]
+    return [*slow, *options.run_options, *sides]
+
+
 def record_file(options: argparse.Namespace, progress: Progress) -> None:
-    """Block after block into one file, blocks_NNNN.jsonl, until the time is used up; an interrupt
-    leaves all that was measured in it. A block that was begun is finished; the proofs before the
-    first one do not count. A case that `compare run` would give up is left out.
+    """Measures block after block into blocks_NNNN.jsonl until the time is used up; an interrupt
+    leaves all that was measured. A block that was begun is finished; the proofs before the first
+    one do not count. A case that `compare run` would give up is left out.
 
     Raises BadInputError where the program cannot be served or has no such case, and where no case
     is left.
     """
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
-    sides = (f"--base={options.build}", f"--new={options.build}")
-    slow = [f"--slow-new={text}" for text in options.slow]
-    settings = run_parser().parse_args([*slow, *options.run_options, *sides, "--same"])
+    settings = run_parser().parse_args(run_options(options))
     # before anything is measured: who else was at work
     load = {"load_average": os.getloadavg()[0]}
     sides = prepare(settings, options.seed, progress)
@@ -162,15 +166,13 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
 
 
 def run_once(options: argparse.Namespace, progress: Progress) -> None:
-    """One whole run of the command into a folder of its own, run_NNNN.
+    """One whole run of the command into run_NNNN.
 
     Raises BadInputError where nothing was measured, as of a program that cannot start.
     """
     folder = next_path(options.folder, "run")
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
-    sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
-    slow = [f"--slow-new={text}" for text in options.slow]
-    asked = [*slow, *rule, *options.run_options, *sides, "--same"]
+    asked = [*rule, *run_options(options), f"--output={folder}"]
     # a wish for help is granted while it can be read
     compare_run.parse_options(asked)
     try:
@@ -190,7 +192,7 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 
 
 def made_on(context: Json) -> Json:
-    """What a row says of the machine and the commit that its figures belong to."""
+    """The machine and the commit that a row's figures belong to."""
     device = context.get("device", {})
     return {
         "git_commit": str(context.get("git_commit", "unknown")),
@@ -203,9 +205,9 @@ def made_on(context: Json) -> Json:
 
 
 def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
-    """The blocks in which every case was measured, in order; and how they were made, as a row of
-    the document. A case that was measured in less than half of all blocks (skipped, or closed after
-    failures) is left out instead of the blocks.
+    """The blocks in which every case was measured, and the document's row on how they were made. A
+    case that was measured in less than half of the blocks (skipped, or closed after failures) is
+    left out, not the blocks.
 
     BadInputError where it cannot be read, or has too few such blocks, as one cut off early.
     """
@@ -243,8 +245,7 @@ def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
 
 
 def recording_row(blocks: PairedBlocks, row: Json, asked: argparse.Namespace) -> Json:
-    """An A/A recording, cut into runs in its order of time. `standing`: broken where there are
-    false verdicts in more of the runs than alpha allows, beyond doubt; else it counts with all."""
+    """The row of an A/A recording, cut into runs in its order of time."""
     design = rates.design_of(asked, len(blocks.cases))
     runs = rates.consecutive_runs(blocks.values, design)
     words = [Counter(verdict.outcome for verdict in run) for run in runs]
@@ -270,8 +271,8 @@ FEWEST_OF_A_SIZE = 6
 
 
 def size_rows(blocks: PairedBlocks, row: Json) -> list[Json]:
-    """How large a slowdown on purpose is: of each case that its pattern names, the estimate over
-    all blocks of this recording, which no run is cut from, with its interval of 95 %."""
+    """The true size of a slowdown on purpose, from a recording of its own: for each slowed case the
+    estimate over all blocks, with its interval of 95 %."""
     patterns = [text.rpartition("=")[0] for text in row["slowdown"].split(", ")]
     slowed = [any(re.search(pattern, name) for pattern in patterns) for name in blocks.cases]
     values = blocks.values[slowed]
@@ -290,12 +291,12 @@ def size_rows(blocks: PairedBlocks, row: Json) -> list[Json]:
 
 
 def is_judged(run: Json) -> bool:
-    """Whether it reached a look; else its budget was too short."""
+    """Whether the run reached a look; else its budget was too short."""
     return any(case["p_value"] is not None for case in run["cases"])
 
 
 def finished_runs(folder: Path) -> list[Json]:
-    """All runs of the folder but those that were interrupted, in order. BadInputError for a file
+    """The runs of a folder in order, without those that were interrupted. BadInputError for a file
     that `compare run` has not written."""
     runs = []
     for path in sorted(folder.glob("run_????/comparison.json")):
@@ -313,8 +314,8 @@ FEWEST_KINDS = 2
 
 
 def group_row(runs: Sequence[Json]) -> Json:
-    """Runs that were asked alike, of one commit and machine. `standing`, of A/A runs: as of a
-    recording's."""
+    """The row of runs that were asked alike, of one commit and machine; A/A runs have a
+    standing."""
     first, context = runs[0], runs[0]["base_context"]
     settings = first["design"]["settings"]
     found = [{case["outcome"] for case in run["cases"]} for run in runs]
@@ -346,7 +347,7 @@ def group_row(runs: Sequence[Json]) -> Json:
 
 
 def run_rows(runs: Sequence[Json]) -> list[Json]:
-    """A row a group, in the order of their first run."""
+    """A row for each group of runs, in the order of their first run."""
     groups: dict[str, list[Json]] = {}
     for run in runs:
         context, design = run["base_context"], run["design"]
@@ -358,8 +359,8 @@ def run_rows(runs: Sequence[Json]) -> list[Json]:
 
 
 def all_runs(rows: Sequence[Json], alpha: float) -> Json:
-    """Of all A/A runs of all machines, cut from recordings and done by the command; `held` takes
-    two kinds of processor."""
+    """The row of all A/A runs of all machines, of recordings and of the command. `held` needs an
+    upper bound of RUNS_BOUND and FEWEST_KINDS of processors."""
     counted = [row["slower_or_faster"] for row in rows if row["slower_or_faster"]]
     runs = sum(found["trials"] for found in counted)
     row = {"runs": runs, "kinds": len({(row["device"], row["architecture"]) for row in rows})}
@@ -381,7 +382,7 @@ def document_standing(document: Json) -> str:
 
 
 def case_words(name: str) -> str:
-    """`ffn forward_backward`; the name itself where it is of no known form."""
+    """`ffn forward_backward`; the whole name where it has no axes."""
     axes = parse_case_name(name)
     return f"{axes.component} {axes.pass_name}" if axes else name
 
@@ -397,7 +398,7 @@ PLOT = "CALIBRATION.svg"
 
 
 def rendered(name: str, document: Json) -> str:
-    """A template beside this file, from the document alone."""
+    """A template beside this file, filled from the document."""
     more = {"case_words": case_words, "duration": duration, "outcomes": OUTCOMES, "plot": PLOT}
     bound = {"runs_bound": RUNS_BOUND, "families": rates.FAMILIES, "least": LEAST_COVERED}
     return template(Path(__file__).with_name(name)).render(d=document, **more, **bound)

@@ -40,7 +40,7 @@ from tinyllama_tools.stats.verdicts import (
 
 @dataclass(frozen=True)
 class PairedBlocks:
-    """`values[case, i]`: the summary of block i, the same block for every case."""
+    """`values[case, i]`: the summary of block i, in which every case was measured."""
 
     cases: tuple[str, ...]
     values: Array
@@ -57,8 +57,8 @@ NOT_JUDGED = Judgement(Outcome.UNCLEAR, 0.0, -math.inf, math.inf, 0.0, 1.0, bloc
 
 
 def judge_looks(rows: Sequence[Array], design: Design) -> list[Judgement]:
-    """The verdict of every case (a row a block) at the planned looks that its blocks reach.
-    As in `compare run`: a case that has its verdict is measured no further."""
+    """The verdict on every case (a row a block) after the planned looks that its blocks reach. As
+    in `compare run`, a case that has its verdict is measured no further."""
     found = [NOT_JUDGED] * len(rows)
     for look in design.looks:
         still_open = [case for case, verdict in enumerate(found) if verdict.outcome not in DECIDED]
@@ -72,10 +72,9 @@ def judge_looks(rows: Sequence[Array], design: Design) -> list[Judgement]:
 
 
 def consecutive_runs(values: Array, design: Design) -> list[list[Judgement]]:
-    """Of recorded blocks (cases x blocks) in order of time: the verdicts of one run after the
-    other. Each has the blocks that the sequential rule uses up until every case is decided or all
-    looks are taken; the next one begins with the next block. The last, cut short, does not count.
-    """
+    """Cuts recorded blocks (cases x blocks, in order of time) into runs: each takes blocks until
+    every case is decided or all looks are taken, as the command would, and the next one begins with
+    the next block. The verdicts of each; a last one that is cut short does not count."""
     runs, start = [], 0
     while start < values.shape[1]:
         verdicts = judge_looks(list(values[:, start:]), design)
@@ -90,8 +89,8 @@ def consecutive_runs(values: Array, design: Design) -> list[list[Judgement]]:
 def seconds_until(
     number: int, verdicts: Sequence[Judgement], names: Sequence[str], costs: Costs
 ) -> float:
-    """Of measuring, until this case had its verdict: each other one was in its blocks as long as it
-    had none itself. `names`: of the cases, which `costs` are of."""
+    """Seconds of measuring until a case had its verdict: of its blocks, with every other case as
+    long as that was open. `names`: of all cases, as `costs` has them."""
     own = verdicts[number].blocks
     each = zip(names, verdicts, strict=True)
     in_cases = sum(min(own, verdict.blocks) * costs.cases[name] for name, verdict in each)
@@ -116,8 +115,8 @@ def share(count: int, trials: int) -> Json:
 
 
 def standing(found: Json, allowed: float) -> str:
-    """Of a row: BROKEN where the true rate is above what is allowed, as far as an interval of 95 %
-    can say; else IN_ALL: too few to show more, they count with those of other rows."""
+    """BROKEN where the interval of 95 % lies above the allowed rate; else IN_ALL: too few trials to
+    show more alone, which count with those of other rows."""
     return BROKEN if found["interval_95"][0] > allowed else IN_ALL
 
 
@@ -183,7 +182,7 @@ def operating_row(recorded: PairedBlocks, asked: Namespace, cases: int, number: 
 
 
 def operating_rows(recorded: PairedBlocks, asked: Namespace) -> list[Json]:
-    """Of every family and change, on as many processes as are asked for."""
+    """A row for each family size and change, computed by `asked.jobs` processes."""
     families, numbers = zip(*product(FAMILIES, range(len(CHANGES))), strict=True)
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("fork")) as pool:
         return list(pool.map(partial(operating_row, recorded, asked), families, numbers))

@@ -1,4 +1,4 @@
-"""What argparse makes of an option's text; a value that will not do is named with what will."""
+"""Parsers of option values; an error names the value and what is allowed."""
 
 import argparse
 import difflib
@@ -23,7 +23,7 @@ class _Parser(argparse.ArgumentParser):
     """Names the option, choice or sub-command that a mistyped one is close to."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
-        """Refuses unknown options before argparse misses the required one that was mistyped."""
+        """Refuses an unknown option before argparse misses the required one that was mistyped."""
         words = sys.argv[1:] if args is None else list(args)
         known = self._option_string_actions
         # the options of a sub-command are looked at by its own parser
@@ -42,7 +42,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def script_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Of `scripts/<name>`: the epilog keeps its lines, and no option can be shortened."""
+    """A parser for `scripts/<name>`, which takes no shortened option and keeps the epilog's
+    lines."""
     return _Parser(
         prog=f"scripts/{name}",
         description=description,
@@ -53,7 +54,7 @@ def script_parser(name: str, description: str, epilog: str) -> argparse.Argument
 
 
 def list_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """A parser of comma-separated names that says what is allowed."""
+    """A parser of comma-separated names, each of those allowed."""
 
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(dict.fromkeys(name for name in text.split(",") if name))
@@ -114,7 +115,7 @@ fraction = functools.partial(_number, what="number between 0 and 1, such as 0.03
 
 
 def variants(text: str) -> tuple[str, ...]:
-    """Names of our variants, which the program itself knows."""
+    """Names of variants by their form alone: which there are only the program knows."""
     chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in chosen:
         if not re.fullmatch(r"[a-z0-9_]+(\+[a-z0-9_]+)*", name):

@@ -1,8 +1,7 @@
 """scripts/dev/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
 
-They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
-same; 1 some file differs by more than rounding; 2 bad option, or a file that cannot be read or
-written.
+fixtures/golden/README.md says what each holds. Exit status: 0 written, or all the same; 1 some file
+differs by more than rounding; 2 bad option, or a file that cannot be read or written.
 """
 
 import argparse
@@ -86,7 +85,7 @@ def read_tensors(path: Path) -> Tensors:
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
-    """Rounded so that float16 and bfloat16 both hold the values: one file serves every type."""
+    """The values rounded to what float16 and bfloat16 both hold: one file serves every type."""
     return values.to(torch.float16).to(torch.bfloat16)
 
 
@@ -122,7 +121,7 @@ def draw_case(size: Size) -> tuple[Tensors, Tensors]:
 
 
 def loaded_model(size: Size, weights: Tensors, dtype: torch.dtype) -> LlamaForCausalLM:
-    """The oracle in that type with those weights, which it holds exactly."""
+    """The oracle in this type, which holds these weights exactly."""
     model = build_model(size, dtype)
     model.load_state_dict(weights)
     return model
@@ -174,8 +173,8 @@ def write_case(name: str, golden: Path) -> None:
 
 
 def check_oracle(folder: Path = GOLDEN_FOLDER) -> Proof:
-    """What is put around the package changes its roundings, not its formulas: the golden float64
-    values are those of the untouched model in float64, which narrows to float32 in places."""
+    """Compares the golden float64 values with the untouched package in float64, which narrows to
+    float32 in places. What is put around it may change its roundings, not its formulas."""
     against = "the untouched package, whose norms, softmax, loss and angles are float32"
     proof = Proof(ORACLE_SECTION, "float64 oracle", against, tolerance=2e-6)
     for case, size in GOLDEN_CASES.items():
@@ -201,9 +200,9 @@ INITIAL_STD = 0.02
 @dataclass(frozen=True)
 class Curve:
     """How one dtype trains. `parameters`: their type, and that of gradients and moments.
-    `autocast`: the type of products, where it is another one. `tolerance`: of each loss, relative.
-    `micro_batches`: what the loss is divided by before its backward; stored losses are undivided.
-    """
+    `autocast`: the type of matrix multiplications, where it is another one. `tolerance`: of each
+    loss, relative. `micro_batches`: what the loss is divided by before its backward; stored losses
+    are undivided."""
 
     steps: int
     parameters: torch.dtype
@@ -246,8 +245,8 @@ def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
 
 
 def weights_checksum(model: LlamaForCausalLM) -> int:
-    """Whether two sides start alike: sum of (i + 1) x bits of weight i as bfloat16, read as int16,
-    over all matrices."""
+    """The same number where two sides start from the same weights: the sum over all matrices of (i
+    + 1) x the bits of weight i as bfloat16, read as int16."""
     matrices = [p.detach().flatten() for p in model.parameters() if p.dim() == 2]
     bits = torch.cat(matrices).to(torch.bfloat16).view(torch.int16).to(torch.int64)
     return int((bits * torch.arange(1, bits.numel() + 1)).sum())
@@ -331,7 +330,7 @@ Flops = dict[str, dict[str, int]]
 
 
 def backward(outputs: Outputs) -> None:
-    """Of all outputs at once, from gradients of ones."""
+    """The backward pass of all outputs at once, from gradients of ones."""
     torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
 
 
@@ -400,7 +399,8 @@ class ComponentCounter:
         return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
 
     def attention_scores(self) -> dict[str, int]:
-        """The products of each query with each key and value, and what the mask hides of them."""
+        """FLOPs of queries times keys and of scores times values, and of those what the mask
+        hides."""
         batched = self.by_operator(self.components()["attention"])["aten.bmm"]
         hidden, pairs = masked_pairs(self.model, self.size["seq"])
         masked, remainder = divmod(batched * hidden, pairs)
@@ -457,8 +457,8 @@ VERSIONS = {"transformers_version", "torch", "transformers"}
 
 
 def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
-    """Every value of a JSON document with its place, e.g. `losses.f64.7`, but for the versions of
-    what wrote it."""
+    """Every value of a JSON document with its place, such as `losses.f64.7`, without the versions
+    of the packages that wrote it."""
     if isinstance(value, (dict, list)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, f"{place}.{key}" if place else str(key))

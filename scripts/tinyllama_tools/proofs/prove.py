@@ -1,9 +1,9 @@
 """scripts/dev/prove: runs every proof and writes the table of what was compared with what.
 
-And puts faults into the model on purpose, each of which has to make the right test fail: copies of
-the source files, in which a variable of the environment chooses one fault, are compiled with the
-build's own commands and linked in front of the library that holds the right ones. Neither the
-sources nor the build folder change.
+It also plants faults, each of which has to make the right test fail: copies of the model's sources,
+in which an environment variable chooses one fault, are compiled with the build's own commands and
+linked in front of the library that holds the right ones. Neither the sources nor the build folder
+change.
 
 Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete, or the
 page cannot be written.
@@ -61,7 +61,7 @@ class Fault:
 
 
 def read_faults(text: str) -> list[Fault]:
-    """faults.txt says of what form it is."""
+    """The faults of faults.txt, which says what its form is."""
     faults = []
     for block in text.strip().split("\n\n")[1:]:
         name, where, lines = block.split("\n", 2)
@@ -80,8 +80,8 @@ CHOOSING = f'#include <cstdlib>\nstatic const int planted = std::atoi(std::geten
 
 
 def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
-    """With all faults of this source, to choose from. RuntimeError where it no longer has what is
-    to be replaced."""
+    """The source with all its faults, of which CHOICE selects one when the program runs.
+    RuntimeError where a text that is to be replaced is gone."""
     text = CHOOSING + (PROJECT / source).read_text("utf-8")
     for number, fault in enumerate(faults, start=1):
         for old, new in fault.replacements.items() if fault.source == source else ():
@@ -92,7 +92,8 @@ def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
 
 
 def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fault]) -> None:
-    """Every program that has to find a fault, in `scratch`. RuntimeError where one cannot be."""
+    """Builds in `scratch` every program that has to find a fault. RuntimeError where one cannot be
+    built."""
     commands = {
         entry["file"]: entry["command"]
         for entry in json.loads((build_folder / "compile_commands.json").read_text("utf-8"))
@@ -118,8 +119,9 @@ def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fa
 
 
 def failed_tests(fault: Fault, scratch: Path, *, is_there: bool = True) -> list[str]:
-    """Which of the tests that have to find the fault fail with it, or without it. RuntimeError
-    where the program did not come to its tests' end, or has no such test: that finds nothing."""
+    """Of the tests that have to find the fault, those that fail with it, or without it.
+    RuntimeError where the program did not come to its end, or has no such test: that finds
+    nothing."""
     program, number = fault.program, FAULTS.index(fault) + 1 if is_there else 0
     command = (str(scratch / program), f"--gtest_filter=*{fault.found_by}*")
     environment = {"OMP_NUM_THREADS": "1", CHOICE: str(number)}
@@ -135,7 +137,7 @@ def failed_tests(fault: Fault, scratch: Path, *, is_there: bool = True) -> list[
 def find_faults(
     build_folder: Path, scratch: Path, faults: Sequence[Fault] = FAULTS
 ) -> dict[Fault, list[str]]:
-    """The tests that found each. RuntimeError where one of them fails without a fault."""
+    """The tests that found each fault. RuntimeError where one of them fails without it."""
     build_faulty_programs(build_folder, scratch, faults)
     # one of each, though several have the same tests
     for fault in {(fault.program, fault.found_by): fault for fault in faults}.values():
@@ -159,7 +161,8 @@ SECTIONS = (
 
 
 def proof_of(text: str) -> Proof:
-    """What ProofRecord (model/proof_record.hpp) handed to the report; infinity comes as text."""
+    """A proof as ProofRecord (model/proof_record.hpp) writes it to a report; infinity comes as
+    text."""
     proof = Proof(**json.loads(text))
     proof.largest_error = float(proof.largest_error)
     return proof
@@ -196,7 +199,7 @@ def check_round_trip(copy_program: Path) -> Proof:
 
 
 def prove_oracle(build_folder: Path) -> list[Proof]:
-    """Weights through transformers and C++, and the golden files: by other means, and made anew."""
+    """Weights through transformers and C++; the golden files by other means, and made anew."""
     proofs = [check_round_trip(build_folder / "tests/fuzzing/copy_weights"), check_oracle()]
     proofs += made_anew(list(PARTS), GOLDEN_FOLDER)
     for proof in proofs:

@@ -1,7 +1,7 @@
 """scripts/test: runs every test program and ends in one line, N passed, N failed, N skipped.
 
-Only the standard library: builds with another libtorch are tested by any python3. Exit status: 0
-none failed; 1 some failed, or none was run.
+It needs only the standard library: builds with another libtorch are tested by any python3. Exit
+status: 0 none failed; 1 some failed, or none was run.
 """
 
 import argparse
@@ -28,8 +28,8 @@ PYTEST_EXIT_NO_TESTS = 5
 
 @dataclass
 class Counts:
-    """How many tests passed, which failed, which were skipped for what reason, and what they
-    proved: each the text of a ProofRecord (model/proof_record.hpp)."""
+    """How many tests passed, which failed, which were skipped and why, and what they proved: each
+    proof the text of a ProofRecord (model/proof_record.hpp)."""
 
     passed: int = 0
     failures: list[str] = field(default_factory=list)
@@ -62,10 +62,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Program:
-    """A command that writes an XML report to the file that its report option names.
-
-    Without such an option it writes none, and its exit status is the test.
-    """
+    """A command that writes an XML report to the file that `report_option` names. Where that is
+    empty it writes none, and its exit status is the test."""
 
     name: str
     command: tuple[str, ...]
@@ -141,8 +139,8 @@ def run_program(program: Program, report: Path, timeout_s: float) -> Outcome:
 
 
 def output_of(command: Sequence[str] | str, folder: Path) -> str:
-    """Standard output of a command, a text being the shell's. RuntimeError with the end of all that
-    it said where it fails."""
+    """The standard output of a command, given as words or as a text for the shell. RuntimeError
+    with the end of what it said where it fails."""
     how = {"cwd": folder, "encoding": "utf-8", "errors": "replace", "capture_output": True}
     done = subprocess.run(command, shell=isinstance(command, str), check=False, **how)
     if done.returncode:
@@ -171,7 +169,7 @@ SANITIZERS = {
 
 
 def has_more_than_avx2() -> bool:
-    """Where it has not, a program that is held to AVX2 repeats the one that is not."""
+    """False where a program that is held to AVX2 would only repeat the one that is not."""
     return not CPU_INFO.exists() or bool(re.search("avx512f|avx_vnni", CPU_INFO.read_text("utf-8")))
 
 
@@ -230,8 +228,8 @@ HOLDS_KERNELS = """"$1" --list-elf "$0" | tee /dev/stderr | grep -q sm_90"""
 
 
 def cuda_programs(build_folder: Path) -> list[Program]:
-    """What a build for CUDA is looked at with where there may be no GPU: that programs find their
-    libraries and start, and hold the kernels."""
+    """Checks of a build for CUDA that need no GPU: programs find their libraries and start, and
+    hold the kernels."""
     packages = build_folder / "environment/lib"
     (cuobjdump,) = packages.glob("python3*/site-packages/nvidia/*/bin/cuobjdump")
     kernels = build_folder / "model/kernels/gpu/kernels_gpu_device_test"
