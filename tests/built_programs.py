@@ -71,7 +71,7 @@ def undo_nohup() -> None:
 def environment(**more: str) -> dict[str, str]:
     """Of a program that nobody launched, with one thread in every library, and of the tools;
     without a commit, since one that is made meanwhile would refuse every --resume."""
-    inherited = {name: of for name, of in os.environ.items() if not name.startswith(LAUNCHERS)}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
     ours = {"PYTHONPATH": str(PROJECT_ROOT / "scripts"), "GIT_DIR": os.devnull}
     return inherited | ours | {"OMP_NUM_THREADS": "1"} | more
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,13 +79,22 @@ class ScriptCheckout:
         return path.read_text().splitlines() if path.exists() else []
 
     def run(self, code: str, **variables: str) -> Completed:
-        """Runs shell code after sourcing the set-up's functions, as the scripts do."""
+        """As start(), to its end."""
+        return finish(self.start(code, **variables))
+
+    def start(
+        self,
+        code: str,
+        stderr: int = subprocess.PIPE,
+        **variables: str,
+    ) -> subprocess.Popen[str]:
+        """Shell code after sourcing the set-up's functions, as the scripts do."""
         script = f"set -euo pipefail\nsource scripts/lib/set_up.sh\n{code}\n"
         path = f"{self.stubs}:{os.environ['PATH']}"
         # what the tests' own surroundings set must not decide about the checkout's
         inherited = {k: v for k, v in os.environ.items() if k not in {"Torch_DIR", "CI"}}
         env = inherited | {"PATH": path} | variables
-        return finish(start(["bash", "-c", script], cwd=self.root, env=env))
+        return start(["bash", "-c", script], cwd=self.root, env=env, stderr=stderr)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ how scripts/bench keeps results."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -199,8 +200,8 @@ MEASURES = f"{CHECKED} build programs"
         ("bench --setup-only", False, "torch build programs"),
         ("test", False, f"torch {TESTS} {ORACLE} build"),
         ("test", True, f"{TESTS} build"),
-        ("golden", False, f"checked torch {ORACLE}"),
-        ("prove", True, "checked build"),
+        ("dev/golden", False, f"checked torch {ORACLE}"),
+        ("dev/prove", True, "checked build"),
         ("peers", False, f"{CHECKED} torch {ORACLE} build programs"),
         ("study tiny", True, MEASURES),
         ("study --help", True, "checked"),
@@ -251,15 +252,15 @@ def test_a_checkout_that_cannot_be_written_gives_no_verdict(
     ("command", "said"),
     [
         ("scaling --proceses 2", "--proceses"),
-        ("compare rn", "(rn): either BASE.json NEW.json"),
+        ("compare rn", "did you mean run?"),
         ("compare run --bas HEAD", "--base"),
         ("compare history shw", "shw"),
         ("report --fromat md", "--fromat"),
         ("report a.json --format png --titel x", "--titel"),
         ("study tiny --no-such", "--no-such"),
-        ("golden --chek", "--chek"),
-        ("golden sqe_1", "'sqe_1'"),
-        ("prove --without-fautls", "--without-fautls"),
+        ("dev/golden --chek", "--chek"),
+        ("dev/golden sqe_1", "'sqe_1'"),
+        ("dev/prove --without-fautls", "--without-fautls"),
         ("bench --componets ffn", "'--componets'"),
         ("bench --quik", "'--quik'"),
     ],
@@ -321,6 +322,41 @@ def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: ScriptChe
     assert "| No space left on device" in result.stderr
     assert str(checkout.root / ".deps/log/boom.log") in result.stderr
     assert "unreached" not in result.stdout + result.stderr
+
+
+# a build as ninja reports it into a log
+SLOW_BUILD = """
+progress_seconds=1
+slow() { for i in 1 2 3 4; do echo "[$i/4] Building a.cpp.o"; sleep 0.9; done; }
+quick() { echo '[1/1] Building a.cpp.o'; }
+"""
+
+
+def test_a_long_step_shows_its_progress_and_a_short_one_does_not(checkout: ScriptCheckout) -> None:
+    """Lines in a log; on a terminal one line that is written anew."""
+    with (checkout.root / "scripts/lib/common.sh").open("a") as file:
+        file.write(SLOW_BUILD)
+    step = "require_step 'build in build/' build"
+    found = checkout.run(f"{step} quick; progress_seconds=600; {step} slow").stderr
+    assert "Building" not in found
+    lines = checkout.run(f"{step} slow").stderr.splitlines()
+    shown = [line for line in lines if re.fullmatch(r"   \d s  \[\d/4\] Building a.cpp.o", line)]
+    assert 2 <= len(shown) <= 4 and lines[0] == "-- build in build/", lines
+    ours, terminal = os.openpty()
+    try:
+        done = finish(checkout.start(f"{step} slow", stderr=terminal))
+        said = os.read(ours, 65536).decode()
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert done.returncode == 0
+    assert re.search(r"\r   \d s  \[[23]/4\] Building a.cpp.o\x1b\[K\r", said), said
+
+
+def test_ninja_says_how_far_it_is_whatever_the_users_status(checkout: ScriptCheckout) -> None:
+    checkout.stub("cmake", 'echo "$NINJA_STATUS|$*"')
+    result = checkout.run("build a_folder a_target", NINJA_STATUS="%e ")
+    assert result.stdout.startswith("[%f/%t] |--build a_folder --parallel ")
 
 
 CACHE = """CMAKE_HOME_DIRECTORY:INTERNAL={root}

@@ -53,7 +53,7 @@ def test_shell_scripts_parse_and_commands_are_executable() -> None:
     assert PROJECT_ROOT / "scripts/bench" in scripts
     for script in scripts:
         run("bash", "-n", str(script))
-        is_command = script.parent.name == "scripts" and not script.suffix
+        is_command = script.parent.name in ("scripts", "dev") and not script.suffix
         assert not is_command or script.stat().st_mode & 0o100, script
 
 

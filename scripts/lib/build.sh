@@ -57,7 +57,8 @@ parallel_jobs() {
 }
 
 build() { # <build folder> [target]...
-  cmake --build "$1" --parallel "$(parallel_jobs)" ${2:+--target "${@:2}"}
+  # as it is counted while it runs, whatever the user's own says
+  NINJA_STATUS='[%f/%t] ' cmake --build "$1" --parallel "$(parallel_jobs)" ${2:+--target "${@:2}"}
 }
 
 # set_up_configured <preset> <build folder> [<CMake variable>=<value>]...
@@ -74,5 +75,5 @@ set_up_configured() {
 # set_up_build <preset> <build folder> [target]...
 set_up_build() {
   set_up_configured "$1" "$2"
-  require_step "build $(basename "$2")" "build_$(basename "$2")" build "${@:2}"
+  require_step "build in $(basename "$2")/" "build_$(basename "$2")" build "${@:2}"
 }

@@ -19,14 +19,23 @@ end_without_verdict() {
 }
 trap end_without_verdict EXIT
 
-# On a terminal, the last line of a growing log, once a second, so that a long step is seen to live. Ends with the script itself,
-# since a process in the background does not see Ctrl-C.
+# A long step is seen to live: the last line of its log, which of a build is `[120/380] Building ...`, on a terminal once a second, and
+# elsewhere as a line every half minute.
+progress_seconds=30
 show_end_of_log() { # <log file>
-  local started=$SECONDS width line
-  width="$(tput cols 2>/dev/null || echo 80)"
-  while sleep 1 && kill -0 $$ 2>/dev/null; do
+  local started=$SECONDS shown=0 width=100 line
+  if [[ -t 2 ]]; then width="$(tput cols 2>/dev/null || echo 80)"; fi
+  # Ends with the script itself, since a process in the background does not see Ctrl-C. What sleeps on for a moment holds neither the
+  # lock nor a pipe that somebody reads to its end.
+  while sleep 1 >/dev/null 2>&1 9>&- && kill -0 $$ 2>/dev/null; do
     line="$(tail -n 1 "$1" 2>/dev/null | tr -d '\r' | tr '\t' ' ')"
-    printf '\r   %d s  %s\033[K' "$((SECONDS - started))" "${line:0:width-12}" >&2
+    line="$((SECONDS - started)) s  $line"
+    if [[ -t 2 ]]; then
+      printf '\r   %s\033[K' "${line:0:width-4}" >&2
+    elif ((SECONDS - started >= shown + progress_seconds)); then
+      shown=$((SECONDS - started))
+      say "   ${line:0:width}"
+    fi
   done
 }
 
@@ -34,23 +43,19 @@ show_end_of_log() { # <log file>
 # says which step it was, shows the end of the log and where the rest is; Ctrl-C ends the script.
 # The command gets a shell of its own: `set -e` would be off in a function that is called as a condition.
 run_step() {
-  local title="$1" log_file="$log_folder/$2.log" started=$SECONDS status=0 ticker="" interrupted=""
+  local title="$1" log_file="$log_folder/$2.log" started=$SECONDS status=0 ticker interrupted=""
   shift 2
   say "-- $title"
   # a full disk is met here first
   mkdir -p "$log_folder" && : >"$log_file" || return 1
-  if [[ -t 2 ]]; then
-    show_end_of_log "$log_file" &
-    ticker=$!
-  fi
+  show_end_of_log "$log_file" &
+  ticker=$!
   trap 'interrupted=yes' INT
   bash -c 'set -euo pipefail; source "$0"; trap - EXIT; "$@"' "$scripts_folder/lib/set_up.sh" "$@" >"$log_file" 2>&1 </dev/null || status=$?
   trap - INT
-  if [[ -n "$ticker" ]]; then
-    kill "$ticker" 2>/dev/null || true
-    wait "$ticker" 2>/dev/null || true
-    printf '\r\033[K' >&2
-  fi
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
   if [[ -n "$interrupted" ]]; then
     say "interrupted during: $title. The same command continues from here."
     exit 130

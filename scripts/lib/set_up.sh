@@ -45,7 +45,7 @@ set_up_torch_trial() { # <folder>; sets trial_folder
   set_up_packages python3-venv libamdhip64-dev python3-dev chromium openmpi-bin
   set_up_library_sources "${libraries_not_installed[@]}"
   set_up_configured release "$trial_folder" TINY_LLAMA_WITH_HIP=OFF TINY_LLAMA_WITH_CUDA=OFF
-  require_step "build $(basename "$trial_folder")" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tests/fuzzing/all tiny_llama_bench
+  require_step "build in $(basename "$trial_folder")/" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tests/fuzzing/all tiny_llama_bench
   unlock_set_up
 }
 
@@ -67,7 +67,7 @@ set_up_cuda_build() { # sets cuda_folder
     exit 2
   }
   set_up_configured release "$cuda_folder" TINY_LLAMA_WARNINGS_AS_ERRORS=ON TINY_LLAMA_CUDA_ARCHITECTURES=9.0
-  require_step "build $(basename "$cuda_folder")" build_cuda build "$cuda_folder"
+  require_step "build in $(basename "$cuda_folder")/" build_cuda build "$cuda_folder"
   unlock_set_up
 }
 

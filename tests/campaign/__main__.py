@@ -2,11 +2,10 @@
 
 Each part's figures go to results/reference/reliability.json and all of them to
 results/RELIABILITY.md; parts that are not run keep theirs. Exit status: 0 all held, 1 something did
-not, 2 bad option, 130 interrupted (parts that ended are kept).
+not, 2 bad option, 130 interrupted (what was tried is kept).
 """
 
 import argparse
-import datetime
 import json
 import os
 import sys
@@ -17,14 +16,21 @@ from pathlib import Path
 
 from built_programs import undo_nohup
 from campaign import processes, readers, resources, sanitizers, soak
-from campaign.runs import Note, OfLibrary, Scope, Tried, without_scratch
+from campaign.runs import Note, OfLibrary, Scope, Tried
 from campaign.workloads import PROJECT
-from tinyllama_tools.core.app import changed_files, head_commit, write_whole
+from tinyllama_tools.core.app import (
+    checkout_state,
+    now_text,
+    processor_name,
+    run_command,
+    without_folders,
+    write_whole,
+)
+from tinyllama_tools.core.options import minutes, positive, script_parser
 from tinyllama_tools.core.text import duration, template
 
 FIGURES = PROJECT / "results/reference/reliability.json"
 PAGE = PROJECT / "results/RELIABILITY.md"
-TEMPLATE = Path(__file__).with_name("page.md.j2")
 # of violations of one part that are kept word for word
 MOST_KEPT = 20
 PARTS = {
@@ -42,13 +48,6 @@ def rule_of(name: str) -> str:
     return " ".join((PARTS[name].__doc__ or "").split()).rstrip(".")
 
 
-def machine() -> str:
-    """Its processor, as the system names it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} processors"
-
-
 def tries_of(name: str, scope: Scope) -> Iterator[Tried]:
     """Of a part; one that could not be tried is a violation."""
     try:
@@ -61,61 +60,63 @@ def violations(part: Sequence[Tried]) -> list[str]:
     return [f"{t.kind}: {text}" for t in part for text in t.found if type(text) is str]
 
 
-def state() -> str:
-    """Of the project: the commit, and whether files are changed."""
-    return head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT))
-
-
-def figures_of(
-    part: Sequence[Tried], scope: Scope, seconds: float, commit: str
-) -> dict[str, object]:
-    """A part's entry of the file, as far as it came; of the commit that it began with."""
-    tried: Counter[str] = Counter()
-    for kind, _, count in part:
-        tried[kind] += count
-    found = [(kind, text) for kind, texts, _ in part for text in texts]
-    bad = violations(part)
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit,
-        "machine": machine(),
-        "minutes": round(seconds / 60, 1),
-        "share": scope.share,
-        "seed": scope.seed,
-        "tried": dict(sorted(tried.items())),
-        "violations": len(bad),
-        "first_violations": [without_scratch(text) for text in bad[:MOST_KEPT]],
-        "of_libraries": Counter(sorted(text for _, text in found if isinstance(text, OfLibrary))),
-        "notes": [text for _, text in found if isinstance(text, Note)],
-    }
-
-
-def keep(name: str, found: dict[str, object]) -> None:
+def keep(name: str, figures: dict[str, object]) -> None:
     """A part's entry of file and page, beside what another campaign may have written meanwhile."""
     known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-    figures = known | {name: found}
-    write_whole(FIGURES, json.dumps(figures, indent=1) + "\n")
-    rules = {part: rule_of(part) for part in PARTS}
-    write_whole(PAGE, template(TEMPLATE).render(parts=rules, figures=figures))
+    whole = known | {name: figures}
+    write_whole(FIGURES, json.dumps(whole, indent=1) + "\n")
+    page = template(Path(__file__).with_name("page.md.j2"))
+    write_whole(PAGE, page.render(parts={part: rule_of(part) for part in PARTS}, figures=whole))
+
+
+def run_part(name: str, scope: Scope) -> int:
+    """How many violations. What was tried is kept, also where the rest is interrupted."""
+    print(f"== {name}: {rule_of(name)}", flush=True)
+    begun, commit, is_whole = time.monotonic(), checkout_state(), False
+    part: list[Tried] = []
+    try:
+        for tried in tries_of(name, scope):
+            part.append(tried)
+            print(f"{tried.kind}: {list(tried.found) or 'nothing'}", flush=True)
+        is_whole = True
+    finally:
+        seconds, bad, counts = time.monotonic() - begun, violations(part), Counter[str]()
+        for kind, _, count in part:
+            counts[kind] += count
+        found = [text for tried in part for text in tried.found]
+        figures = {
+            "date": now_text()[:16],
+            "commit": commit,
+            "machine": f"{processor_name()}, {os.cpu_count()} processors",
+            "minutes": round(seconds / 60, 1),
+            "share": scope.share,
+            "seed": scope.seed,
+            "tried": dict(sorted(counts.items())),
+            "violations": len(bad),
+            "first_violations": list(map(without_folders, bad[:MOST_KEPT])),
+            "of_libraries": Counter(sorted(text for text in found if isinstance(text, OfLibrary))),
+            "notes": [text for text in found if isinstance(text, Note)],
+            "is_whole": is_whole,
+        }
+        keep(name, figures)
+    count = counts.total()
+    print(f"{name}: {count} faults, {len(bad)} violations, {duration(seconds)}", flush=True)
+    return len(bad)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/test --campaign", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=120,
-        help="of the comparison that is soaked, others a quarter; at most, of each reader that is "
-        "fuzzed (default: 120)",
-    )
-    parser.add_argument("--share", type=float, default=1, help="of the full counts (default: 1)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = script_parser("test --campaign", __doc__, "")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
+    long = "of the soaked comparison, its others a quarter; at most, of each reader that is fuzzed"
+    add("--minutes", type=minutes, default=120.0, help=f"{long} (default: %(default)s)")
+    add("--share", type=float, default=1.0, help="of the full counts (default: %(default)s)")
+    add("--seed", type=positive, default=1, help="of all that is drawn (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(PARTS):
         parser.error(f"{', '.join(unknown)}: must be of {', '.join(PARTS)}")
-    if not (options.minutes > 0 and 0 < options.share <= 1):
-        parser.error("--minutes must be above 0, --share above 0 and at most 1")
+    if not 0 < options.share <= 1:
+        parser.error("--share must be above 0 and at most 1")
     return options
 
 
@@ -123,28 +124,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     undo_nohup()
     scope = Scope(options.share, options.minutes, options.seed)
-    status = 0
-    for name in options.names or PARTS:
-        print(f"== {name}: {rule_of(name)}", flush=True)
-        begun = time.monotonic()
-        commit, part = state(), list[Tried]()
-        # what was tried is kept, should the rest be interrupted
-        for tried in tries_of(name, scope):
-            part.append(tried)
-            found = figures_of(part, scope, time.monotonic() - begun, commit)
-            keep(name, found | {"is_whole": False})
-            print(f"{tried.kind}: {list(tried.found) or 'nothing'}", flush=True)
-        found = figures_of(part, scope, time.monotonic() - begun, commit)
-        keep(name, found | {"is_whole": True})
-        count, bad = sum(tried.count for tried in part), len(violations(part))
-        took = duration(time.monotonic() - begun)
-        print(f"{name}: {count} faults, {bad} violations, {took}", flush=True)
-        status = max(status, int(bool(bad)))
-    return status
+    return int(sum(run_part(name, scope) for name in options.names or PARTS) > 0)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(run_command("test --campaign", lambda: main(sys.argv[1:])))

@@ -1,5 +1,6 @@
 """Processes are killed, signalled or stopped, served sides fail, two of everything run at once."""
 
+import contextlib
 import os
 import random
 import re
@@ -19,11 +20,10 @@ from campaign.runs import (
     finish,
     left_of,
     next_run,
-    ranks_of,
+    processes_of,
     said_in,
     scratch,
     start,
-    stop,
     told_of,
     uncaught,
     undisturbed,
@@ -42,6 +42,7 @@ from campaign.workloads import (
     scaling_command,
 )
 from compare.fake_bench import FFN, LOSS, NORM, make_build
+from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 # of SCALING
@@ -77,23 +78,45 @@ def killed(workload: Workload, draw: random.Random) -> list[str] | None:
         return problems + next_run(workload, folder)
 
 
+def ranks_of(launcher: subprocess.Popen, folder: Path) -> list[int]:
+    """The ranks that it starts, once all are there; fewer where it ends before."""
+    ranks: list[int] = []
+    while len(ranks) < RANKS and launcher.poll() is None:
+        # not before its program runs in it: a stop before that would stop its launcher too
+        programs = {one: Path(told_of(one, "cmdline")[0]).name for one in processes_of(folder)}
+        ranks = [one for one, name in programs.items() if name == RANK_PROGRAM.name]
+        time.sleep(0.005)
+    return ranks
+
+
+def stop(number: int) -> bool:
+    """Whether it could be stopped: it had not ended, and does nothing from now on."""
+    state = ""
+    with contextlib.suppress(OSError):
+        os.kill(number, signal.SIGSTOP)
+        # Z, X: it has ended; another one than T: the signal is on its way
+        while state not in {"Z", "X", "T"}:
+            # after its name, which may hold anything
+            state = Path(f"/proc/{number}/stat").read_bytes().rpartition(b") ")[2][:1].decode()
+    return state == "T"
+
+
 def lost_rank(how: signal.Signals, draw: random.Random) -> list[str] | None:
     """One of the ranks that scripts/scaling started is killed or stopped: it is named, the others
     end within the time that the command says, and the result of one rank before them is kept. None:
     the rank had ended before."""
     with scratch() as folder:
         process = start(scaling_command(folder, "1,2"), folder)
-        ranks = ranks_of(process, folder, RANKS)
+        ranks = ranks_of(process, folder)
         time.sleep(draw.uniform(0, 1.5))
         # one that is stopped first has not ended when it is killed
         if len(ranks) < RANKS or not stop(lost := draw.choice(ranks)):
             return None
         (number,) = (t[5:] for t in told_of(lost, "environ") if t.startswith("RANK="))
-        if how != signal.SIGSTOP:
-            os.kill(lost, how)
+        os.kill(lost, how)
         # a lost rank is no success
         status = process.wait(MOST_LOST_S)
-        problems = [] if status == FAILED else [f"status {status}"]
+        problems = [f"status {status}"] * (status != FAILED)
         said = said_in(folder)
         is_named = re.search(rf"rank {number} of {RANKS} (was ended|did not end)", said)
         problems += [] if is_named else [f"rank {number} is not named in ...{said[-300:]!r}"]

@@ -182,13 +182,16 @@ def write_files(folder: Path) -> None:
     files |= {f"{name}.json": published(f"{name}_{OLDER}.json") for name in ("ablation", "peers")}
     for name in ("study", "frontier", "products", "costs"):
         files[f"study/{name}.json"] = published(f"{grid}/{name}.json")
-    for name in ("scaling", "ranks_1", "ranks_2"):
+    for name in ("ranks_1", "ranks_2"):
         files[f"ranks/{name}.json"] = published(f"{strong}/{name}.json")
     lost = {"ranks": 4, "status": 1, "words": "rank 3 of 4 was lost"}
-    files["ranks/scaling.json"]["failures"] = [lost]
+    files["ranks/scaling.json"] = {"failures": [lost]}
     files["trained.json"] = summary = shortened(made_up_summary())
     for name, content in files.items():
         write_json(folder / name, content)
+    with contextlib.redirect_stdout(io.StringIO()):
+        # keeps what had failed
+        assert run_tool(["scaling", "--from", str(folder / "ranks")]) == 1
     write_profile(folder / "training", summary)
     # four blocks of a component and of the step: the more cases, the slower a read
     recording = RECORDED.read_bytes()

@@ -85,9 +85,9 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
             problems.append(f"a short write is no error, and the status {status}")
         elif kind != SHORT and (status or not (call in OF_FOLDERS and name in folders)):
             # of a file that is written beside it first, hidden or not
-            of = re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip(".")
+            whole = re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip(".")
             reasons = [line for line in said.splitlines() if any(r in line.lower() for r in TOLD)]
-            if not any(re.search(rf"/\.?{re.escape(of)}", line) for line in reasons):
+            if not any(re.search(rf"/\.?{re.escape(whole)}", line) for line in reasons):
                 problems.append(f"no reason with its file: {reasons} in ...{end_of(said)!r}")
         # every line of the journal that was written before is there
         written = sum(one.split() == ["write", "journal.jsonl"] for one in calls[: number - 1])
@@ -224,7 +224,7 @@ WITHOUT_HASHES = {"requirements.txt", "requirements-cuda.txt"}
 # whoever is not root may have a network of his own only as the root of his own users
 ALONE = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
 # tracked files of the set-up that may name what is downloaded
-SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", ".ci/*")
+SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", "scripts/dev/*", ".ci/*")
 
 
 def unhashed(text: str) -> list[str]:

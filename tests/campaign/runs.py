@@ -1,8 +1,7 @@
-"""How much of a part of the campaign is tried and what it found; how programs are run, watched,
-made to fail and started again."""
+"""How much of a part of the campaign is tried, and what it found; how programs are run, made to
+fail, looked for and started again."""
 
 import contextlib
-import functools
 import os
 import random
 import re
@@ -19,10 +18,10 @@ from typing import Any, NamedTuple
 
 import built_programs
 from built_programs import environment, wait_until
-from campaign.workloads import Workload, journal_rows
-from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
+from campaign.workloads import Workload, journal_rows, once
+from tinyllama_tools.core.app import without_folders
 
-# of tries at a time, and of draws of one that meets no fault
+# tries at a time, and draws of one that meets no fault
 JOBS, MOST_DRAWN = 2, 50
 
 
@@ -56,7 +55,6 @@ class Scope:
         return not self.names or kind.endswith(self.names)
 
     def count(self, full: int) -> int:
-        """The share of a full count, at least one."""
         return max(1, round(self.share * full))
 
     def draws(self, kind: str, full: int) -> list[random.Random]:
@@ -100,11 +98,7 @@ def scratch() -> Iterator[Path]:
 
 def end_of(said: str, characters: int = 300) -> str:
     """The last of it, for the page: whose words name no folder of this machine."""
-    return without_scratch(said).strip()[-characters:]
-
-
-def without_scratch(text: str) -> str:
-    return re.sub(rf"[^\s'\"]*{PREFIX}\w+/", "", text)
+    return without_folders(said).strip()[-characters:]
 
 
 # of one run
@@ -113,13 +107,6 @@ TIME_LIMIT_S = 300
 GRACE_S = 30
 # in the environment of a started process and of all that these start, whatever their session
 MARK = "TINY_LLAMA_CAMPAIGN_RUN"
-
-
-def finish(command: Sequence[str | Path], folder: Path, **variables: str) -> tuple[int, str]:
-    """Its status, and what it said."""
-    process = start(command, folder, variables, stdout=subprocess.PIPE)
-    done = built_programs.finish(process, TIME_LIMIT_S)
-    return done.returncode, done.stdout
 
 
 def start(
@@ -141,24 +128,29 @@ def said_in(folder: Path) -> str:
     return (folder / "said").read_text(encoding="utf-8", errors="replace")
 
 
+def finish(command: Sequence[str | Path], folder: Path, **variables: str) -> tuple[int, str]:
+    """Its status, and what it said: into a pipe, since calls that write files may fail."""
+    process = start(command, folder, variables, stdout=subprocess.PIPE)
+    done = built_programs.finish(process, TIME_LIMIT_S)
+    return done.returncode, done.stdout
+
+
 def told_of(number: int, name: str) -> list[str]:
-    """Zero-terminated texts of one of a process's files in /proc; of one that is gone, or has
-    ended, an empty one."""
+    """Zero-terminated texts of one of a process's files in /proc; an empty one where it ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{number}/{name}").read_bytes().decode(errors="replace").split("\0")
     return [""]
 
 
 def processes_of(folder: Path) -> list[int]:
-    """All that were started in the folder or below it, and by these, as far as they have not
-    ended."""
+    """All that were started in the folder or below it, and by these, and have not ended."""
     numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     mark = f"{MARK}={folder}"
     return [n for n in numbers if any(t.startswith(mark) for t in told_of(n, "environ"))]
 
 
 def kill_all(folder: Path) -> int:
-    """Processes that were still there, and are gone now."""
+    """How many were still there, and are gone now."""
     left = processes_of(folder)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
@@ -175,31 +167,6 @@ def left_of(folder: Path) -> list[str]:
     return [f"{kill_all(folder)} processes are left after {GRACE_S} s"]
 
 
-def ranks_of(launcher: subprocess.Popen, folder: Path, number: int) -> list[int]:
-    """Ranks that it starts, once there are so many; fewer where it ends before."""
-    ranks: list[int] = []
-    while len(ranks) < number and launcher.poll() is None:
-        # not before its program runs in it: a stop before that would stop its launcher too
-        programs = {one: Path(told_of(one, "cmdline")[0]).name for one in processes_of(folder)}
-        ranks = [one for one, name in programs.items() if name == RANK_PROGRAM.name]
-        time.sleep(0.005)
-    return ranks
-
-
-def stop(number: int) -> bool:
-    """Whether it could be stopped: it had not ended, and does nothing from now on."""
-    # it is gone
-    with contextlib.suppress(OSError):
-        os.kill(number, signal.SIGSTOP)
-        state = ""
-        # Z, X: it has ended; another one than T: the signal is on its way
-        while state not in {"Z", "X", "T"}:
-            # after its name, which may hold anything
-            state = Path(f"/proc/{number}/stat").read_bytes().rpartition(b") ")[2][:1].decode()
-        return state == "T"
-    return False
-
-
 def uncaught(said: str) -> list[str]:
     """What a program says where nobody caught an exception of its own."""
     found = re.search(r"Traceback \(most recent|terminate called", said)
@@ -214,7 +181,7 @@ def next_run(workload: Workload, folder: Path) -> list[str]:
     return problems + workload.problems(folder, status == 0, rows)
 
 
-@functools.cache
+@once
 def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     """What makes a call fail; compiled once, the folder goes when this process ends."""
     folder, source = tempfile.TemporaryDirectory(prefix=PREFIX), Path(__file__).parent
@@ -238,7 +205,7 @@ def run(
     return status, said, [line.strip() for line in listed]
 
 
-@functools.cache
+@once
 def undisturbed(workload: Workload) -> tuple[float, list[str]]:
     """How long a run takes, and the calls that it makes."""
     with scratch() as folder:

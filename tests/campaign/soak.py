@@ -89,7 +89,7 @@ def judged(name: str, watch: Watch, minutes: float) -> list[str]:
         return [*watch.problems, f"{times} steps are too few to judge"]
     each = list(zip(*watch.resident, strict=True))
     whole = max(map(growth, each))
-    grown = max(growth([a - b for a, b in zip(of, watch.kept, strict=True)]) for of in each)
+    grown = max(growth([a - b for a, b in zip(one, watch.kept, strict=True)]) for one in each)
     slower, noise = drift(watch.seconds)
     largest = max(map(max, watch.resident)) / 2**20
     note = Note(

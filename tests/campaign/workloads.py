@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from built_programs import ON_CPU, SMALL_OPTIONS, environment, read_journal, read_json, tool
 from built_programs import PROJECT_ROOT as PROJECT
@@ -18,6 +18,21 @@ from tinyllama_tools.data.machine import SHARES
 
 BUILD = PROJECT / "build/benchmarks"
 INTERRUPTED = 130
+
+Made = TypeVar("Made")
+
+
+def once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """A cached function, whose first caller in any thread the others wait for."""
+    lock, cached = threading.RLock(), functools.cache(make)
+
+    @functools.wraps(make)
+    def made(*arguments: object) -> Made:
+        with lock:
+            return cached(*arguments)
+
+    return made
+
 
 # what follows from the peaks, or from other rows, in the end
 LATE = frozenset({*SHARES, "above_peak", "speedup", "speedup_low", "speedup_high"})
@@ -88,28 +103,33 @@ def bench_command(folder: Path) -> list[str]:
     return [str(BUILD / "tiny_llama_bench"), *SMALL_OPTIONS, *CASES, *ON_CPU, *TIMED, *files]
 
 
+def differences(wanted: Rows, found: Rows, where: str) -> list[str]:
+    """Of cases that are wanted as they were, but for what the end of a run adds."""
+
+    def measured(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{k: v for k, v in entry.items() if k not in LATE} for entry in entries]
+
+    return [
+        f"{name} is {'another' if name in found else 'not'} in the {where}"
+        for name, entries in wanted.items()
+        if name not in found or measured(found[name]) != measured(entries)
+    ]
+
+
 def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
     """No row lost, none measured twice, and in the result what the journal had."""
     try:
         rows = journal_rows(folder / "journal.jsonl")
     except ValueError as error:
         return [f"journal: {error}"]
-    problems = [f"{name} was lost from the journal" for name in before if name not in rows]
-    changed = [name for name in before if name in rows and rows[name] != before[name]]
-    problems += [f"{name} was changed in the journal" for name in changed]
+    problems = differences(before, rows, "journal")
     if (out := folder / "out.json").exists():
         found: Rows = {}
         for entry in read_json(out)["benchmarks"]:
             name = entry["run_name"].removesuffix("/manual_time")
             if not name.startswith("peak/"):
                 found.setdefault(name, []).append(entry)
-
-        def measured(rows: Rows, name: str) -> list[dict[str, Any]]:
-            return [{k: v for k, v in e.items() if k not in LATE} for e in rows.get(name, [])]
-
-        problems += [f"{name} is not in the result" for name in rows if name not in found]
-        other = [name for name in rows if measured(rows, name) != measured(found, name)]
-        problems += [f"{name} is another in the result" for name in other if name in found]
+        problems += differences(rows, found, "result")
         is_lacking = is_finished and len(found) != CASES_OF_SUITE
         problems += [f"{len(found)} cases of {CASES_OF_SUITE}"] * is_lacking
     return problems
@@ -168,8 +188,8 @@ def report_command(folder: Path) -> list[str]:
     return tool("report", result, "-o", folder / "page.html")
 
 
-@functools.cache
-def new_history() -> bytes:
+@once
+def earlier_history() -> bytes:
     """Of another result, which is the same but for a line end."""
     with tempfile.TemporaryDirectory() as name:
         result, store = Path(name, "earlier.json"), Path(name, "history.jsonl")
@@ -177,15 +197,6 @@ def new_history() -> bytes:
         command = tool("compare", "history", "add", "--store", store, result)
         subprocess.run(command, check=True, capture_output=True, env=environment())
         return store.read_bytes()
-
-
-ONCE = threading.Lock()
-
-
-def earlier_history() -> bytes:
-    """The same whoever asks, and when."""
-    with ONCE:
-        return new_history()
 
 
 def history_command(folder: Path) -> list[str]:

@@ -239,7 +239,7 @@ def test_where_times_mean_something_else_a_series_ends_and_no_commit_is_blamed(
     both = "" if what in WORK_COUNTERS else " and 1 more"
     assert re.search(rf"^\| {begun} \| \w+ \| {FFN}{both} \| .*{what}: ", shown, re.MULTILINE)
     assert run("page", "-o", tmp_path / "page.html", "--store", path) == 0
-    assert "a series of its own, since" in (tmp_path / "page.html").read_text("utf-8")
+    assert "a new series because" in (tmp_path / "page.html").read_text("utf-8")
     if what not in WORK_COUNTERS:
         sides = (document({FFN: 1.0}, context=own)["context"] for own in ({}, MEANINGS[what]))
         assert any(text.startswith(what) for text in context_differences(*([of] for of in sides)))

@@ -12,6 +12,7 @@ import signal
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +44,7 @@ from tinyllama_tools.compare.sides import (
     Builder,
     ServedProgram,
 )
-from tinyllama_tools.core.app import PLACING, BadInputError
+from tinyllama_tools.core.app import PLACING, BadInputError, run_command
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats.rank_tests import (
     BASE_SECONDS,
@@ -154,7 +155,7 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
     assert [text.partition(":")[0] for text in found.warnings] == [
         "environment SIDE_N",
         "environment OMP_NUM_THREADS",
-        "OMP_WAIT_POLICY=active decides how OpenMP's workers wait",
+        "OMP_WAIT_POLICY=active decides how idle OpenMP threads wait",
         "--verify off",
         "threads",
     ]
@@ -193,14 +194,25 @@ def test_an_unclear_case_says_how_long_an_answer_takes(
     times = [after["at"] - before["at"] for before, after in itertools.pairwise(items)]
     expected = (needed - len(items)) * statistics.median(times)
     assert found.cases[FFN]["seconds_needed"] == pytest.approx(expected, rel=0.4)
+    # or why more blocks of this run will not do, in the figures that decide it
+    builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.05) for s in ("one", "other")]
+    case = ran(*builds, tmp_path / "last", "--looks=1").cases[FFN]
+    assert (case["outcome"], case["seconds_needed"]) == ("unclear", None)
+    margin, low, high = (math.log(v) for v in (1.05, *map(case["interval"].get, ("low", "high"))))
+    away = 100 * math.expm1(abs(abs(math.log(case["ratio"])) - margin))
+    assert case["note"] == (
+        f"all planned looks are taken: the change is {away:.1f} % from the margin, its interval "
+        f"reaches {100 * math.expm1((high - low) / 2):.1f} % to either side"
+    )
 
 
 def test_what_was_not_reached_while_opening_is_no_regression(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Interleaved, "open_once", interrupted("open_once", 3))
     found = ran(make_build(tmp_path / "base"), make_build(tmp_path / "new"), tmp_path / "out")
-    assert (found.status, found.document["exit_status"]) == (130, 0)
+    assert (found.status, found.document["exit_status"]) == (130, 130)
+    assert capsys.readouterr().out.endswith("; exit status 130: interrupted\n")
     assert set(found.outcomes.values()) == {"no verdict"}
     notes = [case["note"] == "interrupted before it was opened" for case in found.cases.values()]
     assert notes == [False, True, True]
@@ -234,7 +246,7 @@ def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: 
     assert [pairs_for(*case) for case in asked] == [4, 2, 7]
 
 
-def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> None:
+def test_orders_repeat_with_the_seed_and_sides_alternate(tmp_path: Path) -> None:
     seen = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         builds = [make_build(tmp_path / name / side) for side in ("base", "new")]
@@ -351,8 +363,13 @@ def test_a_side_that_fails_twice_or_is_wrong_fails_the_case_only(
     assert found.cases[LOSS]["note"].startswith("failed in the base: the process ended")
     # nothing is known where the base is wrong everywhere
     wrong = make_build(tmp_path / "wrong", trouble=dict.fromkeys(CASES, trouble[NORM]))
-    assert ran(wrong, good, tmp_path / "wrong").status == 2
-    assert "nothing comparable: no case was measured on both sides" in capsys.readouterr().err
+    found = ran(wrong, good, tmp_path / "wrong")
+    assert (found.status, found.document["exit_status"]) == (2, 2)
+    said = capsys.readouterr()
+    assert "nothing comparable: no case was measured on both sides" in said.err
+    assert said.out.endswith(
+        "3 no verdict; exit status 2: something failed; the first warning says what\n"
+    )
 
 
 def test_the_same_program_on_both_sides_is_refused(
@@ -374,10 +391,11 @@ def test_what_was_found_is_not_lost_where_files_fail(
 ) -> None:
     base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new", factor={FFN: 1.2})
     (tmp_path / "out/comparison.md").mkdir(parents=True)
-    assert ran(base, new, tmp_path / "out").status == 2
+    assert ran(base, new, tmp_path / "out").status == 1
     said = capsys.readouterr()
-    assert said.out.splitlines()[-1].startswith("1 slower, ")
+    assert re.search(r"^1 slower, .*; exit status 1: regression$", said.out.splitlines()[-1])
     assert "out/comparison.md" in said.err.splitlines()[-1]
+    assert "out/comparison.md: Is a directory" in said.out.splitlines()[1]
 
     def failing(item: Json) -> str:
         if item.get("block") == 4:
@@ -388,7 +406,8 @@ def test_what_was_found_is_not_lost_where_files_fail(
 
     monkeypatch.setattr(blocks, "json", SimpleNamespace(dumps=failing))
     found = ran(base, new, tmp_path / "full")
-    assert (found.status, found.outcomes[FFN]) == (2, "no verdict")
+    assert (found.status, found.document["exit_status"]) == (2, 2)
+    assert found.outcomes[FFN] == "no verdict"
     assert sorted(case["blocks"] for case in found.cases.values()) == [3, 3, 4]
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.search(r"ended after \d blocks: \[Errno 28\].*/blocks.jsonl", said)
@@ -428,8 +447,15 @@ def test_a_budget_that_is_too_short_and_a_regression_that_is_known_all_the_same(
     assert (found.status, found.outcomes[LOSS], found.outcomes[FFN]) == (1, "failed", "no verdict")
     assert found.cases[FFN]["blocks"] == 1
     assert "is too short: the first verdicts" in found.warnings[0]
-    assert ran(base, new, tmp_path / "b", *short, "--allow-missing=*").status == 2
-    assert "is too short: the first verdicts" in capsys.readouterr().err
+    capsys.readouterr()
+    found = ran(base, new, tmp_path / "b", *short, "--allow-missing=*")
+    assert (found.status, found.document["exit_status"]) == (2, 2)
+    said = capsys.readouterr()
+    assert "is too short: the first verdicts" in said.err
+    assert said.out.splitlines()[-1].endswith(
+        "exit status 2: something failed; the first warning says what"
+    )
+    assert "is too short: the first verdicts" in said.out.splitlines()[1]
 
 
 def test_the_built_program_compared_with_itself_passes_unless_slowed(
@@ -512,7 +538,7 @@ def test_blocks_that_became_slow_do_not_overrun_the_budget_for_ever() -> None:
     more = {"cost": lambda index, _: 1.0 if index < 5 else 30.0, "budget": 60}
     run, measurer, _ = played({"a": 1.0, "b": 1.0}, **more)
     assert (run.ended, outcomes(run)) == (BUDGET_USED, {})
-    assert f"--budget held 5 of the {plan_design(2).looks[0]}" in run.refusal
+    assert f"only 5 of the {plan_design(2).looks[0]}" in run.refusal
     # one block of 61 s is what nobody could foresee
     assert measurer.now < 60 * 1.15 + 61
     # before the first look the costliest cases go
@@ -585,12 +611,16 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "project")
 
 
-def test_a_commit_is_built_in_a_worktree_with_this_builds_settings(checkout: Checkout) -> None:
+def test_a_commit_is_built_in_a_worktree_with_this_builds_settings(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = checkout.commit("one"), checkout.commit("two")
     name, program = checkout.resolve("HEAD~1")
     assert name == f"HEAD~1 ({first[:12]})"
     assert program.is_relative_to(checkout.folder / ".deps/compare" / first)
     assert checkout.built("HEAD~1") == "one /opt/torch OFF ON"
+    # of two builds in one worktree, the first says how to remove it
+    assert capsys.readouterr().out.count("to remove it: rm -r") == 1
     assert checkout.git("status", "--porcelain") == ""
     # kept, and made anew where torn
     tree = checkout.folder / ".deps/compare" / second
@@ -612,6 +642,35 @@ def test_a_commit_is_built_in_a_worktree_with_this_builds_settings(checkout: Che
     trees = {path.name for path in tree.parent.iterdir() if path.is_dir()}
     assert trees == set(commits)
     assert second not in checkout.git("worktree", "list")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_build_and_all_that_it_started(
+    number: int, checkout: Checkout, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The worktree that was made for it is named once, with how to remove it."""
+    commit = checkout.commit("slow", 'echo $$ > "$1.pid"; exec sleep 600\n')
+    tree = checkout.folder / ".deps/compare" / commit
+    started = tree / "build/benchmarks/tiny_llama_bench.pid"
+
+    def build() -> int:
+        checkout.resolve("HEAD")
+        return 0
+
+    building = get_context("fork").Process(
+        target=lambda: os._exit(run_command("compare run", build))
+    )
+    building.start()
+    wait_until(lambda: started.exists() and started.read_text().endswith("\n"))
+    os.kill(building.pid, number)
+    building.join(timeout=30)
+    assert building.exitcode == 130
+    child = Path("/proc", started.read_text().strip(), "cmdline")
+    wait_until(lambda: not child.exists() or b"sleep" not in child.read_bytes())
+    said = capfd.readouterr()
+    assert said.out.splitlines()[-1] == "build stopped; the same command continues from there"
+    assert said.err == "scripts/compare run: interrupted\n"
+    assert said.out.count(f"to remove it: rm -r {tree}\n") == 1
 
 
 def test_sides_that_are_none(checkout: Checkout, tmp_path: Path) -> None:

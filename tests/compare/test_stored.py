@@ -44,7 +44,7 @@ from tinyllama_tools.compare.output import markdown_of
 from tinyllama_tools.core.app import PROJECT, BadInputError
 from tinyllama_tools.data.names import OWN_KEYS
 from tinyllama_tools.data.other_benchmarks import read_other_rows
-from tinyllama_tools.data.results import read_stored
+from tinyllama_tools.data.results import SPEEDUP, read_stored
 from tinyllama_tools.stats.verdicts import Outcome
 from tools import compare
 
@@ -63,7 +63,9 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
         assert found.cases[FFN]["interval"] is None
         assert any("9 files a side are needed for 7 cases" in text for text in found.warnings)
         assert 'class="verdict yellow"' in (tmp_path / "out/comparison.html").read_text("utf-8")
-        assert Found(tmp_path / "out", *sides).status == 0
+        found = Found(tmp_path / "out", *sides)
+        assert (found.status, found.document["exit_status"]) == (0, 0)
+        assert found.document["meaning"].startswith("no case has an answer")
     # what fails in every new file is a regression, though no case has a verdict
     bad = [document({}, more=[stopped(FFN, failed=f"off by {n}")]) for n in (1, 2)]
     new = [write_json(tmp_path / f"bad_{n}.json", content) for n, content in enumerate(bad)]
@@ -76,7 +78,7 @@ def test_too_few_files_have_no_answer(tmp_path: Path) -> None:
     # unless it is allowed
     found = Found(tmp_path / "out", *sides, "[!f]*", "x/*", "--allow-missing", "f*")
     assert found.status == 0
-    assert "--allow-missing 'x/*': no case is called so" in found.warnings
+    assert "--allow-missing 'x/*': no case has such a name" in found.warnings
 
 
 def test_files_of_a_side_that_do_not_agree(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_growth_other_work_and_filters(tmp_path: Path) -> None:
     }
     worse = {"TFLOPS", "allocations", "model_flops", "max_rel_error"}
     assert {c["name"] for c in moved if c["worse"]} == worse
-    assert any("1 did not do the same work, model_flops" in text for text in found.warnings)
+    assert any("not the same work in 1 case, model_flops" in text for text in found.warnings)
     # of other work no ratio is in the mean, which says what else it is of than code
     ratios = [case["ratio"] for name, case in found.cases.items() if name != FFN]
     assert found.document["geometric_mean_ratio"] == pytest.approx(stats.gmean(ratios))
@@ -283,12 +285,77 @@ def test_two_variants_of_the_same_files_are_compared(
     assert found.outcomes == {n.replace("baseline", "*"): "faster" for n in TIMES if n != EMBEDDING}
     assert found.document["geometric_mean_ratio"] == pytest.approx(0.5, rel=0.01)
     assert found.document["base"].startswith(f"baseline of {files[0]}")
-    assert found.warnings == ["left out, for one of the variants alone has them: 1 cases"]
+    assert found.warnings == ["left out, since they have only one of the variants: 1 case"]
     said = Found(tmp_path / "one", "--variants", "optimized,baseline", files[0])
     assert "(--variants optimized,baseline A.json B.json ...)" in said.warnings[0]
     assert f"{said.cases[STEP.replace('baseline', '*')]['ratio']:.1f}" == "2.0"
     assert compare(["--variants", "baseline,fused", str(files[0])]) == 2
     assert "has no case of the variant 'fused'" in capsys.readouterr().err
+
+
+def test_two_variants_of_one_file_are_judged_by_the_interval_of_their_speedup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The suite has timed them interleaved; the times of the rows are of other moments."""
+    table = {
+        FFN: (2.0, 1.9, 2.1, "faster", "slower"),
+        LOSS: (0.9, 0.85, 0.95, "slower", "faster"),
+        NORM: (1.0, 0.99, 1.01, "same", "same"),
+        STEP: (1.01, 0.97, 1.05, "unclear", "unclear"),
+        # of fewer than six rounds, there is no interval
+        OPTIMIZER: (1.5, None, None, "no verdict", "no verdict"),
+    }
+    counters: dict[str, dict[str, float]] = {name: {"speedup": 1.0} for name in table}
+    for name, row in table.items():
+        ends = zip(("speedup", "speedup_low", "speedup_high"), row, strict=False)
+        counters[name.replace("baseline", "optimized")] = {k: v for k, v in ends if v is not None}
+    content = document(dict.fromkeys(counters, 0.01), counters=counters)
+    for row in content["benchmarks"]:
+        if row["run_name"].startswith(FFN.replace("baseline", "optimized")):
+            row["label"] = "optimized = qkv; disturbed: mean 2 ms, median 1 ms; a remark"
+    file = write_json(tmp_path / "one.json", content)
+    for variants, place, status in (("baseline,optimized", 3, 1), ("optimized,baseline", 4, 1)):
+        found = Found(tmp_path / "out", "--variants", variants, file)
+        case = {name: found.cases[name.replace("baseline", "*")] for name in table}
+        assert {n: c["outcome"] for n, c in case.items()} == {n: r[place] for n, r in table.items()}
+        assert (found.status, found.document["exit_status"]) == (status, status)
+        ends = [case[FFN]["interval"][end] for end in ("low", "high")]
+        expected = [1 / 2.1, 1 / 1.9] if place == 3 else [1.9, 2.1]
+        assert ends == pytest.approx(expected)
+        assert case[FFN]["ratio"] == pytest.approx(0.5 if place == 3 else 2.0)
+        side = "new" if place == 3 else "base"
+        assert case[FFN]["note"] == f"{side} disturbed: mean 2 ms, median 1 ms"
+        assert [case[n]["p_value"] for n in table] == [None] * len(table)
+        (warning,) = found.warnings
+        assert "Each is wrong in up to 5 %: --alpha has no part in it" in warning
+        assert not any(c["name"].startswith(SPEEDUP) for c in case[FFN]["counters"])
+        said = capsys.readouterr().out
+        assert "counters of the" not in said and "alpha 0.001" not in said
+    # nothing is known of two that were timed with the baseline alone
+    content["benchmarks"] += [
+        row | {k: row[k].replace("optimized", "sdpa") for k in ("name", "run_name")}
+        for row in content["benchmarks"]
+        if "optimized" in row["name"]
+    ]
+    write_json(file, content)
+    found = Found(tmp_path / "out", "--variants", "sdpa,optimized", file)
+    assert (found.status, set(found.outcomes.values())) == (0, {"no verdict"})
+
+
+def test_a_folder_stands_for_the_result_in_it(tmp_path: Path) -> None:
+    """As scripts/bench and tiny_llama_train leave it, or with a file of another name."""
+    for side, name in (("base", "results.json"), ("new", "mine.json")):
+        write_json(tmp_path / side / name, document(TIMES, context={"seed": len(side)}))
+        (tmp_path / side / "journal.jsonl").write_text("{}\n")
+        write_json(tmp_path / f"{side}_train/performance_summary.json", summary())
+    write_json(tmp_path / "base/another.json", document(TIMES))
+    found = Found(tmp_path / "out", tmp_path / "base", tmp_path / "new")
+    assert (found.status, len(found.cases)) == (0, len(TIMES))
+    assert found.document["new"].startswith(f"{tmp_path / 'new/mine.json'} (")
+    trained = Found(tmp_path / "out", tmp_path / "base_train", tmp_path / "new_train")
+    assert "training/step" in trained.cases
+    store = ("--store", str(tmp_path / "history.jsonl"))
+    assert compare(["history", "add", str(tmp_path / "base"), *store]) == 0
 
 
 def test_every_output_has_the_same_rows_and_figures(
@@ -399,7 +466,8 @@ def test_all_counters_of_the_schema_are_known() -> None:
     measured = schema["$defs"]["measured"]["properties"]
     counters = {n for n, rule in measured.items() if isinstance(rule, dict) and "type" in rule}
     assert len(counters) > 20
-    assert counters - OWN_KEYS <= KINDS.keys()
+    own = {name for name in counters - OWN_KEYS if not name.startswith(SPEEDUP)}
+    assert own <= KINDS.keys()
 
 
 # ---- files that are none
@@ -433,9 +501,11 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
     good = write_json(tmp_path / "good.json", document(TIMES))
     copy = write_json(tmp_path / "copy.json", document(TIMES))
     training = write_json(tmp_path / "training.json", summary())
+    (tmp_path / "empty").mkdir()
     refused = [
         ([good, "absent.json"], "cannot be read: No such file"),
-        ([good, tmp_path], "is a folder"),
+        ([good, tmp_path], " and 8 more); name one"),
+        ([good, tmp_path / "empty"], "holds none of results.json, performance_summary.json"),
         (["--base", good, copy, "--new", good], "is there 2 times among the files of the base"),
         ([good, good, "--filter", "nothing"], "that matches 'nothing'"),
         ([training, good], "no case is in both sides (base: training/step"),

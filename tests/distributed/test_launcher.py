@@ -122,7 +122,7 @@ def test_cores_are_shared_out() -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "failing", "words"),
     [
-        ("dies", 1, [2, 4], "was ended by SIGKILL; .* rank 1 of 2 is there$"),
+        ("dies", 1, [2, 4], "was ended by signal SIGKILL; .* rank 1 of 2 is there$"),
         ("ignores_sigterm", 1, [2, 4], "did not end after .*; ended by force: 1$"),
         # the next world is measured after a wrong result, not after a refused option
         ("fails", 1, [2, 4], "ended with 1; its last words: .* differ by 0.5$"),
@@ -159,6 +159,17 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert str(launch.out) not in page + json.dumps(found)
 
 
+def test_a_refused_option_leaves_no_folder(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing was measured before it; the program says what is wrong."""
+    monkeypatch.setenv("FAKE_FAULT", "refuses")
+    assert launch.run("--processes=2,4", "--timeout=0.5", "--", "--size=huge") == 2
+    said = capsys.readouterr().err
+    assert "--size 'huge': must be one of tiny, small" in said.splitlines()[-1]
+    assert list(launch.out.iterdir()) == []
+
+
 def test_a_log_that_cannot_be_written_is_told_and_what_ranks_say_is_heard() -> None:
     told = io.StringIO()
     command = ("sh", "-c", "echo first; echo second")
@@ -171,7 +182,7 @@ def test_a_log_that_cannot_be_written_is_told_and_what_ranks_say_is_heard() -> N
 def test_of_ranks_that_end_at_once_the_cause_is_named() -> None:
     for ends, words in (
         # a signal and a refusal are the cause, the 1 of others the effect
-        ([(1, "lost"), (-9, "")], "was ended by SIGKILL"),
+        ([(1, "lost"), (-9, "")], "was ended by signal SIGKILL"),
         ([(1, "lost"), (2, "huge")], "ended with 2; its last words: huge"),
         # all ranks end with 1 where a result is wrong, and one alone says so
         ([(1, ""), (1, "differs")], "ended with 1; its last words: differs"),

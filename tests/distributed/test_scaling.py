@@ -5,6 +5,8 @@ of collectives and projections against independent ones."""
 import json
 import math
 import re
+import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from published import (
     write_run,
     write_world,
 )
+from tinyllama_tools.commands.scaling import answer
 from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
 from tinyllama_tools.data.results import read_scaling_result
 from tinyllama_tools.models.collectives import (
@@ -91,7 +94,7 @@ def test_shares_of_a_step_are_medians_over_what_each_round_says(kind: str) -> No
         assert_is(what.seconds, 1e-3 * step)
         assert_is(what.efficiency, 100 * ideal / step)
         assert_is(what.speedup, 2 * ideal / step)
-        assert_is(what.communication_free, 100 * local / step)
+        assert_is(what.communication, 100 * (step - local) / step)
         assert_is(what.busy, 100 * cpu["communication"] / sums)
         assert what.samples_per_second == pytest.approx(2 * what.batch / what.seconds.median)
     costs = of["no_overlap"] > local
@@ -104,10 +107,12 @@ def test_shares_of_a_step_are_medians_over_what_each_round_says(kind: str) -> No
     # where the rest of an ideal step went
     parts = {part["name"]: part for part in found.losses}
     assert {part["ranks"] for part in found.losses} == {2}
-    # one definition: what one table calls efficiency is that of the other
-    efficiency = point(found, 2, found.results[-1].step.name.mode).efficiency
-    own, ends = parts["efficiency"], efficiency.interval
-    assert (own["percent"], own["low"], own["high"]) == (efficiency.median, ends.low, ends.high)
+    # one definition: what one table calls efficiency, or communication, is that of the other
+    main_step = point(found, 2, found.results[-1].step.name.mode)
+    for name in ("efficiency", "communication"):
+        own, other = parts[name], getattr(main_step, name)
+        ends = other.interval
+        assert (own["percent"], own["low"], own["high"]) == (other.median, ends.low, ends.high)
     assert sum(part["percent"] for part in parts.values()) == pytest.approx(100, abs=1)
     assert ("small batch" in parts) == (kind == "ranks_strong")
     values = [*found.results[-1].step.figures("loss_slower_local_percent").values()]
@@ -347,6 +352,39 @@ def test_a_report_of_several_runs_names_what_it_lacks(
     assert merit == pytest.approx(point(analysis_of(folder), 4).efficiency.median, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_answer_comes_first_and_is_what_the_tables_say(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / reference(kind).name
+    shutil.copytree(reference(kind), folder, ignore=shutil.ignore_patterns("scaling.*"))
+    assert main(["--from", str(folder)]) == 0
+    first, page = capsys.readouterr().out.splitlines()[0], (folder / "scaling.md").read_text()
+    found = analysis_of(folder)
+    two, parts = point(found, 2), {part["name"]: part["percent"] for part in found.losses}
+    speedup, efficiency = f"{two.speedup.median:.2f}", f"{two.efficiency.median:.1f}"
+    assert first.startswith(
+        f"2 ranks: {speedup} x the samples/s of one rank alone, efficiency {efficiency} %; the "
+        f"rest of the step is communication ({parts['communication']:.1f} %), "
+    )
+    assert all(f"{name} ({parts[name]:.1f} %)" in first for name in parts if name != "efficiency")
+    assert page.splitlines()[2] == first
+    assert f" {efficiency} (" in page and f" {speedup} (" in page
+    # what is published is what a run of today writes
+    stored = (reference(kind) / "scaling.md").read_text(encoding="utf-8")
+    pages = [text.replace("results/reference/", "") for text in (page, stored)]
+    assert pages[0] == pages[1], "make it again: scripts/scaling --from its folder"
+
+
+def test_a_run_that_has_no_answer_says_what_is_missing() -> None:
+    one = analysis_of(reference("ranks") / "ranks_1.json")
+    assert answer(one).startswith("1 rank: 3.619 samples/s; how a step scales needs 2 ranks")
+    nothing = replace(one, points=())
+    assert answer(nothing) == "No step was measured: what collectives take alone is below."
+    two = analysis_of(reference("ranks") / "ranks_2.json")
+    assert answer(replace(two, losses=())).endswith(", efficiency 95.1 %.")
+
+
 def test_two_runs_are_compared_row_by_row(tmp_path: Path) -> None:
     sides = [write_world(write_run(tmp_path / side, ()), 2) for side in ("base", "new")]
     assert compare([*map(str, sides), "--format=json", f"--output={tmp_path / 'out'}"]) == 0
@@ -362,7 +400,7 @@ def test_what_the_page_says_of_the_reference_is_what_it_holds() -> None:
         assert f"(reference/{reference(kind).name}/" in page
         assert all(result.context["git_dirty"] is False for result in of.results)
     two, slow, strong = (point(of, 2) for of in (weak, slow, strong))
-    told = (two.efficiency, two.communication_free, two.overlap, two.busy, slow.overlap, slow.busy)
+    told = (two.efficiency, two.communication, two.overlap, two.busy, slow.overlap, slow.busy)
     for of in (point(weak, 1).efficiency, *told, strong.efficiency):
         assert of.text(1).replace(" (", " % (") in page
 

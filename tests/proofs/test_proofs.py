@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 from built_programs import PROJECT_ROOT, write_program
+from tools import golden as run_golden
+from tools import prove as run_prove
 from tools import require_oracle_packages
 
 require_oracle_packages()
@@ -115,9 +117,9 @@ def test_written_again_they_are_the_same_and_a_change_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def check() -> tuple[int, str]:
-        return golden.main([CASE, "--check", f"--folder={tmp_path}"]), capsys.readouterr().out
+        return run_golden([CASE, "--check", f"--folder={tmp_path}"]), capsys.readouterr().out
 
-    assert golden.main([CASE, f"--folder={tmp_path}"]) == 0
+    assert run_golden([CASE, f"--folder={tmp_path}"]) == 0
     assert capsys.readouterr().out == f"{CASE}: written to {tmp_path}\n"
     files = sorted((tmp_path / CASE).iterdir())
     assert [path.name for path in files] == sorted(p.name for p in (GOLDEN_FOLDER / CASE).iterdir())
@@ -125,8 +127,8 @@ def test_written_again_they_are_the_same_and_a_change_is_found(
         stored, written = (top / CASE / name for top in (GOLDEN_FOLDER, tmp_path))
         assert stored.read_bytes() == written.read_bytes(), name
     assert check()[0] == 0
-    assert golden.main([CASE, f"--folder={files[0]}"]) == 2
-    assert f"scripts/golden: {files[0]}: File exists" in capsys.readouterr().err
+    assert run_golden([CASE, f"--folder={files[0]}"]) == 2
+    assert f"scripts/dev/golden: {files[0]}: File exists" in capsys.readouterr().err
     # one is absent, and one superfluous
     (tmp_path / CASE / F64_FILE).rename(tmp_path / CASE / "other.safetensors")
     status, output = check()
@@ -137,8 +139,8 @@ def test_written_again_they_are_the_same_and_a_change_is_found(
     for name in (F32_FILE, "config.json"):
         path = tmp_path / CASE / name
         path.write_bytes(path.read_bytes()[:-9])
-        assert golden.main([CASE, "--check", f"--folder={tmp_path}"]) == 2
-        assert capsys.readouterr().err.splitlines()[-1].startswith(f"scripts/golden: {path}: ")
+        assert run_golden([CASE, "--check", f"--folder={tmp_path}"]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"scripts/dev/golden: {path}: ")
 
 
 ATTENTION, LOSS = "configurations.3.flops.attention.forward", "losses.f64.7"
@@ -209,7 +211,7 @@ def test_values_that_are_easily_lost_survive_and_shards_are_read(
         assert torch.equal(found[name].view(torch.int32), tensor.view(torch.int32)), name
 
 
-# ---- scripts/test and scripts/prove
+# ---- scripts/test and scripts/dev/prove
 
 CLAIM = {"section": "FLOPs", "check": "model_flops", "against": "a counter", "tolerance": 0}
 CLAIM |= {"largest_error": "inf", "worst": "embedding at grid_00", "comparisons": 12}
@@ -386,7 +388,7 @@ def test_page_and_status_say_what_held_and_what_did_not(
     monkeypatch.setattr(prove, "find_faults", lambda *_: faults)
     monkeypatch.setattr(prove, "environment", lambda _: {"commit": "abc"})
     page = tmp_path / "new/folder/PROOF.md"
-    assert prove.main(["-o", str(page)]) == 1
+    assert run_prove(["-o", str(page)]) == 1
     assert "1 of 2 proofs held, 1 of 2 faults found, 5 tests failed" in capsys.readouterr().out
     text = page.read_text()
     assert "1 of 2 proofs held, over 15 comparisons; 1 of 2 deliberate faults were found" in text
@@ -397,22 +399,22 @@ def test_page_and_status_say_what_held_and_what_did_not(
     assert (found["wrong \\| scale"], found["late"]) == ("yes, 1 failed", "**no**")
     assert "- `golden_test: A.B`" in text
     claims = read_claims()
-    assert all(f"| **{of.name}**: {of.claim} | " in text for of in claims)
-    assert all(f"`{test}`" in text for of in claims for test in of.tests)
+    assert all(f"| **{claim.name}**: {claim.claim} | " in text for claim in claims)
+    assert all(f"`{test}`" in text for claim in claims for test in claim.tests)
     assert "- `nothing was proved about: Memory`" in text
     for output, words in ((page / "PROOF.md", "File exists"), (page.parent, "Is a directory")):
-        assert prove.main(["-o", str(output)]) == 2
-        assert re.search(f"^scripts/prove: .*: {words}$", capsys.readouterr().err, re.M)
+        assert run_prove(["-o", str(output)]) == 2
+        assert re.search(f"^scripts/dev/prove: .*: {words}$", capsys.readouterr().err, re.M)
 
 
 def test_every_row_of_the_readme_has_a_claim_whose_tests_are_there(tmp_path: Path) -> None:
     readme, claims = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8"), read_claims()
     assert list(problems_of(claims, readme)) == []
     assert len(measured_rows(readme)) >= 5
-    assert all(min(map(len, (of.claim, of.false_if, *of.tests))) > 20 for of in claims)
+    assert all(min(map(len, (one.claim, one.false_if, *one.tests))) > 20 for one in claims)
     # a row that nobody stands behind, one that is gone, tests that are renamed or gone
     (row, *_), (first, *others) = measured_rows(readme), claims
-    assert first.row == row and first.row not in {of.row for of in others}
+    assert first.row == row and first.row not in {claim.row for claim in others}
     more = readme.replace(f"| {row} |", "| a new claim | | |\n| a better one |")
     assert list(problems_of(claims, more)) == [
         "no claim for README's row 'a new claim'",

@@ -68,7 +68,7 @@ def peak(name: str, key: str = "bytes_per_second") -> float:
     """The best of all files of the run; of GEMMs also of all rows."""
     files = (*ROUNDS, "products.json")
     measured = [_parsed(file)["context"]["peaks"]["measured"] for file in files]
-    found = [of[name][key] for of in measured if name in of]
+    found = [peaks[name][key] for peaks in measured if name in peaks]
     every = _parsed("products.json")["benchmarks"] if name == "f32" else ()
     rows = [row for row in every if row["run_type"] == "iteration"]
     return max(*found, *(1e12 * row["TFLOPS"] for row in rows))
@@ -103,12 +103,12 @@ def write_result(path: Path, keep: str = OWN_SHAPE, device: str = DEVICE) -> Pat
 
 
 def write_everything(folder: Path) -> list[Path]:
-    """A result of every kind."""
+    """A result of every kind; that of the suite is of another device."""
     write_run(ranks := folder / "20260304T090000Z_scaling")
     # which were measured elsewhere
     own = {key: CONTEXT[key] for key in ("device", "num_cpus")}
     for path in ranks.glob("ranks_*.json"):
-        change(path, lambda of: of["context"].update(own))
+        change(path, lambda content: content["context"].update(own))
     with contextlib.redirect_stdout(io.StringIO()):
         assert scaling([f"--from={ranks}", "--interconnects=mi300x_ndr,ethernet_10g"]) == 0
     device = "Another CPU"
@@ -119,29 +119,29 @@ def write_everything(folder: Path) -> list[Path]:
     ]
 
 
-def section(of: Document | ReportInputs, identity: str) -> Section:
+def section(report: Document | ReportInputs, identity: str) -> Section:
     """Of a report, or made of its inputs alone."""
-    if isinstance(of, Document):
-        return next(one for one in of.sections if one.id == identity)
+    if isinstance(report, Document):
+        return next(one for one in report.sections if one.id == identity)
     page = Section(identity, identity)
-    next(fill for name, _, fill in SECTIONS if name == identity)(page, of)
+    next(fill for name, _, fill in SECTIONS if name == identity)(page, report)
     return page
 
 
-def part(of: Document | Section, identity: str) -> Any:  # noqa: ANN401
+def part(whole: Document | Section, identity: str) -> Any:  # noqa: ANN401
     """A table or a figure."""
-    pages = of.sections if isinstance(of, Document) else [of]
+    pages = whole.sections if isinstance(whole, Document) else [whole]
     every = (one for page in pages for one in (*page.tables, *page.figures))
     return next(one for one in every if one.id == identity)
 
 
-def cell(of: Table, row: str, column: str) -> Any:  # noqa: ANN401
+def cell(table: Table, row: str, column: str) -> Any:  # noqa: ANN401
     """By a case's name or how a row's first two cells begin, and the heading without its unit."""
-    headings = [heading.partition(" [")[0] for heading in of.columns]
+    headings = [heading.partition(" [")[0] for heading in table.columns]
     name = re.sub("batch:|seq:", "", row)
     found = next(
         one
-        for one in of.rows
+        for one in table.rows
         if f"{one[0]}, {one[1]}".startswith(row) or "/".join(map(str, one)).startswith(name)
     )
     return found[headings.index(column)]

@@ -72,42 +72,34 @@ def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capt
     assert "2 cases in its journal; scripts/study --resume" in reason
 
 
-def test_a_report_is_of_one_device(tmp_path: Path, capsys: Capture) -> None:
-    """What is newest is of another device than the study: that is said, and an older one of the
-    study's is taken; what was named is left out as well."""
+def test_the_newest_results_are_of_one_device_and_others_are_told(
+    tmp_path: Path, capsys: Capture
+) -> None:
     grid, suite, scaling = write_everything(tmp_path)
     own = write_result(tmp_path / "20250101T000000Z_own/results.json")
     foreign = tmp_path / "20270101T000000Z_scaling"
     shutil.copytree(scaling, foreign)
     for path in foreign.glob("ranks_*.json"):
-        change(path, lambda of: of["context"]["device"].update(name="Another CPU"))
-    change(foreign / "scaling.json", lambda of: of.update(device="Another CPU"))
+        change(path, lambda content: content["context"]["device"].update(name="Another CPU"))
+    change(foreign / "scaling.json", lambda content: content.update(device="Another CPU"))
     assert run("--results-folder", tmp_path, "--format=md") == WRITTEN
     said = capsys.readouterr()
+    # what is newest is of another device than the study, so older ones are taken
     taken = re.findall(r"^taking (.*): .*$", said.err, re.MULTILINE)
     assert taken == [str(path) for path in (grid, own, scaling)]
     reason = "is of Another CPU (cpu, threads: "
     for path in (suite, foreign):
-        assert re.search(rf"^left out: result .*{path}.*: {re.escape(reason)}", said.err, re.M), (
-            path
-        )
+        line = rf"^left out: result .*{path}.*: {re.escape(reason)}.*name both for a page of both$"
+        assert re.search(line, said.err, re.MULTILINE), path
     assert f"Tiny LLaMA on {DEVICE}" in said.out
-    assert said.out.count(f"this report of {DEVICE} (cpu, threads: ") == 2
-    # named together with it, and of two runs of ranks alone the first counts
-    both = read(grid, foreign)
-    assert (both.scalings, [of.name for of in both.omissions]) == ((), [str(foreign)])
-    assert [of.path for of in both.sources] == [grid]
-    ranks = read(foreign, scaling)
-    assert [one.path for one in ranks.scalings] == [foreign]
-    assert command.build_document(ranks).title.startswith("Tiny LLaMA on Another CPU")
-    # files that were made of others: projections, and what fits into which memory
-    change(scaling / "scaling.json", lambda of: of.update(device="Another CPU"))
-    change(grid / "frontier.json", lambda of: of.update(device="Another CPU"))
-    change(grid / "costs.json", lambda of: of["device"].update(name="Another CPU"))
+    # files that were made from others: projections, and what fits into which memory
+    change(scaling / "scaling.json", lambda content: content.update(device="Another CPU"))
+    change(grid / "frontier.json", lambda content: content.update(device="Another CPU"))
+    change(grid / "costs.json", lambda content: content["device"].update(name="Another CPU"))
     found = read(grid, scaling)
     assert found.study.costs == () and found.study.frontier is None
     assert found.scalings[0].projection is None
-    assert all("is of Another CPU" in of.reason and of.is_error for of in found.omissions)
+    assert all("is of Another CPU" in one.reason and one.is_error for one in found.omissions)
     assert len(found.omissions) == 3
 
 
@@ -138,7 +130,8 @@ def test_a_bad_result_beside_a_good_one_is_an_error_that_is_named(
     assert "**error** file" in said.out
     # refused fits are said once a reason, and are no error
     (line,) = (line for line in said.err.splitlines() if "time law" in line)
-    assert line.startswith("left out: ") and "and 6 more: 1 size: 3 coefficients" in line
+    assert line.startswith("left out: ")
+    assert "and 6 more: only 1 cell of batch and sequence: a law of 3 coefficients" in line
 
 
 def test_what_cannot_be_read_or_written_ends_with_2(
@@ -171,12 +164,12 @@ def of_other_weights(content: Json) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Json], object], str]] = {
-    "round_2.json": (lambda of: of["benchmarks"][0].update(real_time=math.nan), "finite number"),
+    "round_2.json": (lambda it: it["benchmarks"][0].update(real_time=math.nan), "finite number"),
     "round_3.json": (of_another_run, "threads is 64"),
     "products.json": (of_other_weights, "weights is {'fingerprint': 'x'}"),
     "check.json": (of_another_run, "threads is 64"),
-    "costs.json": (lambda of: of["cases"][0].update(bytes=-1), "cases[0].bytes: -1 is less"),
-    "frontier.json": (lambda of: of.update(limit_bytes=math.inf), "limit_bytes: inf is not"),
+    "costs.json": (lambda it: it["cases"][0].update(bytes=-1), "cases[0].bytes: -1 is less"),
+    "frontier.json": (lambda it: it.update(limit_bytes=math.inf), "limit_bytes: inf is not"),
 }
 
 
@@ -206,8 +199,15 @@ def test_a_damaged_file_of_a_study_costs_itself_only_and_a_missing_one_is_no_err
 
 def test_the_result_with_a_steps_parts_is_the_one_analysed(tmp_path: Path) -> None:
     bare = write_result(tmp_path / "bare.json", "^full_step.*/tiny/f32/batch:8/seq:128/")
-    whole = write_result(tmp_path / "whole.json", device="Whole")
+    whole = write_result(tmp_path / "whole.json")
     # what was named twice is read once
     inputs = read(bare, whole, whole)
     assert inputs.main.paths == (whole,)
-    assert [(of.name, of.is_error) for of in inputs.omissions] == [(str(bare), False)]
+    assert [(one.name, one.is_error) for one in inputs.omissions] == [(str(bare), False)]
+
+
+def test_help_says_what_the_set_up_alone_installs(capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run("--help")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--setup-only, as the only argument, installs what every format but png needs" in said

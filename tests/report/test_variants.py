@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from stored import CUT_OFF, change, document, part, read, rows_of, section, writ
 from built_programs import write_json
 from chromium import PageOpener
 from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import SMALL, Section, cell_text
 from tinyllama_tools.report.output import markdown_of, page_of
@@ -69,11 +71,11 @@ def test_a_table_has_time_and_speedup_of_every_variant_and_marks_the_fastest(pat
     assert table.title == "ffn, forward_backward: tiny, f32"
     heads = [f"{name} [ms]" for name in ("baseline", "qkv", "qkv+sdpa", "sdpa")]
     assert table.columns == ["batch", "seq", *heads, "fastest [tokens/s]"]
-    (of,) = rows_of(FFN.format("baseline", 8, 128), ("round_1.json",))
+    (measured,) = rows_of(FFN.format("baseline", 8, 128), ("round_1.json",))
     row = next(row for row in table.records if (row["batch"], row["seq"]) == (8, 128))
     times = [float(row[head]) for head in heads]
-    assert times == pytest.approx([of["real_time"] * share for share in (1, 0.5, 0.51, 0.99)])
-    assert row["fastest [tokens/s]"] == pytest.approx(2 * of["tokens_per_second"])
+    assert times == pytest.approx([measured["real_time"] * s for s in (1, 0.5, 0.51, 0.99)])
+    assert row["fastest [tokens/s]"] == pytest.approx(2 * measured["tokens_per_second"])
     texts = [cell_text(row[head]) for head in heads]
     # 2 % apart is less than repetitions tell, a half is more
     assert ["☆" in text for text in texts] == [False, True, True, False]
@@ -89,8 +91,8 @@ def test_a_table_has_time_and_speedup_of_every_variant_and_marks_the_fastest(pat
     # where nothing is near it, the fastest alone has the full star
     change(
         path,
-        lambda of: of.update(
-            benchmarks=[row for row in of["benchmarks"] if "/qkv+sdpa/" not in row["run_name"]]
+        lambda content: content.update(
+            benchmarks=[r for r in content["benchmarks"] if "/qkv+sdpa/" not in r["run_name"]]
         ),
     )
     row = part(variants(path), "variants_ffn_forward_backward_0").records[0]
@@ -106,28 +108,29 @@ def test_where_the_analysed_result_has_one_variant_those_of_another_stand_beside
 ) -> None:
     alone, other = write_result(tmp_path / "a.json"), tmp_path / "other.json"
     inputs = read(alone, path)
-    assert [str(of) for of in inputs.main.paths] == [str(alone)]
+    assert inputs.main.paths == (alone,)
     found = section(build_document(inputs), "variants")
     assert found.tables and str(path.name) in found.text[0]
-    # that is not of the same device
+    # but not those of another device
     other.write_bytes(path.read_bytes())
     change(other, lambda content: content["context"]["device"].update(name="Another"))
     assert not section(build_document(read(alone, other)), "variants").tables
+    assert section(build_document(read(alone, other)), "variants_2").tables
 
 
 def test_without_repetitions_no_speedup_is_shown_and_the_programs_own_interval_is_taken(
     path: Path,
 ) -> None:
-    def single(of: Json) -> None:
-        rows = [row for row in of["benchmarks"] if row["repetition_index"] == 1]
-        of.update(benchmarks=[row | {"repetitions": 1, "repetition_index": 0} for row in rows])
+    def single(content: Json) -> None:
+        rows = [row for row in content["benchmarks"] if row["repetition_index"] == 1]
+        content.update(benchmarks=[row | {"repetitions": 1, "repetition_index": 0} for row in rows])
 
     table = part(variants(change(path, single)), "variants_ffn_forward_backward_0")
     texts = [cell_text(table.records[0][f"{name} [ms]"]) for name in ("qkv", "qkv+sdpa")]
     assert texts[0].endswith(" ☆\n~ 2.00") and texts[1].endswith("\n~ 1.96")
 
-    def own(of: Json) -> None:
-        for row in of["benchmarks"]:
+    def own(content: Json) -> None:
+        for row in content["benchmarks"]:
             if "/qkv/" in row["run_name"]:
                 row |= {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5}
 
@@ -140,17 +143,19 @@ def test_a_line_a_variant_over_the_axes_with_error_bars(path: Path) -> None:
     time = part(found, "variants_time_ffn_forward_backward_tiny_f32")
     speedup = part(found, "variants_speed-up_ffn_forward_backward_tiny_f32")
     assert {time.columns, speedup.columns} == {SMALL}
-    assert [of["name"] for of in time.traces] == ["baseline", "qkv", "qkv+sdpa", "sdpa"]
-    for of in (*time.traces, *speedup.traces):
-        assert of["x"] == [64, 128, 256, 512] and of["line"]["color"] == found.legend[of["name"]]
-        assert min(of["error_y"]["array"]) > 0 and min(of["error_y"]["arrayminus"]) > 0
-    assert next(of["y"] for of in speedup.traces) == pytest.approx([2.0] * 4)
+    assert [line["name"] for line in time.traces] == ["baseline", "qkv", "qkv+sdpa", "sdpa"]
+    for line in (*time.traces, *speedup.traces):
+        assert line["x"] == [64, 128, 256, 512]
+        assert line["line"]["color"] == found.legend[line["name"]]
+        assert min(line["error_y"]["array"]) > 0 and min(line["error_y"]["arrayminus"]) > 0
+    assert next(line["y"] for line in speedup.traces) == pytest.approx([2.0] * 4)
     # variants by colour, components by marker
     other = part(found, "variants_time_rms_norm_forward_backward_tiny_f32")
-    assert len({of["marker"]["symbol"] for of in (*time.traces, *other.traces)}) == 2
+    symbols = [{*line["marker"]["symbol"]} for line in (*time.traces, *other.traces)]
+    assert symbols == [{"cross"}] * 4 + [{"x"}] * 4
     roofline = part(section(read(path), "roofline"), "roofline_plot")
-    marks = {of["name"]: of["marker"] for of in roofline.traces if of["mode"] == "markers"}
-    assert marks["ffn"]["symbol"] == time.traces[0]["marker"]["symbol"]
+    marks = {t["name"]: t["marker"] for t in roofline.traces if t["mode"] == "markers"}
+    assert marks["ffn"]["symbol"][0] == "cross"
     assert {*marks["ffn"]["color"]} == {*found.legend.values()}
 
 
@@ -159,14 +164,14 @@ def test_many_variants_and_long_names_are_not_cut_off(
 ) -> None:
     long = "qkv+gate_up+fused_swiglu+sdpa+fused_adamw"
 
-    def more(of: Json) -> None:
+    def more(content: Json) -> None:
         copies = [
             (row, f"{long}+{n}")
-            for row in of["benchmarks"]
+            for row in content["benchmarks"]
             for n in range(7)
             if "/qkv/" in row["run_name"]
         ]
-        of["benchmarks"] += [
+        content["benchmarks"] += [
             row | {"run_name": row["run_name"].replace("/qkv/", f"/{name}/")}
             for row, name in copies
         ]
@@ -197,31 +202,90 @@ def piped(*arguments: object, end: str = "", **environment: str) -> subprocess.C
 
 
 def test_csv_has_a_row_a_case_with_its_axes_and_figures(path: Path, tmp_path: Path) -> None:
-    def skip(of: Json) -> None:
+    def skip(content: Json) -> None:
         # whose parts are faster than the machine can be
-        of["benchmarks"] = [row for row in of["benchmarks"] if "full_step" not in row["run_name"]]
-        of["benchmarks"][0] |= {"skipped": True, "skip_message": "does not fit"}
+        rows = [row for row in content["benchmarks"] if "full_step" not in row["run_name"]]
+        rows[0] |= {"skipped": True, "skip_message": "does not fit"}
+        rows[-1] |= {"error_occurred": True, "error_message": "wrong result"}
+        content["benchmarks"] = rows
 
     change(path, skip)
-    assert piped(path, "--format=csv", f"-o={tmp_path / 'cases.csv'}").returncode == 0
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "cases.csv").read_text(encoding="utf-8"))))
-    names = {row["run_name"] for row in json.loads(path.read_text())["benchmarks"]}
+    assert piped(path, "--format=csv", f"-o={tmp_path / 'cases.csv'}").returncode == 1
+    text = (tmp_path / "cases.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = {row["run_name"] for row in document_of(path)["benchmarks"]}
     assert len(rows) == len(names)
+    # words joined by `_`, with the unit; each stands in the documentation
+    page = (PROJECT / "docs/report.md").read_text(encoding="utf-8")
+    for name in rows[0]:
+        assert re.fullmatch(r"[A-Za-z]+(_[A-Za-z]+)*", name) and f"`{name}`" in page, name
     axes = ("component", "pass", "variant", "size", "dtype", "batch", "seq")
     by_name = {tuple(row[axis] for axis in axes): row for row in rows}
-    (of,) = rows_of(FFN.format("baseline", 8, 128), ("round_1.json",))
+    (measured,) = rows_of(FFN.format("baseline", 8, 128), ("round_1.json",))
     row = by_name["ffn", "forward_backward", "qkv", "tiny", "f32", "8", "128"]
-    low, high = of["real_time"] * np.exp(ends("qkv"))
+    low, high = measured["real_time"] * np.exp(ends("qkv"))
     expected = {
-        **{"time_ms": of["real_time"] / 2, "time_low_ms": low, "time_high_ms": high},
-        **{"spread_percent": 2, "speedup": 2, "TFLOPS": of["TFLOPS"]},
-        "tokens_per_second": 2 * of["tokens_per_second"],
+        **{"time_ms": measured["real_time"] / 2, "time_low_ms": low, "time_high_ms": high},
+        **{"time_range_percent": 2, "speedup": 2, "TFLOPS": measured["TFLOPS"]},
+        "tokens_per_second": 2 * measured["tokens_per_second"],
     }
     for column, value in expected.items():
         assert float(row[column]) == pytest.approx(value, rel=1e-4), column
     assert float(row["speedup_low"]) < 2 < float(row["speedup_high"])
-    (skipped,) = (row for row in rows if row["no figure because"])
-    assert (skipped["no figure because"], skipped["time_ms"]) == ("does not fit", "")
+    assert (row["status"], row["reason"], row["disturbed"]) == ("measured", "", "")
+    others = {row["status"]: row for row in rows if row["status"] != "measured"}
+    reasons = {status: row["reason"] for status, row in others.items()}
+    assert reasons == {"skipped": "does not fit", "failed": "wrong result"}
+    assert others["skipped"]["time_ms"] == ""
+
+
+def document_of(path: Path) -> Json:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+REASON = "mean 9.00 ms, median 1.00 ms: a sample of 4.000 s"
+
+
+def test_a_disturbed_case_is_marked_with_its_reason(path: Path, tmp_path: Path) -> None:
+    name = FFN.format("qkv", 8, 128)
+
+    def disturb(content: Json, label: str = f"a remark; disturbed: {REASON}; another") -> None:
+        for row in content["benchmarks"]:
+            row["label"] = label if row["run_name"].startswith(name) else "disturbed by nobody"
+
+    built = build_document(read(change(path, disturb)))
+    table = part(built, "all_cases")
+    said = {"/".join(map(str, row[:7])): row[-1] for row in table.rows}
+    marked = "ffn/forward_backward/qkv/tiny/f32/8/128"
+    assert {case: text for case, text in said.items() if text} == {marked: f"! {REASON}"}
+    row = next(
+        row
+        for row in part(built, "variants_ffn_forward_backward_0").records
+        if (row["batch"], row["seq"]) == (8, 128)
+    )
+    assert ["!" in cell_text(row[f"{name} [ms]"]) for name in VARIANTS] == [
+        *(False, True, False, False)
+    ]
+    # hollow in the plots
+    lines = part(built, "variants_time_ffn_forward_backward_tiny_f32").traces
+    assert [line["marker"]["symbol"] for line in lines if line["name"] == "qkv"] == [
+        ["cross", "cross-open", "cross", "cross"]
+    ]
+    roofline = part(built, "roofline_plot").traces
+    symbols = next(t["marker"]["symbol"] for t in roofline if t["name"] == "ffn")
+    assert symbols.count("cross-open") == 1 and symbols[-1] == "cross-open"
+    # Markdown has the first rows
+    few = [row for row in document_of(path)["benchmarks"] if "/ffn/" in f"/{row['run_name']}"]
+    few = [row for row in few if "/batch:8/seq:128/" in row["run_name"]]
+    short = write_json(tmp_path / "few.json", document_of(path) | {"benchmarks": few})
+    assert f"| ! {REASON} |" in markdown_of(build_document(read(short)))
+    assert f",{REASON}," in piped(path, "--format=csv").stdout.decode().replace('"', "")
+    # of several rounds it says which share
+    quiet, rounds = tmp_path / "quiet.json", []
+    quiet.write_bytes(path.read_bytes())
+    change(quiet, lambda content: disturb(content, "a remark"))
+    rounds = read_result_set([quiet, path, quiet])
+    assert rounds.cases[name].disturbance == f"1 of 3 rounds: {REASON}"
 
 
 def test_texts_survive_any_encoding_of_standard_output_or_none(tmp_path: Path) -> None:

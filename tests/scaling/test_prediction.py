@@ -28,9 +28,9 @@ from tinyllama_tools.models.prediction import (
     Rates,
     StepPrediction,
     calibrate_rates,
+    error_model,
     fit_terms,
     predict_steps,
-    spread_of,
 )
 from tinyllama_tools.report.inputs import CHECKED, read_inputs, source_of
 from tinyllama_tools.stats.laws import GridPoint, LawRefusedError, check_held_out, fit_time_law
@@ -135,9 +135,9 @@ def test_rates_come_back() -> None:
     machine = replace(QUIET, step_over_parts=1.5)
     rates = calibrate(machine.measure())
     assert rates.parts["optimizer"].operators == pytest.approx(28)
-    assert [ratio for _, ratio in rates.closure.ratios] == pytest.approx([1.5, 1.5], rel=1e-3)
-    # what the closure explains is no scatter
-    assert rates.closure.scatter < 0.001 and rates.spread.base < 0.01
+    assert [ratio for _, ratio in rates.sum_of_parts.ratios] == pytest.approx([1.5, 1.5], rel=1e-3)
+    # what that ratio explains is no scatter
+    assert rates.sum_of_parts.scatter < 0.001 and rates.errors.base < 0.01
     held = rates.held_out_percent()
     assert set(held) == {"tiny", "small"} and max(map(abs, held.values())) < 8
     assert rates.basis() == "rates of 108 cells of tiny, small (f32, baseline)"
@@ -178,7 +178,7 @@ def test_coefficients_come_back_within_their_bounds() -> None:
     assert found[3] == MOST_TRAFFIC and (found >= 0).all()
 
 
-def test_the_closure_is_that_of_large_steps_of_the_nearest_size() -> None:
+def test_step_over_parts_is_that_of_large_steps_of_the_nearest_size() -> None:
     found = QUIET.measure()
 
     def took_more(case: MeasuredCase) -> MeasuredCase:
@@ -188,24 +188,25 @@ def test_the_closure_is_that_of_large_steps_of_the_nearest_size() -> None:
         factor = more / QUIET.step_over_parts if case.name.component == STEP else 1.0
         return replace(case, seconds=(factor * case.median_seconds,))
 
-    of = calibrate(replace(found, cases={n: took_more(c) for n, c in found.cases.items()})).closure
-    assert (of.ratio_at(1e9), of.ratio_at(1e13)) == pytest.approx((1.1, 1.0))
-    # what lies between the sizes is no less than the scatter
-    assert of.scatter == pytest.approx(math.log(1.1))
+    slower = replace(found, cases={n: took_more(c) for n, c in found.cases.items()})
+    ratios = calibrate(slower).sum_of_parts
+    assert (ratios.ratio_at(1e9), ratios.ratio_at(1e13)) == pytest.approx((1.1, 1.0))
+    # sizes that differ scatter by as much
+    assert ratios.scatter == pytest.approx(math.log(1.1))
 
 
 def test_two_sizes_are_one_comparison_that_chance_may_flatter() -> None:
     lucky, off = (
-        spread_of(0.02, [HeldOutStep(size, error, 2.0) for size in ("tiny", "small")])
+        error_model(0.02, [HeldOutStep(size, error, 2.0) for size in ("tiny", "small")])
         for error in (0.0, 0.6)
     )
-    alone = spread_of(0.02, [])
+    alone = error_model(0.02, [])
     seen = (0.6**2 - 0.02**2) / 2.0**2
     assert off.growth**2 - lucky.growth**2 == pytest.approx(seen / (ASSUMED_DEGREES + 1))
-    for spread, degrees in ((lucky, ASSUMED_DEGREES + 1), (alone, ASSUMED_DEGREES)):
-        assert spread.growth == pytest.approx(ASSUMED_GROWTH * (ASSUMED_DEGREES / degrees) ** 0.5)
-        assert spread.quantile == pytest.approx(student.ppf(0.975, degrees))
-    assert (lucky.words, alone.words) == ("95 % interval", "assumed range")
+    for model, degrees in ((lucky, ASSUMED_DEGREES + 1), (alone, ASSUMED_DEGREES)):
+        assert model.growth == pytest.approx(ASSUMED_GROWTH * (ASSUMED_DEGREES / degrees) ** 0.5)
+        assert model.quantile == pytest.approx(student.ppf(0.975, degrees))
+    assert (lucky.range_words, alone.range_words) == ("95 % interval", "assumed range")
 
 
 def machine_of(seed: int, unknown: float, common: float = 0.0) -> SimulatedMachine:
@@ -335,10 +336,13 @@ def slowed(points: Grid, factor: Callable[[GridPoint], float]) -> Grid:
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ([], "0 sizes: 3 coefficients .launch, linear, quadratic. need at least 4"),
-        ([(8, 128)] * 5, "1 size: 3 coefficients"),
-        ([(4, 128), (8, 128), (16, 128), (32, 128)], "too alike"),
-        (SHAPES, "the best is off by"),
+        ([], "only 0 cells of batch and sequence: a law of 3 coefficients .* needs 4 or more"),
+        ([(8, 128)] * 5, "only 1 cell of batch and sequence: "),
+        ([(4, 128), (8, 128), (16, 128), (32, 128)], "too alike to tell .* measure more sequences"),
+        (
+            SHAPES,
+            r"is off by \d+ % at one cell, and must be within 50 %: the times scatter",
+        ),
     ],
 )
 def test_what_supports_no_law_is_refused(sizes: list[tuple[int, int]], reason: str) -> None:
@@ -445,5 +449,5 @@ def test_cells_from_half_of_the_largest_on_are_held_out() -> None:
     # 1 / 1.25 - 1, 1 / 0.5 - 1, 0
     assert [cell.error_percent for cell in found] == pytest.approx([-20, 100, 0], abs=1e-2)
     assert [cell.is_covered for cell in found][:2] == [False, False]
-    with pytest.raises(LawRefusedError, match=r"of the 2 sizes .* need at least 4"):
+    with pytest.raises(LawRefusedError, match=r"of the 2 cells .*: only 2 cells .* needs 4"):
         check_held_out([points[0], points[1], points[-1]])

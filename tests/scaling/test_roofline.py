@@ -17,12 +17,12 @@ from tinyllama_tools.data.machine import Machine, ProductRate
 from tinyllama_tools.data.names import CaseName, full_step, parse_case_name, wholes_among
 from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
 from tinyllama_tools.models.roofline import (
+    Gemm,
     LaunchCost,
-    Product,
     StepTimes,
     TimedPart,
     roofline_of,
-    step_products,
+    step_gemms,
     step_times,
 )
 
@@ -31,7 +31,7 @@ PEAK, MEMORY, CACHE, FAST = 1e9, 1e8, 1e9, 4e9
 CURVE = {250: FAST, 500: FAST, 1000: CACHE, 2000: CACHE, 4000: MEMORY}
 AXES = "baseline/small/f32/batch:8/seq:256"
 STEP = full_step("small", "f32", 8, 256)
-PRODUCTS = step_products(problem_sizes()["small"], 8, 256)
+GEMMS = step_gemms(problem_sizes()["small"], 8, 256)
 FFN, NORM, HEAD = (f"{part}/forward_backward/{AXES}" for part in ("ffn", "rms_norm", "loss"))
 UPDATE = f"optimizer/update/{AXES}"
 
@@ -44,7 +44,7 @@ def name_of(text: str) -> CaseName:
 
 def flops_of(*names: str) -> int:
     """Of the GEMMs of a component or a layer."""
-    return sum(p.flops for p in PRODUCTS if {p.component, p.layer} & set(names))
+    return sum(p.flops for p in GEMMS if {p.component, p.layer} & set(names))
 
 
 FLOPS = flops_of("attention", "ffn", "loss")
@@ -72,7 +72,7 @@ def rate(factor: float, *shape: int) -> ProductRate:
     return ProductRate("f32", 1, *shape, factor * PEAK, "a path")
 
 
-def rates(factor: float, products: Sequence[Product]) -> list[ProductRate]:
+def rates(factor: float, products: Sequence[Gemm]) -> list[ProductRate]:
     """A rate of `factor` of the peak for each of these products."""
     return [replace(rate(factor, p.m, p.n, p.k), batch=p.batch) for p in products]
 
@@ -91,7 +91,7 @@ def test_points_by_hand() -> None:
         (NORM, {"bytes": 400.0, "elementwise_flops": 400.0}, 1.0, FAST, 2.5, None),
         (NORM, {"bytes": 1e4, "elementwise_flops": 2e3}, 0.2, 0.2 * MEMORY, 2500.0, None),
     ):
-        (point,) = roofline_of(result_set([case(name, 4e-6, **counters)])).points
+        (point,) = roofline_of(result_set([case(name, 4e-6, **counters)])).cases
         found = (point.intensity, point.attainable, point.percent)
         assert found == pytest.approx((intensity, attainable, percent)), counters
         assert (point.bound, point.case) == (bound or "bandwidth", name_of(name)), counters
@@ -101,11 +101,11 @@ def test_points_by_hand() -> None:
     nothing = case(NORM, 1e-3, bytes=0.0)
     assert roofline_of(result_set([nothing, other_type])).left_out == {
         NORM: "its counters lack bytes or FLOPs",
-        str(other_type.name): "no peak of bf16 products was measured",
+        str(other_type.name): "no bf16 GEMM peak was measured",
     }
     # 1.2 us of traffic at the bandwidth against 2 us at the peak, 4 us measured
-    (product,) = roofline_of(result_set([], [rate(0.5, 10, 10, 10)])).products
-    found = (product.intensity, product.percent, product.bound)
+    (gemm,) = roofline_of(result_set([], [rate(0.5, 10, 10, 10)])).gemms
+    found = (gemm.intensity, gemm.percent, gemm.bound)
     assert found == (pytest.approx(2000 / (4 * 300)), 50.0, "compute")
     # nothing stays in a cache that is made cold
     cold = Machine.from_context(result_set([]).context | {"cold_cache": True})
@@ -128,23 +128,25 @@ def test_the_bandwidth_of_traffic_is_read_from_the_curve() -> None:
         replace(machine, memory_bandwidth=None).attainable_bandwidth(4001)
 
 
-def test_launches_bound_what_they_explain_mostly() -> None:
+def test_launches_are_told_apart_from_what_bounds_the_roofline() -> None:
     # 10 operators and nothing to move, so 0.9 us each
     small = case(NORM, 9.0025e-6, bytes=10.0, operators=10.0)
-    for seconds, flops, operators, bound in (
-        (2e-4, 5e4, 150, "latency"),
-        # products take longer than launches do
-        (2e-4, 1.5e5, 130, "compute"),
-        # launches take longer than products, but most of the time is neither's
-        (4e-4, 5e4, 150, "compute"),
+    for seconds, flops, operators, is_mostly_launches in (
+        (2e-4, 5e4, 150, True),
+        # GEMMs take longer than launches do
+        (2e-4, 1.5e5, 130, False),
+        # launches take longer than GEMMs, but most of the time is neither's
+        (4e-4, 5e4, 150, False),
     ):
         large = case(HEAD, seconds, model_flops=flops, operators=float(operators))
         found = roofline_of(result_set([large, small]))
-        point, source = found.points
+        point, source = found.cases
         assert found.launch == LaunchCost(pytest.approx(0.9e-6), NORM)
-        assert (point.bound, point.starts_seconds) == (bound, pytest.approx(operators * 0.9e-6))
-        # the case that shows it is not bound by it
-        assert (source.bound, source.starts_seconds) == ("bandwidth", None)
+        assert (point.bound, point.is_mostly_launches) == ("compute", is_mostly_launches)
+        assert point.launch_seconds == pytest.approx(operators * 0.9e-6)
+        # the case that the cost was inferred from says nothing of itself
+        assert (source.bound, source.is_mostly_launches) == ("bandwidth", False)
+        assert source.launch_seconds is None
     # one that is nearly at its roof shows scatter, and a large one nothing
     at_roof = case(FFN, 1e-3, model_flops=0.99e6, operators=10.0)
     best, large = (case(NORM, of, bytes=1e3, operators=10.0) for of in (3e-5, 1e-3))
@@ -155,9 +157,9 @@ def test_launches_bound_what_they_explain_mostly() -> None:
 # of all products of a step at the peak; of 256 scores a row, 128.5 are not masked
 SCORES = flops_of("scores", "values")
 LEAST = (FLOPS - 127.5 / 256 * SCORES) / PEAK
-HEAD_LIGHT = flops_of("loss") / PEAK
+HEAD_LEAST = flops_of("loss") / PEAK
 # of 4000 and 100 bytes
-UPDATE_LIGHT, SMALL_LIGHT = 4000 / MEMORY, 100 / FAST
+UPDATE_LEAST, SMALL_LEAST = 4000 / MEMORY, 100 / FAST
 
 
 def step_cases(without: str = "", **other: float) -> list[MeasuredCase]:
@@ -172,7 +174,7 @@ def step_cases(without: str = "", **other: float) -> list[MeasuredCase]:
 
 
 def times_of(cases: Sequence[MeasuredCase], rows: Sequence[ProductRate] = ()) -> StepTimes:
-    return step_times(result_set(cases, rows or rates(1.0, PRODUCTS)), STEP)
+    return step_times(result_set(cases, rows or rates(1.0, GEMMS)), STEP)
 
 
 def part(found: StepTimes, name: str) -> TimedPart:
@@ -189,64 +191,64 @@ def test_the_fastest_form_that_was_measured_counts() -> None:
         return [rate(by, *of) for of in ((512, 1000, 512), (512, 512, 1000), (1000, 512, 512))]
 
     of_qkv = flops_of("q_proj", "k_proj", "v_proj") / PEAK
-    every = rates(0.25, PRODUCTS)
+    every = rates(0.25, GEMMS)
     # masked scores do not count, and the others at the peak
-    alone = 4 * (LEAST - HEAD_LIGHT) - 3 * 128.5 / 256 * SCORES / PEAK
-    others = [p for p in PRODUCTS if p.layer not in ("k_proj", "v_proj", "lm_head")]
+    alone = 4 * (LEAST - HEAD_LEAST) - 3 * 128.5 / 256 * SCORES / PEAK
+    others = [p for p in GEMMS if p.layer not in ("k_proj", "v_proj", "lm_head")]
     for rows, blocks, head in (
-        (every, alone, 4 * HEAD_LIGHT),
-        (every + fused(0.5) + chunks(0.5), alone - 2 * of_qkv, 2 * HEAD_LIGHT),
-        (every + fused(0.1) + chunks(0.1), alone, 4 * HEAD_LIGHT),
+        (every, alone, 4 * HEAD_LEAST),
+        (every + fused(0.5) + chunks(0.5), alone - 2 * of_qkv, 2 * HEAD_LEAST),
+        (every + fused(0.1) + chunks(0.1), alone, 4 * HEAD_LEAST),
         # a measured form counts before one at the peak
-        (rates(0.25, others) + fused(0.5), alone - 2 * of_qkv, HEAD_LIGHT),
+        (rates(0.25, others) + fused(0.5), alone - 2 * of_qkv, HEAD_LEAST),
     ):
         found = times_of(step_cases(), rows)
-        light = [part(found, name).light.products for name in ("block", "loss")]
-        assert light == pytest.approx([blocks, head])
+        least = [part(found, name).least.gemms for name in ("block", "loss")]
+        assert least == pytest.approx([blocks, head])
     # and without any the peak stands in by name
-    words = "the measured f32 peak stands in: 2048x1000x512, 2048x512x1000, 1000x512x2048"
-    assert found.missing[:1] == [f"no rate at their own shape, {words}"]
+    words = "not measured at their own shape, so counted at the measured f32 peak"
+    assert found.missing[:1] == [f"{words}: 2048x1000x512, 2048x512x1000, 1000x512x2048"]
 
 
 def test_the_light_of_a_step_is_the_sum_of_its_parts() -> None:
     found = times_of(step_cases(block=50.0, loss=40.0, optimizer=30.0))
     assert (found.refusal, found.errors) == ("", [])
     expected = {
-        **{"embedding": SMALL_LIGHT, "block": LEAST - HEAD_LIGHT, "rms_norm": SMALL_LIGHT},
-        **{"loss": HEAD_LIGHT, "optimizer": UPDATE_LIGHT, "rest": 0.0},
+        **{"embedding": SMALL_LEAST, "block": LEAST - HEAD_LEAST, "rms_norm": SMALL_LEAST},
+        **{"loss": HEAD_LEAST, "optimizer": UPDATE_LEAST, "rest": 0.0},
     }
-    assert {one.name: one.light.seconds for one in found.parts} == pytest.approx(expected)
-    assert part(found, "block").light.traffic == pytest.approx(8 * SMALL_LIGHT)
+    assert {one.name: one.least.seconds for one in found.parts} == pytest.approx(expected)
+    assert part(found, "block").least.traffic == pytest.approx(8 * SMALL_LEAST)
     took = {one.name: (one.count, one.seconds) for one in found.parts}
     assert took["block"] == (8, pytest.approx(400.0))
     assert took["rest"][1] == pytest.approx(1e3 - 400 - 40 - 30 - 2e-3)
     whole = sum(expected.values())
-    assert (found.total.light.products, found.total.light.seconds) == pytest.approx((LEAST, whole))
+    assert (found.total.least.gemms, found.total.least.seconds) == pytest.approx((LEAST, whole))
     assert found.share_percent == pytest.approx(whole / 10)
     assert sum(one.lost_seconds or 0.0 for one in found.parts) == pytest.approx(1e3 - whole)
     # a little faster than light is scatter of a rate
-    found = times_of(step_cases(loss=HEAD_LIGHT / 1.01, block=50.0))
+    found = times_of(step_cases(loss=HEAD_LEAST / 1.01, block=50.0))
     assert found.errors == [] and found.share_percent is not None
     # the larger of products and traffic counts, which any variant tells of
     fused = case(HEAD.replace("baseline", "fused_loss"), 40.0, bytes=2e9)
-    traffic = part(times_of([*step_cases(without="loss"), fused]), "loss").light
+    traffic = part(times_of([*step_cases(without="loss"), fused]), "loss").least
     assert traffic.seconds == traffic.traffic == pytest.approx(20)
 
 
 def test_what_is_missing_is_named() -> None:
     found = times_of(step_cases(without="loss"))
-    no_bytes = "no bytes, its light is that of its products"
+    no_bytes = "bytes not known, so its speed of light has only its GEMMs"
     assert found.missing[:2] == [f"{HEAD}: not measured", f"{HEAD}: {no_bytes}"]
     assert part(found, "loss").seconds is None
     # rates of another type are nobody's
-    other = times_of(step_cases(), [replace(of, type_name="bf16") for of in rates(1.0, PRODUCTS)])
-    assert other.total.light.products == pytest.approx(LEAST) and "every f32" in other.missing[0]
+    other = times_of(step_cases(), [replace(of, type_name="bf16") for of in rates(1.0, GEMMS)])
+    assert other.total.least.gemms == pytest.approx(LEAST) and "every f32" in other.missing[0]
     for step, flops, words in (
         (STEP, 5.0, "model_flops is 5.0, by the dimensions"),
-        (replace(STEP, dtype="bf16"), FLOPS, "no peak of bf16 products"),
+        (replace(STEP, dtype="bf16"), FLOPS, "no bf16 GEMM peak"),
     ):
         found = step_times(result_set([case(str(step), 1.0, model_flops=flops)]), step)
-        assert words in found.refusal and found.total.light is found.share_percent is None
+        assert words in found.refusal and found.total.least is found.share_percent is None
         # what was measured is there all the same
         assert found.total.seconds == 1.0
 
@@ -258,7 +260,7 @@ def test_the_products_of_a_real_run_are_those_that_it_counted(measured: Path) ->
         step = full_step("tiny", "f32", 8, 128, variant)
         found, counters = step_times(found_in, step), found_in.cases[str(step)].counters
         # every product at the peak, without what is masked, and updates come on top
-        least = found.total.light.products * peak
+        least = found.total.least.gemms * peak
         assert least == pytest.approx(counters["causal_flops"], rel=1e-12)
         unmasked = counters["causal_flops"] / counters["model_flops"]
         assert counters["roof_percent"] * unmasked - 0.5 < found.share_percent < 100
@@ -385,7 +387,7 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
     # the file's own counter and the point under the roofline are one number
     step, before = found.cases[TINY_STEP].counters, one.cases[TINY_STEP].counters
     assert step["peak_percent"] == pytest.approx(before["peak_percent"] / 1.25)
-    for point in roofline_of(found).points:
+    for point in roofline_of(found).cases:
         counter = found.cases[point.name].counters["roof_percent"]
         assert point.percent == pytest.approx(counter), point.name
 

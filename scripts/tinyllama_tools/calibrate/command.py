@@ -9,11 +9,12 @@ Example: scripts/compare calibrate --record 60m
 it is done, so nothing is lost where they are interrupted. Without them, all recordings and runs are
 analysed. A recording of one build against itself is cut into runs in its order of time, each judged
 as by `compare run`; one that is slowed on purpose says how large that change is, for the runs that
-are slowed alike.
+are slowed alike. A result with many repetitions (scripts/bench --benchmark_repetitions=30) says how
+often the interval of a case's time covers what it should.
 
-Exit status: 0 no more false alarms than --alpha allows; 1 more, in any recording, group of runs,
-all of these together or a simulation; 2 bad input, or nothing recorded; 3 with --strict, where
-there are too few families or runs to show it; 130 interrupted.
+Exit status: 0 as it claims; 1 more false alarms than --alpha allows (in a recording, a group of
+runs, all of these, or simulated within the margin), or intervals that cover too little; 2 bad
+input, or nothing recorded; 3 with --strict, where there are too few runs to tell; 130 interrupted.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tinyllama_tools.calibrate import rates
+from tinyllama_tools.calibrate.coverage import LEAST_COVERED, REPETITIONS, coverage_row
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlocks
 from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.compare.blocks import (
@@ -48,9 +50,9 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
-    changed_files,
+    bad_file,
+    checkout_state,
     command_text,
-    head_commit,
     made_by,
     now_text,
     read_json,
@@ -58,8 +60,9 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import fraction, positive, script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import compact_json, duration, markdown_table, template
-from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.core.text import compact_json, count_of, duration, markdown_table, template
+from tinyllama_tools.data.names import StoredRun, parse_case_name
+from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.rank_tests import ERROR, LOG_RATIO, WANTED_CONFIDENCE, summarise
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
@@ -89,12 +92,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     more = "options of `compare run` after --: cases, --pairs, --slice, --threads, --budget"
     add("run_options", nargs="*", metavar="-- OPTIONS", help=more)
     add = parser.add_argument_group("analysis").add_argument
-    add("--simulate", action="store_true", help="simulated data only: nothing is measured or read")
-    sources = "recordings, and folders with recordings and runs (default: the --folder)"
+    sources = "recordings, folders of recordings and runs, results (default: the --folder)"
     add("--recording", type=Path, nargs="+", metavar="PATH", help=sources)
-    add("--families", type=positive, default=10_000, help="simulated (default: %(default)s)")
-    add("--cases", type=positive, default=10, help="of a family (default: %(default)s)")
-    tries = "of each true change and family, for what is found (default: %(default)s)"
+    tries = "simulated families of each size and true change (default: %(default)s)"
     add("--tries", type=positive, default=500, help=tries)
     jobs = "processes that compute (default: %(default)s)"
     add("--jobs", type=positive, default=os.cpu_count() or 1, help=jobs)
@@ -103,7 +103,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
     add("--margin", type=fraction, default=MARGIN, help="as in compare run (default: %(default)s)")
     add("--looks", type=positive, default=LOOKS, help="as in compare run (default: %(default)s)")
-    strict = "exit 3 where there are too few families or runs to show that alpha holds"
+    strict = "exit 3 where there are too few runs to show that alpha holds"
     add("--strict", action="store_true", help=strict)
     add = parser.add_argument_group("files").add_argument
     folder = "recordings, runs, and what is made of them (default: results/calibration)"
@@ -111,8 +111,6 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
     options = parser.parse_args(arguments)
     measures = options.record or options.runs
-    if options.simulate and (measures or options.recording):
-        parser.error("--simulate: reads and measures nothing, so no --record, --runs, --recording")
     if options.slow and not measures:
         parser.error("--slow: slows what --record or --runs measures, which is missing")
     if options.run_options and not measures:
@@ -124,24 +122,29 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def next_path(folder: Path, kind: str) -> Path:
-    """KIND_NNNN, with the number after the last."""
+    """KIND_NNNN, one above the highest number there is."""
     paths = folder.glob(f"{kind}_[0-9][0-9][0-9][0-9]*")
     taken = [int(path.name.removeprefix(f"{kind}_")[:4]) for path in paths]
     return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
 
 
+def run_options(options: argparse.Namespace) -> list[str]:
+    """Of `compare run`, with the same build on both sides."""
+    slow = [f"--slow-new={text}" for text in options.slow]
+    sides = [f"--base={options.build}", f"--new={options.build}", "--same"]
+    return [*slow, *options.run_options, *sides]
+
+
 def record_file(options: argparse.Namespace, progress: Progress) -> None:
-    """Block after block into one file, blocks_NNNN.jsonl, until the time is used up; an interrupt
-    leaves all that was measured in it. A block that was begun is finished; the proofs before the
-    first one do not count. A case that `compare run` would give up is left out.
+    """Measures block after block into blocks_NNNN.jsonl until the time is used up; an interrupt
+    leaves all that was measured. A block that was begun is finished; the proofs before the first
+    one do not count. A case that `compare run` would give up is left out.
 
     Raises BadInputError where the program cannot be served or has no such case, and where no case
     is left.
     """
     path = next_path(options.folder, "blocks").with_suffix(".jsonl")
-    sides = (f"--base={options.build}", f"--new={options.build}")
-    slow = [f"--slow-new={text}" for text in options.slow]
-    settings = run_parser().parse_args([*slow, *options.run_options, *sides, "--same"])
+    settings = run_parser().parse_args(run_options(options))
     # before anything is measured: who else was at work
     load = {"load_average": os.getloadavg()[0]}
     sides = prepare(settings, options.seed, progress)
@@ -163,15 +166,13 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
 
 
 def run_once(options: argparse.Namespace, progress: Progress) -> None:
-    """One whole run of the command into a folder of its own, run_NNNN.
+    """One whole run of the command into run_NNNN.
 
     Raises BadInputError where nothing was measured, as of a program that cannot start.
     """
     folder = next_path(options.folder, "run")
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
-    sides = [f"--base={options.build}", f"--new={options.build}", f"--output={folder}"]
-    slow = [f"--slow-new={text}" for text in options.slow]
-    asked = [*slow, *rule, *options.run_options, *sides, "--same"]
+    asked = [*rule, *run_options(options), f"--output={folder}"]
     # a wish for help is granted while it can be read
     compare_run.parse_options(asked)
     try:
@@ -191,7 +192,7 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 
 
 def made_on(context: Json) -> Json:
-    """What a row says of the machine and the commit that its figures belong to."""
+    """The machine and the commit that a row's figures belong to."""
     device = context.get("device", {})
     return {
         "git_commit": str(context.get("git_commit", "unknown")),
@@ -204,9 +205,9 @@ def made_on(context: Json) -> Json:
 
 
 def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
-    """The blocks in which every case was measured, in order; and how they were made, as a row of
-    the document. A case that was measured in less than half of all blocks (skipped, or closed after
-    failures) is left out instead of the blocks.
+    """The blocks in which every case was measured, and the document's row on how they were made. A
+    case that was measured in less than half of the blocks (skipped, or closed after failures) is
+    left out, not the blocks.
 
     BadInputError where it cannot be read, or has too few such blocks, as one cut off early.
     """
@@ -236,25 +237,21 @@ def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
         "blocks": len(whole),
         # some case of them failed or was cut short
         "left_out": len(indices) - len(whole),
-        "hours": max(item["at"] for item in timed) / 3600,
         **{key: header[key] for key in ("started", "pairs", "slice_seconds")},
         "block_seconds": costs.of(cases),
-        "noise": list(map(rates.noise_row, cases, blocks.values)),
+        "scatter": list(map(rates.scatter_row, cases, blocks.values)),
     }
     return blocks, row
 
 
 def recording_row(blocks: PairedBlocks, row: Json, asked: argparse.Namespace) -> Json:
-    """An A/A recording, cut into runs in its order of time. `standing`: broken where there are
-    false verdicts in more of the runs than alpha allows, beyond doubt; else it counts with all."""
+    """The row of an A/A recording, cut into runs in its order of time."""
     design = rates.design_of(asked, len(blocks.cases))
     runs = rates.consecutive_runs(blocks.values, design)
     words = [Counter(verdict.outcome for verdict in run) for run in runs]
     row = {
         **row,
-        "looks": list(design.looks),
         "runs": len(runs),
-        "blocks_used": sum(max(verdict.blocks for verdict in run) for run in runs),
         "dependent": sum(verdict.is_dependent for run in runs for verdict in run),
         "verdicts": {w.value: n for w in Outcome if (n := sum(found[w] for found in words))},
     }
@@ -264,10 +261,9 @@ def recording_row(blocks: PairedBlocks, row: Json, asked: argparse.Namespace) ->
 
 def _false_alarms(false: int, runs: int, alpha: float) -> Json:
     if not runs:
-        return {"standing": NOT_SHOWN}
+        return {"slower_or_faster": None, "standing": NOT_SHOWN}
     found = rates.share(false, runs)
-    is_broken = rates.standing(found, alpha) == BROKEN
-    return {"slower_or_faster": found, "standing": BROKEN if is_broken else rates.IN_ALL}
+    return {"slower_or_faster": found, "standing": rates.standing(found, alpha)}
 
 
 # that have an interval of 95 %
@@ -275,10 +271,10 @@ FEWEST_OF_A_SIZE = 6
 
 
 def size_rows(blocks: PairedBlocks, row: Json) -> list[Json]:
-    """How large a slowdown on purpose is: of each case that its pattern names, the estimate over
-    all blocks of this recording, which no run is cut from, with its interval of 95 %."""
+    """The true size of a slowdown on purpose, from a recording of its own: for each slowed case the
+    estimate over all blocks, with its interval of 95 %."""
     patterns = [text.rpartition("=")[0] for text in row["slowdown"].split(", ")]
-    slowed = [any(re.search(of, name) for of in patterns) for name in blocks.cases]
+    slowed = [any(re.search(pattern, name) for pattern in patterns) for name in blocks.cases]
     values = blocks.values[slowed]
     if len(values) == 0 or blocks.blocks < FEWEST_OF_A_SIZE:
         raise BadInputError(
@@ -295,12 +291,12 @@ def size_rows(blocks: PairedBlocks, row: Json) -> list[Json]:
 
 
 def is_judged(run: Json) -> bool:
-    """Whether it reached a look; else its budget was too short."""
+    """Whether the run reached a look; else its budget was too short."""
     return any(case["p_value"] is not None for case in run["cases"])
 
 
 def finished_runs(folder: Path) -> list[Json]:
-    """All runs of the folder but those that were interrupted, in order. BadInputError for a file
+    """The runs of a folder in order, without those that were interrupted. BadInputError for a file
     that `compare run` has not written."""
     runs = []
     for path in sorted(folder.glob("run_????/comparison.json")):
@@ -318,8 +314,8 @@ FEWEST_KINDS = 2
 
 
 def group_row(runs: Sequence[Json]) -> Json:
-    """Runs that were asked alike, of one commit and machine. Those without a verdict count among
-    the slowed ones, which they did not find. `standing`, of A/A runs: as of a recording's."""
+    """The row of runs that were asked alike, of one commit and machine; A/A runs have a
+    standing."""
     first, context = runs[0], runs[0]["base_context"]
     settings = first["design"]["settings"]
     found = [{case["outcome"] for case in run["cases"]} for run in runs]
@@ -338,8 +334,6 @@ def group_row(runs: Sequence[Json]) -> Json:
         "margin": first["margin"],
         "budget_seconds": settings["budget_seconds"],
         "runs": len(runs),
-        "seconds": sum(run["seconds"] for run in runs),
-        "slower": rates.share(sum(Outcome.SLOWER.value in words for words in found), len(runs)),
         "without_verdict": dict(Counter(without)),
         "by_case": by_case,
         "culprits": blamed,
@@ -353,7 +347,7 @@ def group_row(runs: Sequence[Json]) -> Json:
 
 
 def run_rows(runs: Sequence[Json]) -> list[Json]:
-    """A row a group, in the order of their first run."""
+    """A row for each group of runs, in the order of their first run."""
     groups: dict[str, list[Json]] = {}
     for run in runs:
         context, design = run["base_context"], run["design"]
@@ -365,14 +359,14 @@ def run_rows(runs: Sequence[Json]) -> list[Json]:
 
 
 def all_runs(rows: Sequence[Json], alpha: float) -> Json:
-    """Of all A/A runs of all machines, cut from recordings and done by the command; `held` takes
-    two kinds of processor."""
-    counted = [row["slower_or_faster"] for row in rows if "slower_or_faster" in row]
-    runs = sum(of["trials"] for of in counted)
+    """The row of all A/A runs of all machines, of recordings and of the command. `held` needs an
+    upper bound of RUNS_BOUND and FEWEST_KINDS of processors."""
+    counted = [row["slower_or_faster"] for row in rows if row["slower_or_faster"]]
+    runs = sum(found["trials"] for found in counted)
     row = {"runs": runs, "kinds": len({(row["device"], row["architecture"]) for row in rows})}
     if not runs:
         return {**row, "standing": NOT_SHOWN}
-    found = rates.share(sum(of["count"] for of in counted), runs)
+    found = rates.share(sum(found["count"] for found in counted), runs)
     is_broken = rates.standing(found, alpha) == BROKEN
     is_held = found["upper_bound_95"] <= RUNS_BOUND and row["kinds"] >= FEWEST_KINDS
     word = BROKEN if is_broken else HELD if is_held else NOT_SHOWN
@@ -380,18 +374,15 @@ def all_runs(rows: Sequence[Json], alpha: float) -> Json:
 
 
 def document_standing(document: Json) -> str:
-    """`broken` where any recording, group of A/A runs or simulation is, or all runs together; else
-    `not shown` where the simulations or all runs together are, else `held`."""
-    sections = ("false_alarms", "recordings", "runs", "operating")
-    rows = [row for name in sections for row in document.get(name, [])]
-    decisive = [*document["false_alarms"], document.get("all_runs", {})]
-    if any(row.get("standing") == BROKEN for row in (*rows, *decisive)):
-        return BROKEN
-    return NOT_SHOWN if any(row.get("standing") == NOT_SHOWN for row in decisive) else HELD
+    """`broken` where any recording, group of A/A runs, change within the margin or coverage is;
+    else that of all A/A runs together."""
+    sections = ("recordings", "runs", "operating", "coverage")
+    standings = [row.get("standing") for name in sections for row in document[name]]
+    return BROKEN if BROKEN in standings else document["all_runs"]["standing"]
 
 
 def case_words(name: str) -> str:
-    """`ffn forward_backward`; the name itself where it is of no known form."""
+    """`ffn forward_backward`; the whole name where it has no axes."""
     axes = parse_case_name(name)
     return f"{axes.component} {axes.pass_name}" if axes else name
 
@@ -402,14 +393,14 @@ def _aligned(table: re.Match[str]) -> str:
     return "\n".join([*markdown_table(header, rows), ""])
 
 
-OUTCOMES = tuple(of.value for of in rates.JUDGED)
+OUTCOMES = tuple(outcome.value for outcome in rates.JUDGED)
 PLOT = "CALIBRATION.svg"
 
 
 def rendered(name: str, document: Json) -> str:
-    """A template beside this file, from the document alone."""
+    """A template beside this file, filled from the document."""
     more = {"case_words": case_words, "duration": duration, "outcomes": OUTCOMES, "plot": PLOT}
-    bound = {"runs_bound": RUNS_BOUND, "families": rates.FAMILIES}
+    bound = {"runs_bound": RUNS_BOUND, "families": rates.FAMILIES, "least": LEAST_COVERED}
     return template(Path(__file__).with_name(name)).render(d=document, **more, **bound)
 
 
@@ -420,14 +411,15 @@ def calibration_page(document: Json) -> str:
 
 
 class Sources(NamedTuple):
-    """What is analysed: recordings, and whole runs."""
+    """What is analysed: recordings, whole runs, and results with repetitions."""
 
     recordings: list[tuple[PairedBlocks, Json]]
     runs: list[Json]
+    results: list[StoredRun]
 
 
 def read_sources(options: argparse.Namespace) -> Sources:
-    """BadInputError where there is no recording or one cannot be read."""
+    """BadInputError where there is nothing, or something cannot be read."""
     paths = options.recording or [options.folder]
     folders = [path for path in paths if path.is_dir()]
     files = [path for path in options.recording or [] if path not in folders]
@@ -435,29 +427,44 @@ def read_sources(options: argparse.Namespace) -> Sources:
     if not files:
         what = "no recording; make one: `scripts/compare calibrate --record 30m`"
         raise BadInputError(f"{', '.join(map(str, paths))}: {what}")
-    recordings = list(map(read_blocks, files))
-    return Sources(recordings, [run for folder in folders for run in finished_runs(folder)])
+    return Sources(
+        [read_blocks(path) for path in files if path.suffix != ".json"],
+        [run for folder in folders for run in finished_runs(folder)],
+        [read_stored(path) for path in files if path.suffix == ".json"],
+    )
 
 
-EXPANDED = ("false_alarms", "dependence", "recordings", "sizes", "runs", "operating")
+def coverage_of(result: StoredRun) -> Json:
+    """BadInputError where no case has repetitions enough."""
+    row = coverage_row(case.each for case in result.cases.values())
+    if not row["pairs"]:
+        what = f"no case has {2 * REPETITIONS} repetitions"
+        remedy = f"measure with --benchmark_repetitions={10 * REPETITIONS}"
+        raise bad_file(result.path, what, remedy)
+    started = result.context.get("date", "unknown")
+    return {"file": result.path.name, **made_on(result.context), "started": started, **row}
 
 
+# lists of the document, with a line an entry
+EXPANDED = ("recordings", "sizes", "runs", "coverage", "operating")
 # that say how blocks scatter
 FEWEST_OF_NOISE = 20
 
 
 def evidence(sources: Sources, options: argparse.Namespace) -> Json:
-    """What real machines said, as sections of the document. The noise of what is found is that of
-    the A/A recording with most cases."""
+    """Sections of the document. What is found is simulated with the noise of the A/A recording with
+    most cases; `noise` is that recording's row, None where all are too short."""
     same = [(blocks, row) for blocks, row in sources.recordings if not row["slowdown"]]
     slowed = [(blocks, row) for blocks, row in sources.recordings if row["slowdown"]]
-    recordings = [recording_row(*found, options) for found in same]
+    recordings = [recording_row(*one, options) for one in same]
     runs = run_rows(sources.runs)
     found = {
         "recordings": recordings,
         "sizes": [row for one in slowed for row in size_rows(*one)],
         "runs": runs,
         "all_runs": all_runs([*recordings, *(r for r in runs if not r["slowdown"])], options.alpha),
+        "coverage": list(map(coverage_of, sources.results)),
+        **{"noise": None, "operating": []},
     }
     if enough := [one for one in same if one[0].blocks >= FEWEST_OF_NOISE]:
         widest, row = max(enough, key=lambda one: (len(one[0].cases), one[0].blocks))
@@ -465,38 +472,29 @@ def evidence(sources: Sources, options: argparse.Namespace) -> Json:
     return found
 
 
-def _analyse(options: argparse.Namespace, arguments: Sequence[str], progress: Progress) -> Json:
+def analysed(options: argparse.Namespace, arguments: Sequence[str], progress: Progress) -> Json:
     """The document, written with its page and the page's plot."""
-    sources = None if options.simulate else read_sources(options)
-    progress.line(f"{options.families} simulated families of {options.cases} cases")
-    alarms = {
-        "false_alarms": rates.simulated_rows(options),
-        "dependence": rates.dependence_rows(options),
-    }
-    more = {}
-    if sources:
-        progress.line(f"{len(sources.recordings)} recordings, {len(sources.runs)} runs")
-        more = evidence(sources, options)
+    sources = read_sources(options)
+    counts = zip(map(len, sources), ("recording", "run", "result"), strict=True)
+    progress.line(", ".join(count_of(number, thing) for number, thing in counts))
     document: Json = {
         "kind": "tiny_llama calibration",
-        "schema_version": 5,
+        "schema_version": 6,
         # of the code that judged; each recording and group of runs says what it is of
         "meta": {
             "date": now_text(),
-            "commit": head_commit(PROJECT) or "unknown",
-            "dirty": bool(changed_files(PROJECT)),
+            "commit": checkout_state(),
             "command": command_text(["scripts/compare", "calibrate", *arguments]),
         },
         "rule": {key: getattr(options, key) for key in ("alpha", "margin", "looks")},
-        "effort": {key: getattr(options, key) for key in ("families", "cases", "tries", "seed")},
-        **alarms,
-        **more,
+        "effort": {key: getattr(options, key) for key in ("tries", "seed")},
+        **evidence(sources, options),
     }
     document["standing"] = document_standing(document)
     options.folder.mkdir(parents=True, exist_ok=True)
     page = calibration_page(document)
     texts = {"calibration.json": compact_json(document, EXPANDED), "CALIBRATION.md": page}
-    if "operating" in document:
+    if document["operating"]:
         texts[PLOT] = rendered("operating.svg.j2", document)
     for name, text in texts.items():
         write_whole(options.folder / name, text)
@@ -514,7 +512,7 @@ def main(arguments: Sequence[str]) -> int:
         run_once(options, progress)
     if options.record or options.runs:
         return NO_REGRESSION
-    found = _analyse(options, arguments, progress)["standing"]
+    found = analysed(options, arguments, progress)["standing"]
     if found == BROKEN:
         return REGRESSION
     return STILL_UNCLEAR if found == NOT_SHOWN and options.strict else NO_REGRESSION

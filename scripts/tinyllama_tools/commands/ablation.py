@@ -1,9 +1,8 @@
 """scripts/ablation: every switch added to the baseline and removed from optimized, interleaved.
 
-What the workshop's text expects of each optimisation (the column that is not measured) is from
-reference/exercise_3_bottlenecks.md (bottleneck assessment, roadmap of version 2, priority order),
-reference/workshop_walkthrough.md 5.5 (memory) and the quick wins of
-reference/profiling_summary_component_benchmark.md.
+What the workshop expects of each optimisation (the one column that is not measured) is from its
+documents: exercise 3 (bottleneck assessment, roadmap of version 2, priority order), walkthrough 5.5
+(memory) and the quick wins of the profiling summary.
 """
 
 import argparse
@@ -28,7 +27,8 @@ from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.models.step_ratios import point_of, point_title, ratios_in
 from tinyllama_tools.stats.rank_tests import Ratio
 
-# In the order of a variant's name; what the workshop expects, empty where it says nothing.
+# Switch: the speedup that the workshop expects, empty where it says nothing. In the order in which
+# a variant's name lists switches.
 ROADMAP = {
     "qkv": "1.2-1.5x",
     "gate_up": "1.1-1.3x",
@@ -49,12 +49,12 @@ ROADMAP = {
 }
 SWITCHES = tuple(ROADMAP)
 FUSED = "fused"
-# The workshop's version 2 and what its roadmap promises in all.
+# with its version 2, and what its roadmap promises of everything together
 EXPECTED = ROADMAP | {
     FUSED: "1.5-2.0x (version 2)",
     OPTIMIZED: "2.0-3.0x (optimistic target)",
 }
-# of the rows of removed switches, e.g. `optimized without qkv`
+# begins a row's name, as in `optimized without qkv`
 WITHOUT = f"{OPTIMIZED} without "
 PAGE = Path(__file__).parent / "templates/ablation.md.j2"
 EPILOG = """\
@@ -66,7 +66,7 @@ set-up failed, or files that cannot be read or written; 130 interrupted."""
 
 
 def shapes(text: str) -> tuple[tuple[int, int], ...]:
-    """`8x128,16x256`: batch and sequence."""
+    """Pairs of batch and sequence, from `8x128,16x256`."""
     found = []
     for entry in text.split(","):
         batch, _, seq = entry.partition("x")
@@ -91,7 +91,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--points", type=shapes, default=((8, 128), (16, 256)), help="default: 8x128,16x256")
     add("--size", choices=problem_sizes(), default="tiny", help="default: tiny")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N]")
-    # of eight, one may be wild: the bounds leave it out
+    # with eight turns, the interval of a median holds though one turn is far off
     add_turn_options(parser, turns=8, steps=5, limit=30.0)
     given = parser.parse_args(arguments)
     given.cases = [full_step(given.size, d, *shape) for d in given.dtypes for shape in given.points]
@@ -100,8 +100,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def removed(label: str) -> dict[str, str]:
-    """Of each switch that `optimized` holds, as the label of its case says, the variant without it;
-    none where that says nothing."""
+    """By switch that `optimized` consists of, `optimized` without it. `label`: of a case of
+    `optimized`, which names the switches; empty where it names none."""
     found = re.search(rf"\b{OPTIMIZED} = ([a-z0-9_+]+)", label)
     held = found[1].split("+") if found and found[1] != BASELINE else []
     return {name: "+".join(other for other in held if other != name) or BASELINE for name in held}
@@ -114,32 +114,32 @@ COLUMNS += ("allocations", "operators", "rel error", "note")
 def figures(
     row: str, batch: int, case: StoredCase, other: StoredCase | None, ratio: Ratio | None
 ) -> list[str]:
-    """A row of a table. `other`: what it is compared with."""
-    of, seconds = case.counters.get, case.seconds
-    peak, before = of("peak_memory_MiB"), other and other.counters.get("peak_memory_MiB")
-    error, note = of("max_rel_error"), f"failed: {case.failed}"
+    """The cells of a row. `other`: the case that this one is compared with."""
+    counter, seconds = case.counters.get, case.seconds
+    peak, before = counter("peak_memory_MiB"), other and other.counters.get("peak_memory_MiB")
+    error, note = counter("max_rel_error"), f"failed: {case.failed}"
     if not case.failed:
         note = f"skipped: {case.skipped}" if case.skipped else case.above_peak
     return [
         row,
-        # the baseline's own has no interval
+        # over itself, the baseline has no interval
         "1" if row == BASELINE else ratio.marked_text() if ratio else NOT_MEASURED,
         EXPECTED.get(row) or NOT_MEASURED,
         number(seconds and seconds * 1e3, 2 if seconds and seconds < 0.1 else 1),
         number(seconds and batch / seconds),
-        number(of("MFU_percent")),
+        number(counter("MFU_percent")),
         number(peak, 2 if peak is not None and peak < 10 else 1),
         number(peak / before if peak and before else None, 2),
-        number(of("allocations"), 0),
-        # on a GPU, of kernels
-        number(of("kernels") or of("operators"), 0),
+        number(counter("allocations"), 0),
+        # on a GPU the column is that of kernels
+        number(counter("kernels") or counter("operators"), 0),
         NOT_MEASURED if error is None else f"{error:.1e}",
         note,
     ]
 
 
 def ablation_page(document: Json) -> str:
-    """ABLATION.md."""
+    """The text of ABLATION.md."""
     context, ratios = document["context"], ratios_in(document, "ablation")
     measured: dict[CaseName, dict[str, StoredCase]] = {}
     for text, case in read_rows(document, Path("ablation.json")).cases.items():
@@ -148,26 +148,26 @@ def ablation_page(document: Json) -> str:
     points, compared = [], []
     for point, cases in measured.items():
         label = cases[OPTIMIZED].label if OPTIMIZED in cases else ""
-        # what a row shows: its case, what that is compared with, and which is divided by which
+        # of each row: its variant, the one it is compared with, and the ratio's two sides
         rows = {v: (v, BASELINE, (BASELINE, v)) for v in cases if "+" not in v}
-        for name, left in removed(label).items():
-            if left in cases:
-                rows[WITHOUT + name] = (left, OPTIMIZED, (left, OPTIMIZED))
+        for name, remaining in removed(label).items():
+            if remaining in cases:
+                rows[WITHOUT + name] = (remaining, OPTIMIZED, (remaining, OPTIMIZED))
 
         def ratio(above: str, below: str, at: CaseName = point) -> Ratio | None:
             return ratios.get((above, replace(at, variant=below)))
 
         table = [
-            figures(row, point.batch, cases[of], cases.get(other), ratio(*pair))
-            for row, (of, other, pair) in rows.items()
+            figures(row, point.batch, cases[variant], cases.get(other), ratio(*pair))
+            for row, (variant, other, pair) in rows.items()
         ]
         points.append((point_title(point), "+".join(removed(label)) or BASELINE, table))
-        # of the baseline and each single switch
+        # `optimized` against the baseline and each single switch
         others = ((name, ratio(name, OPTIMIZED)) for name in (BASELINE, *SWITCHES))
-        compared += [(point_title(point), name, of) for name, of in others if of]
+        compared += [(point_title(point), name, speedup) for name, speedup in others if speedup]
     slower = [found for found in compared if found[2].median < 1 and found[2].shows_difference]
-    # how much of the other's time `optimized` takes at most, the largest first
-    bounds = [(1 / of.at_least, 1 / of.median, *rest) for *rest, of in compared if of.at_least]
+    # the time of `optimized` over the other's, at most and in the median; the largest first
+    bounds = [(1 / r.at_least, 1 / r.median, *rest) for *rest, r in compared if r.at_least]
     bounds.sort(reverse=True)
     is_gpu = context["device"]["backend"] != "cpu"
     return template(PAGE).render(
@@ -175,23 +175,27 @@ def ablation_page(document: Json) -> str:
         about=context["ablation"],
         compared=len(compared),
         bounds=bounds,
-        unbounded=[f"{name} at {title}" for title, name, of in compared if not of.at_least],
-        slower=[(*found, of.text()) for *found, of in slower],
+        unbounded=[f"{name} at {title}" for title, name, r in compared if not r.at_least],
+        slower=[(*found, r.text()) for *found, r in slower],
         columns=[{"operators": "kernels"}.get(n, n) if is_gpu else n for n in COLUMNS],
         points=points,
     )
 
 
 class Ablation(InterleavedSteps):
-    """Every switch beside the baseline, and beside `optimized` what is left of that without it."""
+    """Every switch beside the baseline; and beside `optimized`, `optimized` without it."""
 
     name = "ablation"
     page = staticmethod(ablation_page)
 
     def further(self) -> list[Side]:
         (proof,) = (s.proof for s in self.sides if s.variant == OPTIMIZED)
-        left = removed(proof.get("label", "")).items()
-        asked = [v for name, v in left if name in self.options.switches or name not in SWITCHES]
+        remaining = removed(proof.get("label", "")).items()
+        asked = [
+            variant
+            for name, variant in remaining
+            if name in self.options.switches or name not in SWITCHES
+        ]
         return self.ours(v for v in asked if v not in self.options.variants)
 
     def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:

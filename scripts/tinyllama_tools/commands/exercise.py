@@ -44,8 +44,8 @@ the set-up failed, or files that cannot be written; 130 interrupted."""
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options with `shared` (options of every run of the training program). A bad one ends with
-    status 2."""
+    """Options with `shared`, the options of every run of the training program. A bad option ends
+    the command with status 2."""
     about = "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes."
     parser = script_parser("exercise", about, EPILOG)
     add = parser.add_argument
@@ -79,7 +79,7 @@ WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
 
 
 def baseline_shapes(options: argparse.Namespace) -> dict[str, Shape]:
-    """The worksheet's two commands, and one for the memory timeline and the FLOPS."""
+    """The runs: the worksheet's two commands, and one for the memory timeline and the FLOPs."""
     shape = (options.batch_size, options.seq_len, 20)
     return {
         PLAIN: shape,
@@ -89,30 +89,31 @@ def baseline_shapes(options: argparse.Namespace) -> dict[str, Shape]:
 
 
 def lost_shares(runs: Runs) -> dict[str, float | None]:
-    """What each of the four suspects costs, in percent; None where it was not measured.
+    """The percentage of the time that each suspected cause takes; None where it was not measured.
 
-    Memory bandwidth: work in components that the roofline calls bound by memory. Compute: what
-    the others miss of their attainable rate. The shares may overlap.
+    Memory bandwidth: the time of components that the roofline calls memory-bound. Compute: of the
+    other components, the time beyond what they would take at their attainable rate. Shares may
+    overlap.
     """
     operators, points = runs[PROFILED]("operators"), runs[MEMORY]("flops.roofline_data.points")
     bound = memory_bound(operators["components"], points)
-    missed = 0.0
+    unattained = 0.0
     for component in operators["components"]:
         point = roofline_point(points, component["name"])
         if point and component not in bound:
             attained = (point["percent_of_attainable"] or 0) / 100
-            missed += component["percent"] * max(0.0, 1 - attained)
+            unattained += component["percent"] * max(0.0, 1 - attained)
     return {
         "Memory bandwidth (many small operations)": sum(c["percent"] for c in bound),
-        "Compute utilization (device not fully utilized)": missed,
+        "Compute utilization (device not fully utilized)": unattained,
         "Kernel launch overhead (too many launches)": operators["launch_overhead_percent"],
         "Data loading (CPU bottleneck)": runs[PLAIN]("summary.breakdown.data_loading.percent"),
     }
 
 
 def addressable_shares(operators: Json) -> dict[str, float | None]:
-    """The part of the recorded work, in percent, that each optimization acts upon; None where it
-    was not measured."""
+    """The percentage of the recorded time that each optimization acts upon; None where it was not
+    measured."""
     components, products = operators["components"], operators["matrix_product_percent"]
     attention = component_percent(components, "attention/core")
     copies = [r["share_percent"] for r in operators["table"] if COPIES.search(r["name"])]
@@ -126,7 +127,7 @@ def addressable_shares(operators: Json) -> dict[str, float | None]:
     }
 
 
-# Effect of bottlenecks.py: the worksheet's choice.
+# an effect of models/bottlenecks.py: the worksheet's name of it
 CHOICES = {
     CHECKPOINTING: "Gradient checkpointing (reduce activation memory)",
     FLASH: "Flash Attention (reduce attention memory from O(S^2) to O(S))",
@@ -136,7 +137,7 @@ CHOICES = {
 
 
 def baseline_values(runs: Runs) -> Json:
-    """What the template needs beside the runs."""
+    """The template's values that are computed from the runs."""
     operators = runs[PROFILED]("operators")
     effects = {CHOICES[row["name"]]: row for row in memory_effects(runs[MEMORY].summary or {})}
     opportunities, components = addressable_shares(operators), operators["components"]
@@ -167,8 +168,8 @@ SMALLEST_SHARE_PERCENT = 1.0
 
 
 def memory_shapes(options: argparse.Namespace) -> dict[str, Shape]:
-    """The worksheet's eight commands, and one for the bandwidth: half, once and twice the batch;
-    half to four times the sequence, the last with half of the batch."""
+    """The runs: the worksheet's eight commands, and one for the bandwidth. Batches are half, once
+    and twice its own; sequences half to four times, the longest with half the batch."""
     batch, seq = options.batch_size, options.seq_len
     operators, memory = "--enable-pytorch-profiler", "--profile-memory"
     sizes = (batch // 2, batch, 2 * batch)
@@ -185,8 +186,8 @@ def memory_shapes(options: argparse.Namespace) -> dict[str, Shape]:
 
 
 def longest_sequence(options: argparse.Namespace) -> Json:
-    """The row of the suite's --find-limit: the longest at the worksheet's batch that is predicted
-    to fit into the memory that is free. SuiteError where it cannot answer."""
+    """The longest sequence that is predicted to fit into free memory at the worksheet's batch, a
+    row of the suite's --find-limit. SuiteError where there is no answer."""
     case = (f"--components={STEP}", f"--sizes={options.size}", "--dtypes=f32")
     asked = ["--find-limit=seq", *options.shared, *case, "--variants=baseline"]
     asked += [f"--batch={options.batch_size}", "--benchmark_format=json"]
@@ -197,10 +198,8 @@ def longest_sequence(options: argparse.Namespace) -> Json:
 
 
 def increment_ratio(peaks: Sequence[float | None]) -> float | None:
-    """(third - second) / (second - first) of peaks at sizes 1, 2 and 4: what is fixed drops out.
-
-    2 for what grows with the size, 4 for what grows with its square, 8 with its cube.
-    """
+    """(third - second) / (second - first), of peaks at once, twice and four times a size: constant
+    parts cancel. It is 2 for linear growth, 4 for quadratic, 8 for cubic."""
     known = [peak for peak in peaks if peak is not None]
     return ratio(known[2] - known[1], known[1] - known[0]) if len(known) == 3 else None
 
@@ -208,10 +207,11 @@ def increment_ratio(peaks: Sequence[float | None]) -> float | None:
 def component_growth(
     profiles: Mapping[int, tuple[int, Mapping[str, float]]],
 ) -> list[tuple[str, float, float]]:
-    """Name, exponent of bytes a sample over the sequence, and share of all at the longest one.
+    """Of each component its name, the exponent with which its bytes a sample grow with the
+    sequence, and its share of all bytes at the longest sequence; steepest first.
 
-    Steepest first. `profiles`: sequence -> (batch, bytes by component). Components below
-    SMALLEST_SHARE_PERCENT are left out; none where there are fewer than two lengths.
+    `profiles`: sequence -> (batch, bytes by component). Components below SMALLEST_SHARE_PERCENT are
+    left out, all of them where there are fewer than two sequences.
     """
     if len(profiles) < 2:
         return []
@@ -227,8 +227,8 @@ def component_growth(
 
 
 def target_shares(memory: Json) -> dict[str, float]:
-    """Bytes behind each of the worksheet's memory targets: parts of the peak, and for
-    fragmentation what the allocator holds beyond what is in use."""
+    """Bytes that each of the worksheet's memory targets could save: a part of the peak; for
+    fragmentation, what the allocator holds but does not use."""
     peak = memory["breakdown_at_peak"]
     held = memory["fragmentation"] or {"held_bytes": 0, "allocated_bytes": 0}
     kept = peak["parameters"] + peak["gradients"] + peak["optimizer_states"]
@@ -242,7 +242,7 @@ def target_shares(memory: Json) -> dict[str, float]:
 
 
 def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
-    """Of (batch, sequence, run): peaks beside the first one's."""
+    """A row for each (batch, sequence, run), its peak compared with that of the first."""
     rows: list[Json] = []
     for batch, seq, run in found:
         row = {"batch": batch, "seq": seq, "run": run, "peak": run("memory.peak_bytes")}
@@ -255,7 +255,7 @@ def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
 
 
 def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
-    """What the template needs beside the runs."""
+    """The template's values that are computed from the runs."""
     base = runs[f"memory_analysis_bs{options.batch_size}"]
     found = [(b, s, name, runs[name]) for name, (b, s, *_) in memory_shapes(options).items()]
     by_batch = scaling_rows([(b, s, run) for b, s, name, run in found if "analysis" in name])
@@ -277,7 +277,7 @@ def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
         "by_batch": by_batch,
         "by_seq": by_seq,
         "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
-        # the fourth is of half the batch
+        # the fourth run has half the batch
         "seq_growth": increment_ratio([row["peak"] for row in by_seq[:3]]),
         "growths": component_growth({s: (b, run(key)) for b, s, run in sequences if run(key)}),
         "hotspots": sorted(operators, key=lambda row: -row["self_memory_bytes"])[:5],
@@ -292,9 +292,9 @@ def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
 
 
 def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Carries the runs out, their files below `options.profile_dir`. The page, and the status."""
+    """Runs everything, with its files below `options.profile_dir`; the page and the exit status."""
     if options.number == 3:
-        # what it takes is loaded for it alone
+        # its modules are loaded for it alone
         from tinyllama_tools.commands import exercise_3
 
         return exercise_3.run_exercise(options, program)
@@ -304,13 +304,13 @@ def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple
     if options.number == 1:
         return make_sheet("exercise_1.md.j2", runs, WANTED, lambda: baseline_values(runs))
     profiles, base = ("memory", "operators"), f"memory_analysis_bs{options.batch_size}"
-    # sizes that could not be run are rows of the page, and no gap
+    # a size that could not be run has its reason in a row: nothing is missing
     wanted = {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)}
     return make_sheet("exercise_2.md.j2", runs, wanted, lambda: memory_values(runs, options))
 
 
 def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> int:
-    """The command. `program`: in the place of tiny_llama_train, for tests."""
+    """The exit status. `program` replaces tiny_llama_train in tests."""
     options = parse_options(arguments)
     built = options.build_folder / "benchmarks/tiny_llama_train"
     runner = program or TrainingProgram(built, options.shared)

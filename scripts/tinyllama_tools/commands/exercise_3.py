@@ -82,9 +82,9 @@ WANTED = {
 TOP, STEPS, SHORT_STEPS, STUDY_STEPS = 10, 30, 6, 20
 # The workshop's version 2, as the suite names the set of its switches.
 VERSION_2 = "fused"
-# First that matches names the target; the operators are named as PyTorch and its kernels are.
+# Pattern of an operator's or kernel's name, and how to make it cheaper; the first match counts.
 TARGETS = (
-    (PRODUCTS.pattern, "fewer, larger products: qkv, gate_up; narrower types"),
+    (PRODUCTS.pattern, "fewer, larger GEMMs: qkv, gate_up; narrower types"),
     ("softmax", "attention in tiles: sdpa, fused_attention"),
     (r"addcdiv|addcmul|lerp|adam|::sqrt", "optimizer: fused_adamw"),
     ("silu", "SwiGLU in one pass: fused_swiglu"),
@@ -96,7 +96,7 @@ TARGETS = (
 
 
 def analysis_of(runs: Runs) -> MeasuredRun:
-    """The comprehensive profile as one run."""
+    """The runs of the comprehensive profile, merged into one."""
     parts = [run for name, run in runs.items() if name.startswith(ANALYSIS)]
     found = [run.summary for run in parts if run.summary]
     summary, seconds = merged(found) if found else None, sum(r.seconds or 0 for r in parts)
@@ -106,14 +106,14 @@ def analysis_of(runs: Runs) -> MeasuredRun:
 
 
 def measured_sizes(results: Sequence[SizeRun]) -> dict[str, MeasuredRun]:
-    """Of scripts/study, by name, smallest first."""
+    """The runs of scripts/study that have figures, by size, the smallest first."""
     return {result.size: result.run for result in results if result.is_measured}
 
 
 def planned_shapes(options: Namespace) -> dict[str, Shape]:
-    """The comprehensive profile of step 1, version 2 beside the baseline, at the worksheet's two
-    shapes, its memory over S, its determinism, mixed precision, and two more batches to see what a
-    larger one gains."""
+    """The runs: the comprehensive profile of step 1; version 2 beside the baseline at the
+    worksheet's two shapes and at a long sequence; two deterministic runs; mixed precision; and two
+    other batches, for what a larger batch gains."""
     batch, seq, version_2 = options.batch_size, options.seq_len, f"--variant={VERSION_2}"
     same = (batch, seq, SHORT_STEPS, version_2, "--deterministic", "--seed=42")
     return {
@@ -135,7 +135,7 @@ def planned_shapes(options: Namespace) -> dict[str, Shape]:
     }
 
 
-# Steps to predict: sizes, batches and sequences (empty: all five, and each size's).
+# Steps to predict: sizes (empty: all five), batches and sequences (empty: the size's own).
 FORECASTS = {
     "single": ("", "1", ""),
     "sequences": ("tiny", "", "64,128,256,512,1024,2048,4096"),
@@ -145,25 +145,28 @@ FORECASTS = {
 
 # The plan of version 2, from shares and speedups of the analysis.
 FLOP_GROUPS = ("attention/qkv_proj", "attention/core", "ffn")
-# One pass over what is bound by memory, outside of FLOP_GROUPS; they share no work.
+# Switches that make one pass of memory-bound work outside FLOP_GROUPS; no two share any of it.
 ONE_PASS = ("fused_norm", "fused_adamw", "fused_rotary")
-# What passes over memory once instead of twice.
+# The speedup of work that passes over memory once instead of twice.
 HALF_THE_TRAFFIC = 2.0
-# What an optimization has to bring to be in the plan where it brings no WORTHWHILE_SPEEDUP.
+# An optimization without a WORTHWHILE_SPEEDUP is planned for its memory: at most this ratio of the
+# peak, at this speed at least.
 WORTHWHILE_MEMORY, NOT_SLOWER = 0.95, 0.98
 
 
 def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float:
-    """Share of the components whose roofline is memory's; `left_out`: paths counted elsewhere."""
+    """Share of the memory-bound components' time; `left_out`: components that are counted
+    elsewhere."""
     points = summary["flops"]["roofline_data"]["points"]
     bound = memory_bound(summary["operators"]["components"], points)
     return sum(c["percent"] for c in bound) - component_percent(bound, *left_out)
 
 
 def bounds(summary: Json) -> dict[str, float | None]:
-    """What the step's time is bound by, in percent that add up to 100 where all is known.
+    """Percentages of the step's time by what bounds it; they add up to 100 where all are known.
 
-    Launches first; what is left divides among components by their side of the ridge.
+    The part of launches is taken off first; the rest is divided among the components, each by its
+    side of the roofline's ridge.
     """
     memory, launches = memory_bound_percent(summary), launch_part(summary)
     left = None if launches is None else 1 - launches
@@ -175,20 +178,21 @@ def bounds(summary: Json) -> dict[str, float | None]:
 
 
 def together(speedups: Sequence[float | None]) -> float | None:
-    """Of parts that share no work; what slows the step down is left out of a plan."""
+    """The speedup of all together, which must share no work; one below 1 is left out, since nobody
+    would plan it."""
     known = [speedup for speedup in speedups if speedup]
     left = 1 - sum(max(0.0, 1 - 1 / speedup) for speedup in known)
     return 1 / left if known and left > 0 else None
 
 
 def planned_gain(measured: Ratio | None) -> float | None:
-    """A measured speedup as a plan counts it: what may be chance is no gain."""
+    """A speedup as the plan counts it: 1 where its interval does not exclude chance."""
     return measured and (measured.median if measured.shows_difference else 1.0)
 
 
 def traffic_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None, str]:
-    """Speedup of the step by less traffic, and what it rests on: the switches that an ablation
-    measured, else Amdahl's law."""
+    """The step's speedup from less memory traffic, and the basis of that: the ONE_PASS switches
+    that an ablation measured, else Amdahl's law."""
     found = evidence.speedups if evidence else {}
     if measured := [name for name in ONE_PASS if name in found]:
         gain = together([planned_gain(found[name]) for name in measured])
@@ -199,15 +203,16 @@ def traffic_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None
 
 
 def compile_speedup(summary: Json, results: Path = RESULTS) -> Ratio | None:
-    """torch.compile's best over the profiled step, as scripts/peers measured it."""
+    """That of the best torch.compile for the profiled step, as scripts/peers measured it."""
     peers = find_peers(summary, results)
     best = peers and peers.best(name for name in peers.speedups if "compile" in name)
     return best and best[1]
 
 
 def plan_box(label: str, speedup: float | None, memory: float | None = None) -> str:
-    """Whether an optimization is worth it, for time or for memory: a peak over the baseline's."""
-    # memory bought with time is another trade than the worksheet's plan is about
+    """A tick box: whether an optimization is worth it for time or memory. `memory`: its peak over
+    the baseline's."""
+    # the worksheet's plan buys no memory with time
     not_slower = speedup is None or speedup >= NOT_SLOWER
     saves = memory is not None and memory <= WORTHWHILE_MEMORY and not_slower
     reason = f"speedup {shown(speedup, 'x')}, peak memory {shown(memory, 'x')}"
@@ -216,7 +221,8 @@ def plan_box(label: str, speedup: float | None, memory: float | None = None) -> 
 
 
 def equal_losses(runs: Runs) -> tuple[int, int]:
-    """Steps whose losses agree to the bit in the two deterministic runs, and all."""
+    """How many steps of the two deterministic runs have losses equal to the bit, and of how
+    many."""
     pair = [[step["loss"] for step in runs[f"deterministic_{n}"]("steps") or []] for n in (1, 2)]
     return sum(a == b for a, b in zip(*pair, strict=False)), max(map(len, pair))
 
@@ -224,13 +230,13 @@ def equal_losses(runs: Runs) -> tuple[int, int]:
 def target_rows(
     runs: Runs, analysis: MeasuredRun, speedup: float | None, gain: float | None
 ) -> list[Any]:
-    """Metric, unit, now, target, and what version 2 reached."""
+    """Rows of metric, unit, value now, target, and value with version 2."""
     base, after, mfu = runs["baseline"], runs["version_2"], analysis(MFU)
     rate, key, count = "summary.samples_per_second", "operators.kernels_per_step", "Kernel count"
     if analysis(key) is None:
         key, count = "operators.operator_calls_per_step", "Operator count (CPU)"
     scores = analysis("memory.breakdown_at_peak.attention_scores")
-    # three products a layer fewer, each in forward and twice in backward
+    # three GEMMs a layer fewer, once in forward and twice in backward
     fewer = 3 * 3 * analysis("configuration.n_layers")
 
     def times(now: float | None, factor: float | None) -> float | None:
@@ -246,20 +252,20 @@ def target_rows(
 
 
 def plan_values(runs: Runs, analysis: MeasuredRun, evidence: Evidence | None) -> Json:
-    """Of steps 1 to 7 and their questions."""
+    """The template's values for steps 1 to 7 and their questions."""
     summary = analysis.summary or {}
     compiled = planned_gain(compile_speedup(summary))
     operators, ranking = summary["operators"], rank_bottlenecks(summary, evidence)
     components = operators["components"]
     by_name = {b.name: b for b in ranking}
-    # what may be chance is not planned
+    # a speedup that may be chance counts as none
     best = {name: b.best_known_speedup if b.is_shown else 1.0 for name, b in by_name.items()}
 
     def faster(name: str, other: str = "baseline") -> float | None:
         return ratio(runs[other].step_seconds, runs[name].step_seconds)
 
     def expected(*names: str) -> float | None:
-        """By Amdahl's law over categories that share no work."""
+        """The speedup by Amdahl's law of categories that share no work."""
         return together([by_name[name].expected_speedup for name in names])
 
     overall, gain = expected(QKV, ATTENTION, SWIGLU), faster("version_2")
@@ -308,20 +314,20 @@ def plan_values(runs: Runs, analysis: MeasuredRun, evidence: Evidence | None) ->
 
 
 def _target_of(name: str) -> str:
-    """What makes an operator cheaper or rarer."""
+    """How to make an operator cheaper or rarer."""
     return next(text for pattern, text in TARGETS if re.search(pattern, name, re.IGNORECASE))
 
 
-# The problem sizes. One is saturated where the next attains less than this much more.
+# The device is saturated at a size where the next one attains less than this many times its rate.
 SATURATED_GAIN = 1.10
-# What a doubling of the batch has to gain for more than the size's own to be recommended.
+# A batch above the size's own is recommended where a doubling gains at least this.
 BATCH_GAIN = 1.05
 KERNELS, OPERATORS = "operators.kernels_per_step", "operators.operator_calls_per_step"
 
 
 def size_row(name: str, run: MeasuredRun) -> Json:
-    """What is computed of a size. `rate`: model GFLOP a second; `distance`: intensity over that of
-    the ridge, below 1 the roofline is memory's."""
+    """The computed figures of a size. `rate`: model GFLOP/s; `distance`: its intensity over that
+    of the ridge, below 1 where it is memory-bound."""
     components = run("operators.components") or []
     top = max(components, key=lambda c: c["percent"], default={})
     flops, seconds = run("model.flops_per_step"), run.step_seconds
@@ -342,13 +348,13 @@ def size_row(name: str, run: MeasuredRun) -> Json:
 
 
 def saturated(sizes: Sequence[Json]) -> str | None:
-    """The first size after which the attained rate rises by less than a tenth; None without."""
+    """The first size whose next one misses SATURATED_GAIN; None where there is no such size."""
     pairs = itertools.pairwise(size for size in sizes if size["rate"])
     return next((a["name"] for a, b in pairs if b["rate"] < a["rate"] * SATURATED_GAIN), None)
 
 
 def largest_fitting(found: Sequence[CaseCost]) -> CaseCost | None:
-    """By parameters, then by batch."""
+    """The case that fits with most parameters, and of those with the largest batch."""
     fitting = [cost for cost in found if cost.fits]
     return max(fitting, key=lambda cost: (cost.parameters, cost.name.batch), default=None)
 
@@ -356,10 +362,10 @@ def largest_fitting(found: Sequence[CaseCost]) -> CaseCost | None:
 def size_values(
     runs: Runs, results: Sequence[SizeRun], forecasts: Mapping[str, Sequence[CaseCost]]
 ) -> Json:
-    """Of chapter 6; `forecasts`: by the names in FORECASTS."""
+    """The template's values for chapter 6; `forecasts`: by the names in FORECASTS."""
     sizes = [size_row(name, run) for name, run in measured_sizes(results).items()]
     by_size = {size["name"]: size for size in sizes}
-    # half, once and twice the worksheet's
+    # runs at half, once and twice the worksheet's batch
     batches = [r for name, r in runs.items() if re.match("baseline$|batch_", name)]
     batches.sort(key=lambda run: run("configuration.batch_size"))
     medium, gain = largest_fitting(forecasts["medium"]), ratio(batches[-1].speed, batches[-2].speed)
@@ -368,7 +374,7 @@ def size_values(
         recommended = min(medium.name.batch, problem_sizes()["medium"]["batch"])
     target = by_size.get("medium") or sizes[-1]
     part = target["top_percent"] and min(target["top_percent"], 99.9) / 100
-    # tiny's over the three longest
+    # of tiny at the three longest sequences
     peaks = [(cost.name.seq, cost.predicted_memory_bytes) for cost in forecasts["sequences"][-3:]]
 
     def exponent(values: Sequence[float | None]) -> float | None:
@@ -381,7 +387,7 @@ def size_values(
         "sizes": sizes,
         "by_size": by_size,
         "all_sizes": [
-            {"cost": r.cost, "of": by_size.get(r.size), "reason": r.run.reason or r.refusal}
+            {"cost": r.cost, "measured": by_size.get(r.size), "reason": r.run.reason or r.refusal}
             for r in results
         ],
         "speed_exponent": exponent([size["run"].speed for size in sizes]),
@@ -407,7 +413,7 @@ def size_values(
 def run_study(
     options: Namespace, program: TrainingProgram, predictor: Predictor
 ) -> tuple[Sequence[SizeRun], str]:
-    """The performance study with profilers; and what ended it early, empty where nothing did."""
+    """The performance study with profilers, and why it ended early, empty where it did not."""
     how = {"dtype": "f32", "variant": "baseline", "num_steps": STUDY_STEPS}
     own = Namespace(**{**vars(options), **how, "enable_profilers": True})
     try:
@@ -421,18 +427,17 @@ def run_study(
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Everything in turn: the runs, the report of scripts/profile, and the performance study with
-    profilers, each size's run up to options.max_minutes; files go below `options.profile_dir`.
-    The page, and the status.
+    """Makes the runs, the report of scripts/profile and the performance study with profilers, each
+    size within options.max_minutes, with all files below `options.profile_dir`; the page and the
+    exit status.
 
-    What ends it before the first run is done passes through, and so does OSError; from then on
-    what is missing is on the page.
+    Errors before the first run has ended are raised, OSError always; later ones are on the page.
     """
     predictor = partial(ask_costs, options.build_folder / "benchmarks/tiny_llama_bench")
-    every, of = ",".join(problem_sizes()), {"dtypes": "f32", "variants": "baseline"}
+    every, plain = ",".join(problem_sizes()), {"dtypes": "f32", "variants": "baseline"}
     forecasts = {
         name: predictor(
-            step_options(options.device, sizes=sizes or every, batch=batch, seq=seq, **of)
+            step_options(options.device, sizes=sizes or every, batch=batch, seq=seq, **plain)
         )
         for name, (sizes, batch, seq) in FORECASTS.items()
     }
@@ -443,9 +448,9 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
         evidence, place = find_ablation(summary), folder / ANALYSIS
         write_whole(place / REPORT, report_text(summary, place, TOP, evidence))
     results, gap = ((), "") if was_interrupted(runs) else run_study(options, program, predictor)
-    # a size that was left out is a finding, no gap
+    # a size that was left out is a finding, not a gap
     missing = [f"problem sizes: {gap}"] if gap else []
-    missing += [f"size {of.size}: {of.run.reason}" for of in results if of.run.reason]
+    missing += [f"size {r.size}: {r.run.reason}" for r in results if r.run.reason]
     sizes = tuple(measured_sizes(results).values())
     if results and not sizes and not missing:
         missing.append("no problem size was measured")
@@ -456,7 +461,7 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
         lambda: plan_values(runs, analysis, evidence) | size_values(runs, results, forecasts),
         also_missing=missing,
         also=sizes,
-        interrupted=gap == INTERRUPTED_REASON or any(of.run.is_interrupted for of in results),
+        interrupted=gap == INTERRUPTED_REASON or any(r.run.is_interrupted for r in results),
         analysis=analysis,
         report=f"{ANALYSIS}/{REPORT}",
     )

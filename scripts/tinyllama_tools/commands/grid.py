@@ -1,7 +1,7 @@
-"""The grid of scripts/study --grid: its options, what it consists of and how it is measured: rounds
-over batch x sequence x size, GEMMs, check and frontier.
+"""scripts/study --grid: its options and how it is measured: rounds over batch x sequence x size,
+then GEMMs, the check of predictions and the frontier.
 
-Whatever ends it early keeps what was measured, in journals; --resume goes on from there.
+Every measured case is in a journal at once, so that --resume continues whatever ended the study.
 """
 
 from __future__ import annotations
@@ -57,16 +57,15 @@ BATCH, SEQ = (1, 2, 4, 8), (64, 128, 256, 512)
 NO_PEAKS = "--benchmark_filter=-^peak/"
 PRODUCTS_ONLY = "--benchmark_filter=^peak/gemm/[^/]+/[0-9]"
 MEASURING = ("--benchmark_repetitions=1", "--benchmark_min_time=0.1s", "--max-seconds-per-case=30")
-# of a bigger size, by which predictions are checked; of those that would take longer the program
-# says so and leaves them out
+# The size whose steps predictions are checked by; the program skips steps that would take longer.
 CHECK_SIZE, NO_CHECK = "medium", "off"
 CHECKING = ("--benchmark_repetitions=3", "--benchmark_min_time=1x", "--max-seconds-per-case=60")
 
 
 @dataclass(frozen=True)
 class GridPlan:
-    """A grid: the axes, and how often it is measured. `check_size`: of which a few steps are timed
-    at the end, or NO_CHECK."""
+    """The axes of a grid, and how often it is measured. `check_size`: a few of its steps are timed
+    at the end; or NO_CHECK."""
 
     sizes: tuple[str, ...]
     batch: tuple[int, ...] = BATCH
@@ -80,59 +79,60 @@ class GridPlan:
 
     @property
     def check_axes(self) -> dict[str, Sequence[object]]:
-        """Size, batches and sequence of the steps that check predictions: the size's own shape, and
-        smaller batches. Empty where nothing is checked: rates are calibrated on the sizes of the
-        grid."""
+        """Axes of the steps that check predictions: the size's own shape, and smaller batches.
+        Empty where nothing is checked, as where the size is in the grid that rates are calibrated
+        on."""
         if self.check_size in (NO_CHECK, *self.sizes) or STEP not in self.components:
             return {}
-        of = problem_sizes()[self.check_size]
-        batches = [of["batch"] >> i for i in reversed(range(of["batch"].bit_length()))]
-        return {"sizes": [self.check_size], "batch": batches, "seq": [of["seq"]]}
+        own = problem_sizes()[self.check_size]
+        batches = [own["batch"] >> i for i in reversed(range(own["batch"].bit_length()))]
+        return {"sizes": [self.check_size], "batch": batches, "seq": [own["seq"]]}
 
     def options(self, *more: str, **axes: Sequence[object]) -> list[str]:
-        """Of tiny_llama_bench: cases of the plan's device and dtype; an empty axis is left out."""
+        """tiny_llama_bench's options for cases on the plan's device and dtypes; an empty axis is
+        left out."""
         lists = {"dtypes": self.dtypes} | axes
         given = [f"--{name}={','.join(map(str, v))}" for name, v in lists.items() if v]
         return [f"--device={self.device}", *given, *more]
 
     def cases(self, **axes: Sequence[object]) -> list[str]:
-        """The passes and variants of the grid over these axes."""
+        """Options for the grid's passes and variants over these axes."""
         return self.options(NO_PEAKS, variants=self.variants, passes=PASSES, **axes)
 
     def grid(self) -> list[str]:
-        """The cases of the grid. Components are left out where it is all: those that a variant
-        does not change then make no case."""
+        """Options for the cases of the grid. Without --components, a component that a variant does
+        not change makes no case of it."""
         named = self.components if self.components != COMPONENTS else ()
         return self.cases(sizes=self.sizes, batch=self.batch, seq=self.seq, components=named)
 
     def priced(self) -> list[list[str]]:
-        """What costs are asked of: the grid, every component of every problem size at its own batch
-        and sequence, and the size that is checked."""
+        """Options of each call that asks for costs: of the grid, of every component of every
+        problem size at its own batch and sequence, and of the steps that check predictions."""
         found = [self.grid(), self.cases(sizes=tuple(problem_sizes()))]
         return found + ([self.cases(**self.check_axes)] if self.check_axes else [])
 
     def round(self, number: int) -> list[str]:
-        """Round `number` (from 1): sizes, batches and sequences in an order of its own; components
-        keep the program's. The first round proves."""
+        """Options for round `number`, from 1: sizes, batches and sequences in an order of its own,
+        components in the program's. The first round proves each case."""
         order = random.Random(number)
         axes = {"sizes": self.sizes, "batch": self.batch, "seq": self.seq}
         shuffled = replace(self, **{n: tuple(order.sample(v, len(v))) for n, v in axes.items()})
         return [*shuffled.grid(), *MEASURING, f"--verify={'before' if number == 1 else 'off'}"]
 
     def products(self) -> list[str]:
-        """Rows peak/gemm/<type>/<shape> of each size at its own batch and sequence."""
+        """Options for rows peak/gemm/<type>/<shape> of each size at its own batch and sequence."""
         how = ("--verify=off", "--benchmark_repetitions=3", PRODUCTS_ONLY)
         return self.options(*how, components=["peak"], sizes=self.sizes)
 
     def check(self) -> list[str]:
-        """A few training steps of each shape that is checked, without the proof."""
+        """Options for the steps that check predictions, without the proof."""
         axes = {"components": [STEP], "variants": self.variants, **self.check_axes}
         return self.options(*CHECKING, "--verify=off", NO_PEAKS, **axes)
 
     def in_words(self, cases: int) -> str:
-        """What it would measure."""
+        """The plan as a user reads it."""
         axes = {"": self.sizes, "batch ": self.batch, "seq ": self.seq}
-        shape = " x ".join(f"{name}{', '.join(map(str, of))}" for name, of in axes.items())
+        shape = " x ".join(f"{name}{', '.join(map(str, v))}" for name, v in axes.items())
         return (
             f"Grid: {cases} cases of {len(self.components)} components, {shape} "
             f"({', '.join((*self.dtypes, *self.variants))}),\nin {self.rounds} rounds, and some "
@@ -140,7 +140,7 @@ class GridPlan:
         )
 
 
-# by the name of an option, the part of the plan that it sets
+# option: the field of GridPlan that it sets
 GRID_OPTIONS = {f"grid_{name}": name for name in ("batch", "seq", "components", "variants")}
 GRID_OPTIONS |= {name: name for name in ("rounds", "check_size")}
 TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
@@ -148,7 +148,7 @@ RESUMED_WITH = ("resume", "results", "build_folder")
 
 
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
-    """To the parser of scripts/study."""
+    """Adds them to the parser of scripts/study."""
     what = "every component and the full step over batch x sequence x size"
     add = parser.add_argument_group("grid", what).add_argument
     add("--grid", action="store_true", help="measure it at the SIZEs, and train nothing")
@@ -165,8 +165,8 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
 
 
 def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Sets `grid_plan`, None where nothing but training is wanted or a grid is resumed. What
-    contradicts itself ends the program with status 2. `sizes` must be names already."""
+    """Sets `grid_plan`, None where the sizes are to be trained or a grid is resumed. Options that
+    exclude each other end the command with status 2. `sizes` must be names already."""
     others = [name for name in vars(options) if name not in RESUMED_WITH]
     resumed = "not with --resume, which continues a grid with the options it was begun with"
     rules = (
@@ -191,17 +191,17 @@ def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Names
         options.grid_plan = GridPlan(options.sizes, **chosen)
 
 
-# ---- how far it is
+# ---- the state of a study
 
 RECORDED = ("command", "rounds_done", "round_seconds", "finished")
 
 
 @dataclass
 class GridStudy:
-    """A grid's folder, the suite's program and how far it is, which is on disk whenever it changes.
+    """A grid's folder and how far it is, which study.json says after every change.
 
-    `command`: as typed. `round_seconds`: of each round that was begun, all its processes together.
-    `finished`: UTC time, or empty.
+    `command`: as typed. `round_seconds`: of each round that was begun, over all its processes.
+    `finished`: the UTC time, or empty.
     """
 
     folder: Path
@@ -213,7 +213,7 @@ class GridStudy:
     finished: str = ""
 
     def keep(self, **changes: Any) -> None:  # noqa: ANN401
-        """In study.json."""
+        """Sets these fields and writes study.json."""
         vars(self).update(changes)
         own = {name: getattr(self, name) for name in RECORDED}
         own["round_seconds"] = [round(seconds, 3) for seconds in self.round_seconds]
@@ -223,7 +223,7 @@ class GridStudy:
 
     @classmethod
     def read(cls, folder: Path, program: Path = PROGRAM) -> GridStudy:
-        """BadInputError naming the file and what is wrong where study.json is not one of a grid."""
+        """The study of this folder; BadInputError where its study.json is not that of a grid."""
         path = folder / studies.STUDY
         document, _ = read_json(path)
         try:
@@ -239,8 +239,8 @@ class GridStudy:
 
 
 def unfinished_study(results: Path, program: Path) -> GridStudy:
-    """The newest grid that did not end, as it was begun; BadInputError where there is none, or its
-    study.json cannot be read."""
+    """The newest grid that did not end; BadInputError where there is none, or its study.json cannot
+    be read."""
     for path in sorted(results.glob(f"*_{studies.KIND}/{studies.STUDY}"), reverse=True):
         study = GridStudy.read(path.parent, program)
         if not study.finished:
@@ -253,7 +253,7 @@ def unfinished_study(results: Path, program: Path) -> GridStudy:
 
 # ---- one run of the program
 
-# what it says of a case on standard error: "[3/96] attention/...  1.27 ms"
+# its line for a case on standard error: "[3/96] attention/...  1.27 ms"
 CASE_LINE = re.compile(r"\[\d+/\d+\] (\S+)  (.*)")
 # what Google Benchmark appends to the name that --list prints
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
@@ -262,19 +262,19 @@ OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
     """--journal, and --resume where there is something to continue.
 
-    A new journal begins with the header of the journal `like`, without its peaks: the program then
-    refuses to go on where commit, device, libtorch, threads or seed are others than they were.
-    """
+    A new journal begins with a copy of the header of the journal `like`, so that the program
+    refuses to continue with another commit, device, libtorch, number of threads or seed. The
+    header's peaks are left out: they are measured again."""
     journal = studies.journal_of(result)
     options = [f"--journal={journal}"]
     if not journal.is_file() or b"\n" not in journal.read_bytes():
-        # one without a whole header was killed before its first case
+        # without a whole header, the program was killed before its first case
         journal.unlink(missing_ok=True)
         if like is None or not like.is_file():
             return options
         first = parse_json(like.read_text(encoding="utf-8").partition("\n")[0])
-        # nor its goals: products and a check are timed for other lengths
         first["header"].pop("peaks", None)
+        # GEMMs and the check have their own minimum times
         first["header"].pop("goals", None)
         first["header"]["verify"] = verify
         journal.write_text(json.dumps(first) + "\n", encoding="utf-8")
@@ -282,17 +282,17 @@ def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
 
 
 def outcomes(result: Path) -> tuple[int, int, int]:
-    """How many cases of a file were measured, left out with a reason, and failed."""
+    """The numbers of cases of a file that were measured, were skipped, and failed."""
     found = read_result_set([result])
     failed = sum(bool(case.failed) for case in found.left_out.values())
     return len(found.cases), len(found.left_out) - failed, failed
 
 
 def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title: str) -> None:
-    """Runs the program to its end, from where its journal is.
+    """Runs the program to its end, or continues its journal.
 
-    Raises KeyboardInterrupt where we were interrupted, and its journal has what it had;
-    ProgramError where there is no result that has every case.
+    Raises KeyboardInterrupt after Ctrl-C, with every finished case in the journal; ProgramError
+    where the result lacks a case.
     """
     names, progress = SuiteProgram(program=study.program).list_cases(options), Progress()
     kept = len(set(names) & set(studies.journaled_names(studies.journal_of(result))))
@@ -300,7 +300,7 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
     progress.line(f"{title}: {len(names) - kept} cases")
 
     def hear(line: str) -> None:
-        """A finished case counts, a failed one is told at once."""
+        """Counts a finished case; a failed one gets a line that stays."""
         if found := CASE_LINE.fullmatch(line):
             name, outcome = found.groups()
             if outcome.startswith("FAILED: "):
@@ -309,11 +309,11 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
 
     (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
     first = studies.journal_of(studies.round_file(study.folder, 1))
-    # whose header names the sizes of the grid, of which a check has none
+    # The first round's header names the sizes of the grid; the check has another size.
     journal = journal_options(result, first if result.name != studies.CHECK else None, verify)
     command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
     try:
-        # 1: cases that failed, which are results
+        # status 1: some cases failed, which the result says
         done = run_program(command, ProgramError, ok=(0, 1), hear=hear)
     except ProgramError as error:
         raise ProgramError(f"{title}: {error}", error.exit_status) from error
@@ -322,25 +322,24 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
     rows = read_json(result)[0]["benchmarks"] if result.is_file() else []
     missing = set(names) - {OWN_SUFFIXES.sub("", row["run_name"]) for row in rows}
     if missing:
-        # it could not write its journal, say
+        # as where it could not write its journal
         what = f"{result.name} lacks {len(missing)} of {len(names)} cases"
         raise ProgramError(f"{what}; last words of {study.program.name}: {done.words}")
     if done.is_interrupted:
         raise KeyboardInterrupt
 
 
-# ---- the files of a grid, in the order in which they are made
+# ---- the files of a grid, in the order in which they are written
 
 
 def write_costs(study: GridStudy) -> None:
-    """costs.json where it is not there yet: of every case of the grid, of every problem size at its
-    own batch and sequence, and of the steps that check predictions."""
+    """Writes costs.json, unless it is there: the answers to GridPlan.priced()."""
     path = study.folder / studies.COSTS
     if path.is_file():
         return
     answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
     keys = ("name", *NUMBERS, "fits", "reason")
-    cases = [{key: case.get(key, "") for key in keys} for of in answers for case in of["cases"]]
+    cases = [{key: case.get(key, "") for key in keys} for a in answers for case in a["cases"]]
     head = ("device", "git_commit", "memory_budget_bytes", "memory_budget_source")
     document = {key: answers[0].get(key, "") for key in head}
     document["cases"] = list({case["name"]: case for case in cases}.values())
@@ -348,7 +347,7 @@ def write_costs(study: GridStudy) -> None:
 
 
 def run_rounds(study: GridStudy) -> None:
-    """All rounds that are not done yet."""
+    """Measures all rounds that are not done yet."""
     plan = study.plan
     for number in range(study.rounds_done + 1, plan.rounds + 1):
         spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
@@ -366,7 +365,8 @@ def run_rounds(study: GridStudy) -> None:
 
 
 def write_once(study: GridStudy, name: str, options: Sequence[str], title: str) -> None:
-    """A file of one process, without its journal; nothing where it is whole already."""
+    """Writes a file that one process measures, unless it is whole already, and removes its
+    journal."""
     path = study.folder / name
     if path.is_file() and not studies.journal_of(path).is_file():
         return
@@ -379,8 +379,8 @@ FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
 
 
 def write_frontier(study: GridStudy) -> None:
-    """frontier.json: what fits of all sizes into the memory that is free now, over sequences and
-    over batches, as the program's --find-limit answers. Nothing of it is tried."""
+    """Writes frontier.json: the largest batch of each sequence, and the longest sequence of each
+    batch, that the program's --find-limit predicts to fit into the memory that is free now."""
     lists: dict[str, Json] = {}
     for axis in studies.AXES.values():
         cases = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
@@ -413,7 +413,7 @@ def write_frontier(study: GridStudy) -> None:
     write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
 
 
-# ---- the whole of it
+# ---- the whole study
 
 RESUME = "scripts/study --resume, with the same --results and --build-folder,"
 
@@ -436,8 +436,8 @@ def _make(study: GridStudy) -> int:
 
 
 def run_study(study: GridStudy) -> int:
-    """Measures what the study lacks into its folder, which must exist; the exit status of
-    scripts/study. Whatever ends it early keeps what was measured and says how to go on."""
+    """Measures what the study lacks; its folder must exist. The exit status of scripts/study. An
+    early end keeps what was measured and tells how to continue."""
     study.keep()
     rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
     try:
@@ -454,5 +454,5 @@ def run_study(study: GridStudy) -> int:
     files = [f"  {shown(path)}" for path in sorted(study.folder.glob("*.json"))]
     took = duration(sum(study.round_seconds))
     lines = [f"Grid: {study.rounds_done} of {rounds} in {took}; their files are in {where}:"]
-    say_line("\n".join([*lines, *files, "scripts/report makes the page of it."]))
+    say_line("\n".join([*lines, *files, "scripts/report makes a page of it."]))
     return status

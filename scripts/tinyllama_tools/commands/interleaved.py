@@ -1,9 +1,10 @@
-"""What scripts/ablation and scripts/peers share: ways to make a training step take turns, and the
-ratios of their times are judged.
+"""What scripts/ablation and scripts/peers share: they interleave several implementations of a
+training step, the sides, and judge the ratios of their times.
 
-At each case every side gets ready; then all run once a turn, in an order drawn anew each turn, so
-that what is divided by each other ran within minutes. The file is a result of the suite: every step
-of every turn, and in the context, under the command's name, how it was measured and the ratios.
+At each case every side gets ready; then each runs once a turn, in an order that is drawn anew for
+every turn, so that two times that are divided by each other are at most minutes apart. The file is
+a result of the suite with every step of every turn; its context has, under the command's name, the
+ratios and how they were measured.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 
 def add_turn_options(parser: argparse.ArgumentParser, turns: int, steps: int, limit: float) -> None:
-    """Those of both commands, with their defaults."""
+    """Adds the options that both commands have, with these defaults."""
     add = parser.add_argument
     turns_help = f"how often each side runs (default: {turns}; 6 are enough for 95 %%)"
     add("--turns", type=positive, default=turns, help=turns_help)
     add("--steps", type=positive, default=steps, help=f"timed steps of a turn (default: {steps})")
     limit_help = (
-        f"of timed steps of a side (default: {limit:g}), which gets fewer of them, but one a turn; "
-        "a case with a step above it is skipped"
+        f"for the timed steps of a side (default: {limit:g}), which gets fewer steps where they "
+        "would take longer, but one a turn; a side whose step takes longer is skipped"
     )
     add("--max-seconds-per-case", type=seconds, default=limit, metavar="S", help=limit_help)
     threads_help = "CPU threads of every side (default: libtorch's own choice)"
@@ -55,7 +56,7 @@ def add_turn_options(parser: argparse.ArgumentParser, turns: int, steps: int, li
 
 
 class SideError(Exception):
-    """A side failed at a case, or left it out on purpose. `entry`: what the file says of it."""
+    """A side failed at a case, or skipped it. `entry`: its row in the file."""
 
     def __init__(self, reason: str, *, is_skip: bool = False) -> None:
         super().__init__(reason)
@@ -67,29 +68,30 @@ class SideError(Exception):
 
 
 class Side:
-    """A way to make the step: `variant` is its place in the case's name."""
+    """An implementation of the training step. `variant`: its name in that of the case."""
 
     variant: str
 
     def get_ready(self, case: CaseName) -> float:
-        """Seconds of a step of the case, which is then ready to be timed."""
+        """Prepares the case to be timed; seconds of a step."""
         raise NotImplementedError
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
-        """So many steps, each an entry in the suite's own format."""
+        """Times so many steps; an entry in the suite's format for each."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """Frees what it holds, once it is not needed any more."""
 
 
 def median_seconds(entries: Sequence[Json]) -> float:
-    """Of a step."""
+    """The median time of a step."""
     return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
 
 
 def keep_best_peaks(peaks: Json, context: Json) -> None:
-    """Of all processes the best counts, for the rows of all (data/machine.py)."""
+    """Raises `peaks` to those of the context where these are higher: the best of all processes
+    counts for all rows (data/machine.py)."""
     best, _ = merged_peaks([{"peaks": {"measured": peaks}}, context])
     peaks.update(best["peaks"]["measured"])
 
@@ -99,8 +101,9 @@ FEWEST_ITERATIONS = 3
 
 
 class OurSide(Side):
-    """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
-    the proof. `proof`: the verified row of the case in hand. `peaks` gets what it measures."""
+    """One variant of tiny_llama_bench, in a new process each turn. Getting ready proves a case, so
+    its turns are timed without the proof. `proof`: the proved row of the current case. `peaks`: the
+    best of all processes, which it updates."""
 
     def __init__(
         self, variant: str, program: SuiteProgram, max_seconds: float, peaks: Json
@@ -114,8 +117,8 @@ class OurSide(Side):
 
     @staticmethod
     def prove(case: CaseName, sides: Sequence[OurSide]) -> None:
-        """A verified step of each before they get ready, in one process, which needs its float64
-        reference once. Where that does not come to its end, each has its own."""
+        """Proves a step of each in one process, which computes the float64 reference once. Where
+        that process fails, each side proves its own when it gets ready."""
         try:
             verified = sides[0]._process(case, sides, 1, verify=True)
         except SideError:
@@ -152,13 +155,13 @@ class OurSide(Side):
         return rows
 
 
-# By side, in the order of their rows, the entries of each turn; of a side that stopped, which has
-# no times, the one that says why. It fills meanwhile: whoever interrupts still has it.
+# By side, in the order of their rows: the entries of each turn, or where the side failed or skipped
+# the case, the one entry with the reason. Filled turn by turn, so that an interruption keeps turns.
 CaseRun = dict[str, list[list[Json]]]
 
 
 def ratio_of(run: CaseRun, above: str, below: str) -> Ratio | None:
-    """Times of one side over those of another, over the turns that both had."""
+    """The time of one side over that of another, from the turns that both have."""
     pairs = zip(run.get(above, []), run.get(below, []), strict=False)
     timed = [pair for pair in pairs if all(turn[0]["iterations"] for turn in pair)]
     medians = [tuple(map(median_seconds, pair)) for pair in timed]
@@ -166,11 +169,11 @@ def ratio_of(run: CaseRun, above: str, below: str) -> Ratio | None:
 
 
 def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
-    """One entry a step of every side at each case, the turns in order; of a side that did not
-    measure it, one with the reason. Keys are Google Benchmark's."""
+    """The file's rows, with Google Benchmark's keys: one for each step, ordered by case, side and
+    turn, or one with the reason where a side did not measure a case."""
     family = itertools.count()
     for case, run in results.items():
-        # the peers compute the same model
+        # of one row that has it, for all: every side computes the same model
         every = (entry for turns in run.values() for turn in turns for entry in turn)
         flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
         for variant, turns in run.items():
@@ -195,16 +198,16 @@ def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
                 }
 
 
-# The quickest case there is: it says what our program runs on, and that it runs.
+# The quickest case, which shows that our program runs, and on what.
 QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
 
 
 class InterleavedSteps:
     """One run of the command `name`, which writes `name`.json and NAME.md.
 
-    `page`: in Markdown, of the document. `options`: those of add_turn_options(), `device`, `cases`
-    in the order in which they run, and `variants` of ours. `context`: that of a process of ours;
-    `peaks`: what all of them measured.
+    `page`: makes the Markdown page of the document. `options`: those of add_turn_options(),
+    `device`, `cases` in the order in which they run, and our `variants`. `context`: of one of our
+    processes; `peaks`: the best of all of them.
     """
 
     name: str
@@ -222,7 +225,7 @@ class InterleavedSteps:
         self._begin = time.monotonic()
 
     def ours(self, variants: Iterable[str]) -> list[Side]:
-        """Of these variants."""
+        """A side for each of these variants."""
         limit = self.options.max_seconds_per_case
         return [OurSide(name, self.program, limit, self.peaks) for name in variants]
 
@@ -231,20 +234,20 @@ class InterleavedSteps:
         return self.ours(self.options.variants)
 
     def further(self) -> list[Side]:
-        """Those of the case in hand that follow from how the others got ready."""
+        """More sides for the current case, which are known once the others got ready."""
         return []
 
     def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
-        """The sides whose times are divided by each other."""
+        """Pairs of sides, the time of the first to be divided by that of the second."""
         raise NotImplementedError
 
     def about(self) -> Json:
-        """What else there is to say of how it was measured."""
+        """More entries for the context about how it was measured."""
         return {}
 
     def measure_case(self, case: CaseName) -> None:
-        """All sides get ready; then so many steps a turn of each, fewer where all turns would take
-        longer than the limit."""
+        """Prepares all sides, then times --steps of each side in each turn; fewer where all turns
+        together would exceed the limit."""
         run, options, steps_of = self.results[case], self.options, dict[Side, int]()
 
         def trying(side: Side, turn: int) -> None:
@@ -258,7 +261,7 @@ class InterleavedSteps:
                     affordable = options.max_seconds_per_case / options.turns / side.get_ready(case)
                     steps_of[side] = max(1, min(options.steps, int(affordable)))
             except SideError as reason:
-                # no times beside the reason
+                # a failed side has no times, only the reason
                 run[name] = [[reason.entry]]
                 steps_of.pop(side, None)
 
@@ -285,7 +288,7 @@ class InterleavedSteps:
             "turns": options.turns,
             "steps": options.steps,
             "max_seconds_per_case": options.max_seconds_per_case,
-            # what an interruption left out
+            # because of an interruption
             "not_measured": [
                 point_title(case)
                 for case in options.cases
@@ -299,12 +302,12 @@ class InterleavedSteps:
             ],
         }
         peaks = {"peaks": self.context["peaks"] | {"measured": self.peaks}}
-        # the turns were timed without the proof, which had a process of its own
+        # the timed processes did not prove anything, a process before them did
         context = self.context | peaks | {"verify": "off", self.name: about}
         return {"context": context, "benchmarks": rows}
 
     def write(self, document: Json, folder: Path) -> str:
-        """Both files; the page."""
+        """Writes the file and its page; the page's text."""
         page = self.page(document)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / f"{self.name}.json", compact_json(document, ("benchmarks",)))
@@ -312,7 +315,8 @@ class InterleavedSteps:
         return page
 
     def measure(self, folder: Path) -> tuple[Json, str, bool]:
-        """All cases, written after each; the document, its page, and whether it was interrupted."""
+        """Measures all cases and writes after each; the document, its page, and whether it was
+        interrupted."""
         self.context = self.program.measure([QUICKEST], 1)["context"]
         keep_best_peaks(self.peaks, self.context)
         self.sides, cases = self.begin(), self.options.cases
@@ -337,10 +341,10 @@ class InterleavedSteps:
         return document, page, is_interrupted
 
     def main(self) -> int:
-        """Measures; --from: the tables of an earlier result. The exit status is 1 where a case
-        failed."""
+        """Measures, or with --from makes the tables of an earlier result anew. The exit status is 1
+        where a case failed."""
         options, source, is_interrupted = self.options, self.options.source, False
-        # a result in results/reference has its page elsewhere
+        # a result under another name, as in results/reference, has its page elsewhere
         is_run = source and source.name == f"{self.name}.json"
         folder = options.output or (source.parent if is_run else run_folder(self.name, RESULTS))
         if source:
@@ -348,7 +352,7 @@ class InterleavedSteps:
             with made_by(f"scripts/{self.name}", source):
                 page = self.write(document, folder)
         else:
-            # before there is a folder
+            # options that the program refuses leave no folder
             self.program = suite_program(options.device, options.threads, options.variants)
             folder.mkdir(parents=True, exist_ok=True)
             document, page, is_interrupted = self.measure(folder)

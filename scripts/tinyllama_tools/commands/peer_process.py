@@ -1,16 +1,16 @@
-"""One peer's process, which holds torch: a line of JSON in and a line of JSON out.
+"""The process of one peer of scripts/peers: a line of JSON in, a line of JSON out.
 
-Training steps of LlamaForCausalLM in one of its forms, timed one by one: the same work as our
-full_step. Loss over the S - 1 next tokens, backward, AdamW; gradients are set to none before each
-step outside the timed region, tokens come from the same vocabulary.
+It times training steps of LlamaForCausalLM one by one, the same work as our full_step: loss over
+the S - 1 next tokens, backward, AdamW. Setting the gradients to None is not timed; tokens are drawn
+from the same vocabulary. The process lives for a whole run and is idle between its turns.
 
-It stays for a whole run; between its turns it computes nothing. peers.py asks:
+Requests:
 
   {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
   {"do": "build", "size": {...}, "dtype", "batch", "seq", "limit": 10.0} -> {"seconds": [...]}
   {"do": "time", "steps": 5}         -> {"seconds", "cpu_seconds", "minor_faults"}, lists
 
-An answer of {"error": "..."} means that this was not done; the process goes on.
+The answer {"error": "..."} means that the request failed; the process goes on.
 """
 
 import gc
@@ -31,19 +31,19 @@ PARAMETERS = {"f32": torch.float32, "bf16": torch.bfloat16, "amp_bf16": torch.fl
 FEWEST_WARM_UP_STEPS = 3
 MOST_WARM_UP_STEPS = 30
 LONGEST_WARM_UP_SECONDS = 8.0
-# Settled: the last two steps were no faster than this share of the best before them.
+# Warm-up ends once the last two steps took at least this share of the best time before them.
 SETTLED = 0.97
-# GEMMs of true float32 are off by less; bfloat16 inside gives 3e-3, TF32 4e-4.
+# True float32 GEMMs have a smaller error; bfloat16 inside gives 3e-3, TF32 4e-4.
 LARGEST_FLOAT32_ERROR = 1e-5
 # before torch pins this thread to one processor
 PROCESSORS = os.sched_getaffinity(0)
-# of the environment, what malloc and threads go by
+# variables of the environment that malloc and threads depend on begin so
 SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_")
 
 
 def float32_product_error(device: torch.device) -> float:
-    """Largest difference of float32 GEMMs from float64, over the largest element: of a plain
-    product and of a linear layer with its weight transposed, which may go different ways."""
+    """The largest error of float32 GEMMs, relative to the largest element: of a plain GEMM and of a
+    linear layer with its weight transposed, which libraries may compute by different kernels."""
     generator = torch.Generator().manual_seed(1)
     a = torch.randn(512, 1024, generator=generator).to(device)
     b = torch.randn(256, 1024, generator=generator).to(device)
@@ -57,12 +57,12 @@ def minor_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-# of a step: seconds by the clock, seconds of the thread that runs it, and minor faults
+# of a step: seconds by the clock, processor seconds of the thread that runs it, minor page faults
 Step = tuple[float, float, int]
 
 
 class Peer:
-    """Answers the requests by name: one form, and at a time one model with its optimizer."""
+    """Answers each request by the method of its name; holds one model with its optimizer."""
 
     def __init__(self, device: str) -> None:
         # torch calls AMD's GPUs cuda as well
@@ -89,9 +89,9 @@ class Peer:
         }
 
     def build(self, size: Json, dtype: str, batch: int, seq: int, limit: float) -> Json:
-        """The first step compiles where the form says so; then steps until they settle, or one
-        where that takes more than `limit` / 3: what is slow to warm up is timed as it is."""
-        # Nothing of another shape may be left: dynamo would make its code work for both.
+        """Builds the model, compiles it where the form says so, and warms up until step times
+        settle. Where a step takes more than `limit` / 3 seconds, one is enough."""
+        # Nothing of another shape may be left: dynamo would compile code for any shape.
         self.forward = self.optimizer = self.loss = None
         torch._dynamo.reset()
         gc.collect()
@@ -106,7 +106,7 @@ class Peer:
         self.optimizer = torch.optim.AdamW(model.parameters(), **adamw)
         self.autocast = dtype == "amp_bf16"
         self.tokens = torch.randint(0, size["vocab_size"], (batch, seq)).to(self.device)
-        # the compilers that this thread starts may run anywhere, though OpenMP has pinned it
+        # compilers that this thread starts may use all processors, though OpenMP has pinned it
         pinned = os.sched_getaffinity(0)
         os.sched_setaffinity(0, PROCESSORS)
         try:
@@ -123,8 +123,8 @@ class Peer:
         return {"seconds": seconds}
 
     def step(self) -> Step:
-        """One step, waited for. Faults are those of the freed gradients too, which a malloc may
-        give back to the system."""
+        """Runs one step and waits for its end. Page faults include those of freeing gradients,
+        whose memory a malloc may give back to the system."""
         faults = minor_faults()
         self.optimizer.zero_grad(set_to_none=True)
         cpu_start, start = time.thread_time(), time.perf_counter()
@@ -135,14 +135,15 @@ class Peer:
         return wall, cpu, minor_faults() - faults
 
     def work(self) -> None:
-        """What is timed."""
+        """The timed region."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             self.loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
         self.loss.backward()
         self.optimizer.step()
 
     def steps_on_gpu(self, steps: int) -> list[Step]:
-        """As our programs time there: queued between pairs of events, waited for once."""
+        """Times steps as our programs do on a GPU: between pairs of events, with one wait at the
+        end."""
         timed = []
         for _ in range(steps):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -158,8 +159,8 @@ class Peer:
         return [(begin.elapsed_time(end) / 1e3, *rest) for begin, end, *rest in timed]
 
     def time(self, steps: int) -> Json:
-        """After one step more: memory and caches were the others' meanwhile, and a process of ours
-        warms up as well."""
+        """Times so many steps, after one more for warm-up: the other sides have used memory and
+        caches since, and our processes warm up too."""
         self.step()
         on_gpu = self.device.type == "cuda"
         times = self.steps_on_gpu(steps) if on_gpu else [self.step() for _ in range(steps)]
@@ -169,7 +170,7 @@ class Peer:
 
 
 def main() -> None:
-    """Keeps standard output for answers: what libraries print goes to standard error."""
+    """Answers requests on standard output; what libraries print there goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     peer = Peer(sys.argv[1])

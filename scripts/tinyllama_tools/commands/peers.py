@@ -1,6 +1,6 @@
-"""scripts/peers: our full training step beside LlamaForCausalLM in its forms.
+"""scripts/peers: our full training step beside LlamaForCausalLM, eager and compiled.
 
-Sides are interleaved at one case: our program, a process a turn, and a process of each peer.
+Our variants, in a new process each turn, are interleaved with the peers, which keep their process.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.models.step_ratios import Ratios, point_title, ratios_in
 
 PAGE = Path(__file__).parent / "templates/peers.md.j2"
-# in the order in which they run: what is slow without support by the processor comes last
+# in the order in which they run: bf16, which is slow where the processor lacks it, comes last
 DTYPES = ("f32", "amp_bf16", "bf16")
-# full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences)
+# batches and sequences of full_step in the default grid of tiny_llama_bench
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
 PREFIX = "peer:"
-# By itself glibc maps and unmaps every large tensor: thousands of page faults a step, which are no
-# work of the peer's. Our program keeps its memory, so each peer does; what that is worth to it is
-# measured on one that has glibc's defaults. These are above any tensor here; the last underscore is
-# glibc's.
+# By default glibc maps and unmaps every large tensor: thousands of page faults a step, which are
+# not the peer's work. Our program keeps its memory, so the peers are made to, by thresholds above
+# any tensor here (the last underscore is glibc's). One peer keeps glibc's defaults and shows what
+# that is worth.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 KEEPS, DEFAULT = "glibc that keeps its memory", "glibc by default"
 DEFAULT_MALLOC = "_default_malloc"
@@ -48,10 +48,10 @@ _PLAIN: Json = {
     "malloc": KEEPS,
 }
 _EAGER: Json = _PLAIN | {"attention": "eager", "adamw": "for-loop"}
-# `medium`: float32 GEMMs by way of oneDNN, true float32 only where the processor has nothing less
-# exact; the peer's process sets `highest` where it is not
+# `medium` lets oneDNN compute float32 GEMMs, with less precision where the processor offers that;
+# peer_process.py measures the error and then sets `highest`.
 _TUNED: Json = {"is_compiled": True, "precision": "medium"}
-# How each peer runs, by its name.
+# peer: how it runs
 FORMS: dict[str, Json] = {
     "eager": _EAGER,
     "eager" + DEFAULT_MALLOC: _EAGER | {"malloc": DEFAULT},
@@ -72,7 +72,7 @@ written."""
 
 
 def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
-    """The cases in the order in which they run."""
+    """All cases, in the order in which they run."""
     cases = []
     for dtype in sorted(given.dtypes, key=DTYPES.index):
         for size in given.sizes:
@@ -84,7 +84,7 @@ def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
 
 
 def device(text: str) -> str:
-    """As the programs take it, but for `auto`, which each side could take otherwise."""
+    """A device as the programs take it; not `auto`, of which each side could choose another."""
     if not re.fullmatch(r"cpu|(cuda|hip)(:\d{1,2})?", text):
         raise argparse.ArgumentTypeError(f"device '{text}': must be cpu, cuda[:N] or hip[:N]")
     return text
@@ -113,16 +113,16 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-# which has torch and transformers; scripts/peers says which, where it is not this one
+# a Python with torch and transformers; scripts/peers names it where it is not this one
 ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
 PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
-# of one answer: a step of a large model is compiled in minutes
+# for one answer: compiling a step of a large model takes minutes
 LIMIT_S = 3600.0
 
 
 class PeerSide(Side):
-    """One form of the peer, in a process that is started when it is needed, and again if it died.
-    `settings`: what the process said of itself."""
+    """One peer, in a process that is started when it is needed, and again after it died.
+    `settings`: the process's answer to hello."""
 
     def __init__(self, name: str, device: str, threads: int, max_seconds: float) -> None:
         self.form = FORMS[name]
@@ -134,8 +134,8 @@ class PeerSide(Side):
         self._process: Resident | None = None
 
     def _start(self) -> None:
-        """Threads placed as our program places its own, the form's malloc, and where code is
-        kept."""
+        """Starts the process with threads placed as our program places its own, with the form's
+        malloc, and with a folder of the checkout for compiled code."""
         self.close()
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
@@ -147,7 +147,7 @@ class PeerSide(Side):
         self.settings = self._ask("hello", form=self.form, threads=self._threads)
 
     def _ask(self, do: str, **what: object) -> Json:
-        """The answer. SideError where it says that it could not, or is lost."""
+        """The answer; SideError where that is an error, or the process ended or hung."""
         assert self._process
         self._process.send({"do": do, **what})
         try:
@@ -171,7 +171,7 @@ class PeerSide(Side):
         return seconds
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
-        """So many steps, each an entry in the suite's own format."""
+        """Times so many steps; an entry in the suite's format for each."""
         answer = self._ask("time", steps=steps)
         return [
             {
@@ -189,17 +189,17 @@ class PeerSide(Side):
         ]
 
     def close(self) -> None:
-        """Lets its process end, and makes it where it does not."""
+        """Ends its process."""
         if self._process:
             self._process.close()
 
 
-# so long are iterations of ours served, at least one, and their page faults counted
+# for counting page faults of our iterations, of which at least one is run
 FAULTS_SECONDS = 0.5
 
 
 class CountedSide(OurSide):
-    """With the minor faults of its steps."""
+    """A side of ours whose rows also have the minor page faults of a step."""
 
     _faults: Json
 
@@ -217,18 +217,20 @@ class CountedSide(OurSide):
 def allocator_rows(
     cases: Mapping[CaseName, StoredCase], ratios: Ratios
 ) -> list[tuple[str, str, str, str, str]]:
-    """What glibc's defaults cost a peer, at each point where it was measured with both."""
+    """What glibc's defaults cost a peer: a row for each point that was measured with both
+    allocators."""
     rows = []
     for name, default in cases.items():
         kept = replace(name, variant=name.variant.removesuffix(DEFAULT_MALLOC))
         if kept != name and (ratio := ratios.get((name.variant, kept))):
-            faults = (number(of.counters.get("minor_faults"), 0) for of in (default, cases[kept]))
+            both = (default, cases[kept])
+            faults = (number(case.counters.get("minor_faults"), 0) for case in both)
             rows.append((point_title(name), kept.variant, ratio.text(), *faults))
     return rows
 
 
 def peers_page(document: Json) -> str:
-    """PEERS.md."""
+    """The text of PEERS.md."""
     context, about = document["context"], document["context"]["peers"]
     ratios, rows = ratios_in(document, "peers"), []
     cases = {
@@ -256,7 +258,7 @@ def peers_page(document: Json) -> str:
 
 
 class Peers(InterleavedSteps):
-    """Our variants beside the peers, whose times are divided by ours: above 1, ours is faster."""
+    """Our variants and the peers. Ratios are a peer's time over ours: above 1, ours is faster."""
 
     name = "peers"
     page = staticmethod(peers_page)
@@ -266,9 +268,9 @@ class Peers(InterleavedSteps):
         return [CountedSide(name, self.program, limit, self.peaks) for name in variants]
 
     def begin(self) -> list[Side]:
-        of, threads = self.options, self.context["threads"]
-        limit = of.max_seconds_per_case
-        peers = [PeerSide(name, of.device, threads, limit) for name in of.forms]
+        options, threads = self.options, self.context["threads"]
+        limit = options.max_seconds_per_case
+        peers = [PeerSide(name, options.device, threads, limit) for name in options.forms]
         return [*super().begin(), *peers]
 
     def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:

@@ -1,5 +1,5 @@
-"""scripts/profile: runs the training program with one profiler after the other and reports; also of
-saved or of two profiles. scripts/exercise makes its runs here as well."""
+"""scripts/profile: runs the training program with one profiler after the other and reports; also
+reports on saved profiles and compares two. scripts/exercise makes its runs here as well."""
 
 import argparse
 import os
@@ -44,7 +44,7 @@ from tinyllama_tools.data.programs import TrainingError, TrainingProgram, comman
 from tinyllama_tools.models.bottlenecks import PRIORITIES, rank_bottlenecks
 from tinyllama_tools.models.step_ratios import Evidence, find_ablation
 
-# What the program is given as it stands; batch and sequence left out are the size's own.
+# Options that tiny_llama_train is given as they are; without batch or sequence it takes the size's.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")
 DEFAULT_STEPS = 30
 REPORT = "performance_summary_report.md"
@@ -62,7 +62,7 @@ profile, unwritable folder; 130 interrupted: the report has what was measured so
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Checked as far as text can be; argparse ends the program with 2 where it is wrong."""
+    """The options; a bad one ends the command with status 2."""
     parser = script_parser("profile", ABOUT, EPILOG)
     add, same = parser.add_argument, "as in tiny_llama_train"
     add("--size", choices=sorted(problem_sizes()), help="default: tiny, in its own shape")
@@ -94,7 +94,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def program_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """What tiny_llama_train is given."""
+    """The options that tiny_llama_train is given."""
     given = {name: getattr(options, name) for name in PASSED_ON}
     given["num_steps"] = given["num_steps"] or DEFAULT_STEPS
     return tuple(
@@ -102,14 +102,14 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-# Runs of the program.
+# ---- runs of the program
 
 LOG = "training_output.log"
 # `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
 WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
 MOST_NOTES = 10
-# The folder of each run in the whole, and the program's options for it. The FLOPS profiler makes
-# flops_analysis/ itself, so that its files lie where people look.
+# The folder of each run, and the program's options for it. The FLOPS profiler makes
+# flops_analysis/ itself: in ".", its files lie where the workshop's reader looks.
 PROFILINGS = {
     "baseline_training": (),
     "pytorch_profiling": ("--enable-pytorch-profiler", "--profile-operators"),
@@ -123,7 +123,7 @@ Shape = tuple[int | str, ...]
 
 
 def shaped(size: str, shapes: Mapping[str, Shape]) -> Plan:
-    """Runs of a model of this size."""
+    """The plan of runs of a model of this size."""
     return {
         name: (f"--batch-size={b}", f"--seq-len={s}", f"--num-steps={n}", f"--size={size}", *more)
         for name, (b, s, n, *more) in shapes.items()
@@ -131,7 +131,7 @@ def shaped(size: str, shapes: Mapping[str, Shape]) -> Plan:
 
 
 def warnings_in(output: str) -> list[str]:
-    """Lines that warn of something or report an error; at most MOST_NOTES, once each."""
+    """Different lines that warn or report an error, at most MOST_NOTES."""
     lines = [line.strip() for line in output.splitlines() if WARNING.search(line.strip())]
     return list(dict.fromkeys(lines))[:MOST_NOTES]
 
@@ -139,11 +139,11 @@ def warnings_in(output: str) -> list[str]:
 def measure_all(
     planned: Plan, program: TrainingProgram, folder: Path, page_folder: Path
 ) -> dict[str, MeasuredRun]:
-    """Every run in turn, its files in `folder`/name; links are as seen from `page_folder`. What
-    fails keeps its reason; Ctrl-C leaves the rest. Summaries of an earlier call in these folders
-    stay until something is measured, and none longer.
+    """Makes every run, its files in `folder`/name; links are relative to `page_folder`. A run that
+    fails has its reason; Ctrl-C leaves out the runs that follow. Summaries that an earlier call
+    left in these folders are removed as soon as a run was measured.
 
-    Raises TrainingError where the program refuses what it was given before anything was measured.
+    TrainingError where the program refuses its options before anything was measured.
     """
     runs = {
         name: MeasuredRun(
@@ -165,7 +165,7 @@ def measure_all(
         except TrainingError as error:
             if error.exit_status == REFUSED_OPTIONS and not is_measured:
                 raise
-            # what the program said last may have many lines
+            # the program's last words may be several lines
             runs[name] = replace(planned_run, reason=" ".join(str(error).split()), exit_status=1)
         else:
             notes = warnings_in(done.output)
@@ -182,7 +182,7 @@ def measure_all(
             )
         if runs[name].summary and not is_measured:
             is_measured = True
-            # those of an earlier call are not of this one
+            # an earlier call's would be taken for this one's
             for other in planned.keys() - {name}:
                 (folder / other / SUMMARY).unlink(missing_ok=True)
         if runs[name].reason:
@@ -191,15 +191,15 @@ def measure_all(
 
 
 def read_profiles(folder: Path) -> Json:
-    """One summary of a folder of scripts/profile or of a single run; BadInputError where there is
-    none, or one is damaged."""
+    """The merged summary of a folder of scripts/profile, or that of a single run's; BadInputError
+    where there is none, or one is damaged."""
     places = [folder / name for name in PROFILINGS]
     found = [read_profile(place) for place in places if (place / SUMMARY).exists()]
     return merged(found or [read_profile(folder)])
 
 
 TIMELINE, PAGE = "memory_timeline.json", "memory_timeline.html"
-# differ in lightness, so that they differ in print as well
+# of different lightness, so that they differ in black and white too
 PHASE_COLOURS = {
     "data_loading": "#d9d2c0",
     "forward": "#eef4fb",
@@ -211,7 +211,7 @@ PHASE_COLOURS = {
 
 
 def timeline_figure(timeline: Json) -> go.Figure:
-    """Phases as bands, the curve of the live bytes, and its peak with bytes and component."""
+    """The curve of live bytes over bands of the phases, with its peak marked."""
     events, phases = timeline["events"], timeline["phases"]
     start = min([events[0][0], *(phase["begin_seconds"] for phase in phases)])
     times = [(seconds - start) * 1e3 for seconds, *_ in events]
@@ -247,9 +247,8 @@ def timeline_figure(timeline: Json) -> go.Figure:
 
 
 def draw_timelines(folder: Path) -> list[Path]:
-    """A page beside each timeline in the folder and its own; none where nothing was allocated.
-
-    BadInputError for a file that is none."""
+    """Writes a page beside each timeline in the folder and its subfolders, unless it recorded no
+    allocation. BadInputError for a file that is no timeline."""
     pages = []
     for path in (*folder.glob(TIMELINE), *sorted(folder.glob(f"*/{TIMELINE}"))):
         with made_by("tiny_llama_train --profile-memory", path):
@@ -261,7 +260,7 @@ def draw_timelines(folder: Path) -> list[Path]:
     return pages
 
 
-# Pages.
+# ---- pages
 
 
 def report_text(
@@ -272,12 +271,12 @@ def report_text(
     runs: Iterable[MeasuredRun] = (),
     command: str = "",
 ) -> str:
-    """What REPORT holds, of the summary of a folder of profiles. `runs`: those that made it, by
-    `command`; none where it was read."""
+    """The text of REPORT for the summary of a folder of profiles. `runs`: those that `command` made
+    for it; none where the summary was read from files."""
     return page_of(
         "profile_report.md.j2",
         summary=summary,
-        of=MeasuredRun("", "", summary),
+        run=MeasuredRun("", "", summary),
         top=top,
         place=shown_path(folder),
         runs=list(runs),
@@ -292,8 +291,8 @@ Seconds = Mapping[str, float]
 
 
 def paired(a: Seconds, b: Seconds) -> list[list[Any]]:
-    """Rows of name -> seconds of either, the largest change first: name, seconds of both, seconds
-    saved by B, A / B."""
+    """Rows of name, seconds in A, in B, seconds that B saves, and A / B; the largest change
+    first."""
     rows = [
         [
             name,
@@ -307,20 +306,20 @@ def paired(a: Seconds, b: Seconds) -> list[list[Any]]:
 
 
 def operator_seconds(operators: Json) -> Seconds:
-    """Of its own by operator, on the device that shares are of."""
+    """Each operator's own time, on the device that the percentages refer to."""
     clock = "device" if operators["device_time"] == "gpu" else "cpu"
     return {row["name"]: row[f"{clock}_self_seconds"] or 0.0 for row in operator_shares(operators)}
 
 
 def component_seconds(operators: Json) -> Seconds:
-    """Forward and backward together, by component."""
+    """Each component's time, forward and backward together."""
     return {
         row["name"]: (row.get("forward_seconds") or 0.0) + (row.get("backward_seconds") or 0.0)
         for row in operators["components"]
     }
 
 
-# Beside the step.
+# rows of the comparison below that of the step
 COMPARED = (
     ("forward", "summary.average_forward_seconds", "ms"),
     ("backward", "summary.average_backward_seconds", "ms"),
@@ -333,7 +332,7 @@ SAME_MACHINE = (*SAME_DEVICE, "torch_version")
 
 
 def comparison_text(a: Path, b: Path) -> str:
-    """The page of two folders of profiles."""
+    """The page that compares two folders of profiles."""
     sides = [MeasuredRun("", "", read_profiles(folder)) for folder in (a, b)]
     conditions = [
         work_of(side.summary) | {key: side(f"context.{key}") for key in SAME_MACHINE}
@@ -363,7 +362,7 @@ def comparison_text(a: Path, b: Path) -> str:
 
 
 def analyze(options: argparse.Namespace, results: Path) -> int:
-    """Of saved profiles: to the terminal, or with --generate-report to a file."""
+    """Reports on saved profiles, on standard output or with --generate-report in a file."""
     folder = options.analyze_existing
     summary = read_profiles(folder)
     text = report_text(summary, folder, options.top, find_ablation(summary, results))
@@ -381,7 +380,7 @@ def analyze(options: argparse.Namespace, results: Path) -> int:
 def measure(
     options: argparse.Namespace, command: str, program: TrainingProgram, results: Path
 ) -> int:
-    """The four runs and their report, which also covers what was done before an error or Ctrl-C."""
+    """Makes the four runs and writes their report, after an error or Ctrl-C of the runs so far."""
     folder = options.profile_dir or run_folder("profile", results)
     given = program_options(options)
     planned = {name: (*given, *flags) for name, flags in PROFILINGS.items()}
@@ -400,7 +399,7 @@ def measure(
 def main(
     arguments: Sequence[str], program: TrainingProgram | None = None, results: Path = RESULTS
 ) -> int:
-    """Exit status. `program` and `results` are replaced by tests only."""
+    """The exit status. Tests replace `program` and `results`."""
     options = parse_options(arguments)
     if options.compare:
         print(comparison_text(*options.compare), end="")

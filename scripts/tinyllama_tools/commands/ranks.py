@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
-from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.process import Progress, how_ended
+from tinyllama_tools.core.text import count_of
 from tinyllama_tools.data.results import Failure, result_file
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def core_order(core_of: Mapping[int, str]) -> list[int]:
-    """One logical processor of every core, then the second of every core, and so on. `core_of`:
-    what names the core of each."""
+    """Logical processors: one of every core, then the second of every core, and so on. `core_of`:
+    by processor, a name of its core."""
     cores: dict[str, list[int]] = {}
     for processor in sorted(core_of):
         cores.setdefault(core_of[processor], []).append(processor)
@@ -34,7 +35,7 @@ def core_order(core_of: Mapping[int, str]) -> list[int]:
 
 
 def allowed_cores() -> list[int]:
-    """Logical processors that this process may run on, in the order in which ranks take them."""
+    """The logical processors that this process may run on, in the order in which ranks get them."""
     core_of = {processor: str(processor) for processor in os.sched_getaffinity(0)}
     for processor in core_of:
         with contextlib.suppress(OSError):
@@ -45,8 +46,8 @@ def allowed_cores() -> list[int]:
 def core_sets(
     processes: int, threads: int, ordered: Sequence[int], *, oversubscribe: bool = False
 ) -> list[list[int]]:
-    """One set of `threads` logical processors a process, disjoint unless `oversubscribe`, which
-    then begins again with the first. BadInputError where there are too few."""
+    """For each process a set of `threads` logical processors. They are disjoint, unless there are
+    too few: that is a BadInputError, or with `oversubscribe` the first are taken again."""
     needed = processes * threads
     if needed > len(ordered) and not oversubscribe:
         raise BadInputError(
@@ -63,18 +64,19 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 ADDRESS = "127.0.0.1"
-# an outer job's variables would say something else
+# a rank must not see variables of an outer job's launcher, which name other ranks
 LAUNCHERS = ("OMPI_", "SLURM_", "TORCHELASTIC_")
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on now. OSError without one."""
+    """A TCP port of the loopback address that is free now; OSError where there is none."""
     with socket.create_server((ADDRESS, 0)) as probe:
         return probe.getsockname()[1]
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Of one of `ranks` local processes that meet at `port`, as torchrun says it."""
+    """The environment of one of `ranks` local processes that meet at `port`, as torchrun sets
+    it."""
     kept = {n: value for n, value in os.environ.items() if not n.startswith(LAUNCHERS)}
     own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
     own |= {"MASTER_ADDR": ADDRESS, "MASTER_PORT": port}
@@ -83,26 +85,26 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
 BUILD_IT = "build it: scripts/bench --setup-only"
-# the kernel ends a rank with its launcher, however that ends; and the rank's cores
+# Starts a rank on its cores; the kernel kills it when its launcher ends, however that ends.
 START = ("setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list")
 FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
-# between two looks at the ranks
+# between two checks of the ranks
 LOOK_SECONDS = 0.05
-# how long a rank may take to end after SIGTERM
+# for a rank to end after SIGTERM
 TERM_SECONDS = 5.0
-# a rank that still computes notices a loss within one timeout and asks who it was within another
+# A rank that still computes notices a loss within one timeout, and within another asks who is lost.
 TIMEOUTS = 2
-# beyond those: 11 s of asking at the most, and the end of a process
+# beyond those: at most 11 s of asking, and the end of a process
 GRACE_SECONDS = 15.0
 LAST_WORDS = 8
-# what a rank says that waits for another
+# words of a rank that missed another one, and so did not cause the failure
 MISSED = re.compile(
     "asking who is lost|does not answer|nobody answers|did not come|is not rank 0 of this run"
 )
 
 
 class Rank:
-    """A started one. `words`: the last lines it said, on standard output or error."""
+    """A running rank. `words`: the last lines of its standard output and error."""
 
     def __init__(
         self,
@@ -111,7 +113,8 @@ class Rank:
         place: tuple[int, int, int],
         say: Callable[[int, str], object],
     ) -> None:
-        """`place`: as of rank_environment(). `say` gets its number and every line, in a thread."""
+        """`place`: the arguments of rank_environment(). A thread passes the rank's number and every
+        line of its output to `say`."""
         self.number = place[0]
         self.words: deque[str] = deque(maxlen=LAST_WORDS)
         self.process = subprocess.Popen(
@@ -136,53 +139,52 @@ class Rank:
 
     @property
     def status(self) -> int | None:
-        """Once it has ended, -N where signal N ended it."""
+        """The exit status, -N where signal N ended it; None while it runs."""
         return self.process.poll()
 
     def close(self) -> None:
-        """It is not left, and all that it said was heard."""
+        """Kills the process if it still runs, and reads its output to the end."""
         self.process.kill()
         self.process.wait()
         self._listener.join(TERM_SECONDS)
 
 
 def cause_of(bad: Sequence[Rank], killed: Sequence[int], ranks: int) -> Failure:
-    """The rank that ended badly first, how, its last words, and which ranks had to be ended. `bad`:
-    in the order in which they ended; the status is 1 for a signal.
+    """The rank that caused the failure, how it ended, its last words, and which ranks had to be
+    killed. `bad`: ranks that failed, in the order in which they ended. The status is 1 where a
+    signal ended the rank.
 
-    Of a wrong result all ranks end with 1 and rank 0 alone says why, so a silent one has no word
-    where another has; nor has one that only missed another, such as that whose disk was full.
-    """
+    After a wrong result all ranks end with 1 and rank 0 alone says why; after one rank's failure,
+    such as a full disk, the others say that they miss it. So a rank that says something is the
+    cause before a silent one, and one that misses another is not."""
     first = bad[0]
     if first.status > 0:
         speaking = [one for one in bad if one.status > 0 and one.words]
         causes = [one for one in speaking if not MISSED.search("\n".join(one.words))]
         hung = [one for one in bad if one.number in killed]
         first = (causes or hung or speaking or bad)[0]
-    status, how = first.status, f"ended with {first.status}"
-    if status < 0:
-        with contextlib.suppress(ValueError):  # a signal without a name
-            how = f"was ended by {signal.Signals(-status).name}"
+    how = how_ended(first.status)
     if first.number in killed:
         how = "did not end after the others had"
     words = "\n".join(first.words)
     said = f"; its last words: {words}" if words else ""
     by_force = f"; ended by force: {_listed(killed)}" if killed else ""
-    return Failure(ranks, max(1, status), f"rank {first.number} of {ranks} {how}{said}{by_force}")
+    what = f"rank {first.number} of {ranks} {how}{said}{by_force}"
+    return Failure(ranks, max(1, first.status), what)
 
 
 def watch(ranks: Sequence[Rank], others_seconds: float, progress: Progress) -> Failure | None:
-    """To the end of all of them. `others_seconds`: how long they have to end by themselves once
-    one has ended. A KeyboardInterrupt asks them to end after the round in hand, however long
-    that takes, and a second one kills them."""
+    """Waits for the end of all ranks. `others_seconds`: the time that the others have to end once
+    one has ended; then they are killed. A KeyboardInterrupt asks all to end after the current
+    round, however long that takes; a second one kills them."""
     deadline, harsher, interrupt = math.inf, signal.SIGTERM, signal.SIGINT
     bad: list[Rank] = []
     killed: list[int] = []
     left = list(ranks)
     while left:
         try:
-            # of several that ended at once, the one that a signal ended, or that refused to
-            # start, is the cause, and the 1 of the others the effect
+            # of ranks that ended at once, that which a signal ended or that refused to start
+            # (status 2) is the cause; the others' status 1 is the effect
             ended = [rank for rank in left if rank.status is not None]
             left = [rank for rank in left if rank not in ended]
             new = [rank for rank in ended if rank.status != 0]
@@ -215,17 +217,18 @@ def run_world(
     log: Path,
     progress: Progress,
 ) -> Failure | None:
-    """A rank on each set of cores, none of which is left when it ends. What they say goes to `log`,
-    as far as that can be written, and what rank 0 says to a terminal too."""
+    """Runs a rank on each set of cores; none is left when this returns. Their output goes to `log`,
+    as far as that can be written; that of rank 0 is also shown on a terminal."""
     ranks: list[Rank] = []
     unwritten: list[OSError] = []
-    # what a buffer kept would fail again when it is closed
+    # unbuffered: a full buffer would fail once more when it is closed
     with log.open("wb", buffering=0) as stream:
 
         def say(number: int, line: str) -> None:
             try:
                 stream.write(f"[rank {number}] {line}\n".encode())
-            except OSError as error:  # what is measured is worth more
+            except OSError as error:
+                # a full disk does not end the measurement
                 unwritten.append(error)
             if number == 0 and line:
                 progress.passing(line)
@@ -234,7 +237,8 @@ def run_world(
         try:
             for number, cores in enumerate(sets):
                 ranks.append(Rank(command, cores, (number, len(sets), port), say))
-            progress.line(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
+            where = "; ".join(map(_listed, sets))
+            progress.line(f"{count_of(len(sets), 'rank')} on cores {where}")
             return watch(ranks, others_seconds, progress)
         finally:
             for rank in ranks:
@@ -244,7 +248,7 @@ def run_world(
 
 
 def program_in(build_folder: Path) -> str:
-    """BadInputError where it is not there."""
+    """The path of tiny_llama_scaling; BadInputError where it is not built."""
     program = build_folder / PROGRAM
     if shutil.which(program) is None:
         raise BadInputError(f"{program}: no such program that can be started; {BUILD_IT}")
@@ -254,11 +258,11 @@ def program_in(build_folder: Path) -> str:
 def measure(
     options: argparse.Namespace, folder: Path, progress: Progress
 ) -> tuple[int, list[Failure]]:
-    """Every number of ranks in its order. A refused option ends it, a world that failed does not.
-    The status of the command, and the numbers of ranks that did not come to their end.
+    """Measures each number of ranks, in their order; refused options end it, other failures do not.
+    The status of the command, and the numbers of ranks that failed.
 
     BadInputError, before anything is started, where there are too few cores or the program is not
-    there; OSError where `folder` is there or cannot be made.
+    built; OSError where `folder` exists or cannot be made.
     """
     program = program_in(options.build_folder)
     threads, cores = options.threads_per_process, allowed_cores()
@@ -267,7 +271,7 @@ def measure(
         for ranks in options.processes
     }
     others_seconds = TIMEOUTS * options.timeout + GRACE_SECONDS
-    # another run of the same second has the same name
+    # fails where another run of the same second has the name
     folder.mkdir(parents=True)
     failures: list[Failure] = []
     for ranks, own in sets.items():
@@ -277,11 +281,11 @@ def measure(
         try:
             failure = run_world(command, own, others_seconds, result.with_suffix(".log"), progress)
         except KeyboardInterrupt:
-            # while the ranks were being started
+            # Ctrl-C while the ranks were being started
             failure = Failure(ranks, INTERRUPTED, "interrupted")
         if failure is not None:
             failures.append(failure)
-            progress.line(f"{ranks} ranks: {failure.words}")
+            progress.line(f"{count_of(ranks, 'rank')}: {failure.words}")
             if failure.status in (REFUSED_OPTIONS, INTERRUPTED):
                 return failure.status, failures
     return int(bool(failures)), failures

@@ -1,8 +1,10 @@
-"""scripts/scaling: measures, reads again what was measured, and writes what follows."""
+"""scripts/scaling: measures a step on several numbers of ranks, or reads an earlier run, and writes
+efficiencies, losses and projections."""
 
 import argparse
 import itertools
 import json
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -11,6 +13,7 @@ from pathlib import Path
 from tinyllama_tools.commands.ranks import measure, program_in
 from tinyllama_tools.core.app import (
     PROJECT,
+    REFUSED_OPTIONS,
     RESULTS,
     BadInputError,
     Json,
@@ -24,7 +27,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import narrow_tables, section
+from tinyllama_tools.core.text import count_of, narrow_tables, section
 from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
@@ -34,13 +37,14 @@ from tinyllama_tools.data.studies import (
 )
 from tinyllama_tools.models.collectives import read_interconnects
 from tinyllama_tools.models.data_parallel import (
+    EFFICIENCY,
     Analysis,
     StepSource,
     analyse,
     projection_of,
     read_step_source,
 )
-from tinyllama_tools.report.document import Table, cell_text
+from tinyllama_tools.report.document import Table, cell_text, number_text
 from tinyllama_tools.report.sections import data_parallel
 
 EPILOG = """\
@@ -61,13 +65,14 @@ left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a
 before); 130 interrupted, with what was measured written."""
 
 
-# of measuring, and what this command gives the program itself
+# options that measuring alone uses, and options that this command gives the program itself
 MEASURING = ("--processes", "--threads-per-process", "--oversubscribe", "--timeout")
 OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """`program`: what the program is to be given. A bad value ends the program with status 2."""
+    """The options; `program`: those for tiny_llama_scaling. A bad value ends the command with
+    status 2."""
     parser = script_parser("scaling", "Data-parallel scaling on this machine, and further.", EPILOG)
     parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
@@ -109,13 +114,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def scaling_document(
     analysis: Analysis, projection: Json, command: str, failures: Iterable[Failure]
 ) -> Json:
-    """scaling.json. Times in s, bandwidths in bytes/s, shares in percent."""
+    """The content of scaling.json: times in s, bandwidths in bytes/s, shares in percent."""
     return {
         "kind": SCALING_KIND,
         "schema_version": SCALING_SCHEMA_VERSION,
         "command": command,
         "date": now_text(),
-        # that figures belong to
+        # of the program that measured
         "git_commit": analysis.results[0].context.get("git_commit"),
         "device": analysis.device,
         "processes": [one.ranks for one in analysis.results],
@@ -133,13 +138,36 @@ def scaling_document(
     }
 
 
+def answer(analysis: Analysis) -> str:
+    """How well the most ranks share a step, in one sentence: medians of the tables."""
+    if not analysis.points:
+        return "No step was measured: what collectives take alone is below."
+    # the last world is the largest, its main way of a step the first
+    ranks = analysis.points[-1].ranks
+    point = next(point for point in analysis.points if point.ranks == ranks)
+    if ranks == 1 or point.speedup is None or point.efficiency is None:
+        missing = "how a step scales needs 2 ranks or more, and a rank that is timed alone"
+        rate = number_text(point.samples_per_second)
+        return f"{count_of(ranks, 'rank')}: {rate} samples/s; {missing}."
+    losses = [
+        f"{part['name']} ({part['percent']:.1f} %)"
+        for part in sorted(analysis.losses, key=lambda part: -part["percent"])
+        if part["ranks"] == ranks and part["name"] != EFFICIENCY
+    ]
+    why = f"; the rest of the step is {', '.join(losses)}" if losses else ""
+    return (
+        f"{ranks} ranks: {point.speedup.median:.2f} x the samples/s of one rank alone, efficiency "
+        f"{point.efficiency.median:.1f} %{why}."
+    )
+
+
 def _markdown(table: Table) -> list[str]:
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
     note = [table.note, ""] if table.note else []
     return section(table.title, [*note, *narrow_tables(table.columns, rows)])
 
 
-# what a run was made for; the page has all tables
+# the tables that are printed; the page has all
 ON_TERMINAL = (
     *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
     "projected_efficiency",
@@ -154,22 +182,26 @@ def write_results(
     source: StepSource | None,
     command: str,
 ) -> None:
-    """The tables on standard output, in any case; scaling.json and scaling.md where there is a
-    folder for them. BadInputError where that takes none."""
+    """Prints the answer and the main tables; writes scaling.json and scaling.md into `folder`, if
+    there is one. BadInputError where they cannot be written."""
     analysis = analyse(results)
     projection = projection_of(analysis, source, links)
-    facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
+    head = [answer(analysis), ""]
+    head += [f"- {text}" for text in data_parallel.facts(analysis, projection)]
     omissions = data_parallel.omissions_of(analysis, failures, "run")
-    left_out = [f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}" for of in omissions]
+    left_out = [
+        f"- {' '.join(f'{omission.kind} {omission.name}: {omission.reason}'.split())}"
+        for omission in omissions
+    ]
     left_out = section("Left out", left_out) if left_out else []
-    tables = {of.id: _markdown(of) for of in data_parallel.tables_of(analysis, projection)}
+    tables = {table.id: _markdown(table) for table in data_parallel.tables_of(analysis, projection)}
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
-    # what was measured for hours is seen, whatever becomes of the files
-    say_line("\n".join([*facts, "", *few, *left_out]))
+    # first, since writing the files may fail after hours of measuring
+    say_line("\n".join([*head, "", *few, *left_out]))
     if folder is not None:
         document = scaling_document(analysis, projection, command, failures)
         text = without_folders(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
-        page = ["# Data-parallel scaling", "", *facts, "", *itertools.chain(*tables.values())]
+        page = ["# Data-parallel scaling", "", *head, "", *itertools.chain(*tables.values())]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
         try:
             write_whole(folder / SCALING_FILE, text + "\n")
@@ -184,20 +216,20 @@ def write_results(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 1 for a wrong result, or where a rank died or hung; 130 where it was
-    interrupted, with what was measured written. BadInputError where nothing can be measured or
+    """The exit status: 1 after a wrong result, or where a rank died or hung; 130 after an
+    interruption, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
     command = command_text(["scripts/scaling", *arguments])
     if not {"--help", "-h"}.isdisjoint(options.program):
         return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
-    # before hours of measuring
+    # errors in these files are told before hours of measuring
     wanted = options.interconnects
     links = [one for one in read_interconnects() if wanted is None or one["name"] in wanted]
     steps = read_step_source(options.local_step) if options.local_step else None
     if options.source is not None:
         (results, failures), status = read_scaling_run(options.source), 0
-        # one file alone leaves the folder's own scaling.json as it is
+        # for a single file nothing is written: scaling.json is about the whole folder
         folder = options.source if options.source.is_dir() else None
     else:
         folder = run_folder("scaling", options.results)
@@ -205,6 +237,10 @@ def main(arguments: Sequence[str]) -> int:
         try:
             results, failures = read_scaling_run(folder, failures)
         except BadInputError as error:
+            if status == REFUSED_OPTIONS:
+                # the rank's last words said why; an empty run needs no folder
+                shutil.rmtree(folder)
+                return status
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
             Progress().line(what)
             return status or 1

@@ -39,23 +39,22 @@ from tinyllama_tools.data.programs import (
 
 # ---- before the runs: what fits, and how long it takes
 
-# The first is left out of the average.
+# the first of them is left out of the median
 SAMPLE_STEPS = 3
-# A sample of the whole batch that is expected to take longer is made with a quarter of it, which is
-# nearly as efficient.
+# A sample that would take longer is made with a quarter of the batch, which is nearly as efficient.
 LONG_SAMPLE_SECONDS = 10.0
 SEED_SIZE = "tiny"
 
 
 class Rate(NamedTuple):
-    """What a sample attained: model FLOPs a second, and of what it was measured."""
+    """The model FLOP/s that a sample attained; `source`: which sample that was."""
 
     flops_per_second: float
     source: str
 
 
 def train_options(options: Namespace, size: str, batch: int, steps: int) -> list[str]:
-    """Of tiny_llama_train; batch and sequence are given so that nothing hangs on its defaults."""
+    """tiny_llama_train's options; batch and sequence are among them, whatever its defaults are."""
     shape = {"size": size, "batch-size": batch, "seq-len": problem_sizes()[size]["seq"]}
     how = {"num-steps": steps, "dtype": options.dtype, "variant": options.variant}
     return [f"--{name}={value}" for name, value in {**shape, **how}.items()]
@@ -66,11 +65,10 @@ NOT_RUN = MeasuredRun("", "")
 
 @dataclass(frozen=True)
 class SizeRun:
-    """A size of the study before and after its run into `folder`.
+    """A size of the study, before its run and after it.
 
-    `cost`: of a step. `rate` is None where nothing was sampled to predict from. `refusal` says why
-    the size is not attempted, the reason of `run` why there is nothing to compare.
-    """
+    `cost`: of a step. `rate`: that the time is predicted from, None without a sample. `refusal`:
+    why the size is not attempted; the reason of `run`: why it has no figures to compare."""
 
     cost: CaseCost
     num_steps: int
@@ -81,17 +79,17 @@ class SizeRun:
 
     @property
     def size(self) -> str:
-        """Its name."""
+        """The name of the size."""
         return self.cost.name.size
 
     @property
     def step_seconds(self) -> float | None:
-        """FLOPs of a step over the attained rate."""
+        """The predicted time of a step: its FLOPs over the attained rate."""
         return self.cost.model_flops / self.rate.flops_per_second if self.rate else None
 
     @property
     def total_seconds(self) -> float | None:
-        """Of all steps."""
+        """The predicted time of all steps."""
         return self.num_steps * self.step_seconds if self.rate else None
 
     @property
@@ -109,14 +107,15 @@ class SizeRun:
 
 
 def size_costs(options: Namespace, sizes: Sequence[str], predictor: Predictor) -> list[CaseCost]:
-    """A step of each size, in the order given."""
+    """The costs of a step of each size, in the order given."""
     axes = {"sizes": ",".join(sizes), "dtypes": options.dtype, "variants": options.variant}
     found = {cost.name.size: cost for cost in predictor(step_options(options.device, **axes))}
     return [found[size] for size in sizes]
 
 
 def plan_at(options: Namespace, cost: CaseCost, rate: Rate | None) -> SizeRun:
-    """Refused where it does not fit, or would take too long at this rate."""
+    """The plan of a size, which refuses it where it does not fit, or would take too long at this
+    rate."""
     plan = SizeRun(cost, options.num_steps, rate)
     if not cost.fits:
         return replace(plan, rate=None, refusal=cost.reason)
@@ -130,7 +129,7 @@ def plan_at(options: Namespace, cost: CaseCost, rate: Rate | None) -> SizeRun:
 
 
 def attained_rate(program: TrainingProgram, options: Namespace, size: str, batch: int) -> Rate:
-    """From a sample of a few steps. TrainingError where it cannot be run or gives no time."""
+    """The rate of a sample of a few steps; TrainingError where that fails."""
     with tempfile.TemporaryDirectory(prefix="tiny_llama_study_") as folder:
         run = program.run(train_options(options, size, batch, SAMPLE_STEPS), Path(folder))
     if run.exit_status != 0 or not run.summary:
@@ -144,9 +143,9 @@ def attained_rate(program: TrainingProgram, options: Namespace, size: str, batch
 def plan_sizes(
     program: TrainingProgram, options: Namespace, costs: Sequence[CaseCost]
 ) -> list[SizeRun]:
-    """Samples every size that fits, the smallest first, and returns them in the order given. The
-    rate of a smaller size decides whether, and with which batch, a size is sampled at all.
-    TrainingError where even the smallest model cannot be trained with these settings."""
+    """Plans of the sizes, in the order given. Those that fit are sampled, the smallest first; the
+    rate of the size before decides whether a size is sampled, and with which batch. TrainingError
+    where not even the smallest model can be trained with these settings."""
     plans: dict[str, SizeRun] = {}
     known: Rate | None = None
     for cost in sorted(costs, key=lambda cost: cost.model_flops):
@@ -168,7 +167,7 @@ def plan_sizes(
     return [plans[cost.name.size] for cost in costs]
 
 
-# what is said before anything runs: headings, and their text from the plan of a size
+# columns of the table that is printed before anything runs: heading, and text of a size's plan
 PLANNED: dict[str, Callable[[SizeRun], str]] = {
     "size": lambda plan: plan.size,
     "parameters": lambda plan: f"{plan.cost.parameters:,}",
@@ -181,7 +180,7 @@ PLANNED: dict[str, Callable[[SizeRun], str]] = {
 
 
 def table_of(columns: Mapping[str, Callable[[Any], str]], items: Iterable[Any]) -> str:
-    """A row of each item."""
+    """A Markdown table with a row for each item."""
     rows = [[text(item) for text in columns.values()] for item in items]
     return "\n".join(markdown_table(tuple(columns), rows))
 
@@ -193,7 +192,7 @@ PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspee
 
 
 def _timed(name: str) -> str:
-    """The name with the time behind it."""
+    """The name, and after it the time."""
     return f"{name}_{datetime.datetime.now(datetime.timezone.utc):%Y%m%d_%H%M%S}"
 
 
@@ -207,7 +206,7 @@ def _keep(path: Path, document: Json) -> None:
 
 
 def run_size(program: TrainingProgram, options: Namespace, plan: SizeRun, folder: Path) -> SizeRun:
-    """Trains one size into its folder, which must exist. An interruption keeps what was written."""
+    """Trains one size; its folder must exist. An interruption keeps what was written."""
     cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
     shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
     below = PROFILES if options.enable_profilers else ""
@@ -218,7 +217,7 @@ def run_size(program: TrainingProgram, options: Namespace, plan: SizeRun, folder
 
     place = Path(shown(folder))
     target = f"--{'profile' if below else 'output'}-dir={place / below}"
-    # what repeats the run, typed in the checkout
+    # the command that repeats the run in the checkout
     command = command_line([*program.arguments, *given(place), target])
     config = {
         "problem_size": plan.size,
@@ -250,7 +249,7 @@ def run_size(program: TrainingProgram, options: Namespace, plan: SizeRun, folder
     except TrainingError as error:
         return ended(str(error))
     except KeyboardInterrupt:
-        # what the program wrote when it was ended is kept, and is no result to compare
+        # what the program wrote when it was interrupted stays, but is not compared
         summary = None
         with contextlib.suppress(BadInputError):
             summary = read_profile(folder / below)
@@ -273,7 +272,7 @@ def run_sizes(
     results: Path,
     say: Callable[[str], None],
 ) -> list[SizeRun]:
-    """Runs what the plans do not refuse, in order; stops at an interruption."""
+    """Runs the sizes that their plans do not refuse, in order, up to an interruption."""
     found: list[SizeRun] = []
     for plan in plans:
         if any(result.run.is_interrupted for result in found):
@@ -289,9 +288,9 @@ def run_sizes(
     return found
 
 
-# ---- the whole of it
+# ---- the whole study
 
-# its headings, and their text from the figures of a size
+# columns of the comparison: heading, and text of a size's figures
 FIGURES: dict[str, Callable[[Json], str]] = {
     "Problem Size": lambda f: f["size"],
     "Parameters": lambda f: f"{f['total_parameters']:,}",
@@ -306,8 +305,8 @@ FIGURES: dict[str, Callable[[Json], str]] = {
 
 
 def train(options: Namespace, command: str, program: TrainingProgram, predictor: Predictor) -> int:
-    """The problem sizes: plans, runs, compares; 130 where it was interrupted, 1 where a run
-    failed."""
+    """Plans, runs and compares the sizes. The exit status is 130 after an interruption, 1 where a
+    run failed."""
     costs = size_costs(options, options.sizes, predictor)
     if options.dry_run:
         say_line(table_of(PLANNED, [plan_at(options, cost, None) for cost in costs]))

@@ -30,15 +30,15 @@ from tinyllama_tools.data.studies import KIND
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,
 performance_summary.json and, with --enable-profilers, pytorch_profiles/; the comparison to
-results/performance_study_TIME.md. A size that does not fit in memory or would take longer than
---max-minutes, as a sample of three steps predicts, is said beforehand and not attempted. Ctrl-C
-keeps the sizes that are done and writes the table from them.
+results/performance_study_TIME.md. A size that does not fit in memory, or that by a sample of three
+steps would take longer than --max-minutes, is named beforehand and not attempted. Ctrl-C keeps the
+sizes that are done and writes the table from them.
 
---grid: every component and the full step over batch x sequence x size, in rounds, each in an order
-of its own, so that drift of the machine does not fall on the same cases each time; the first round
-proves every case before it times it. It goes to results/TIME_grid/, whose files results/README.md
-describes. Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed
-terminal keep every case that was measured; scripts/study --resume [--results FOLDER]
+--grid: every component and the full step over batch x sequence x size, in rounds. Each round has an
+order of its own, so that drift of the machine does not fall on the same cases each time; the first
+round proves every case before it times it. Results go to results/TIME_grid/, whose files
+results/README.md describes. Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM
+or a closed terminal keep every case that was measured; scripts/study --resume [--results FOLDER]
 [--build-folder DIR] continues the newest grid that did not end, with the options it was begun with.
 scripts/report makes a page of it.
 
@@ -47,8 +47,8 @@ set-up failed, or files that cannot be written; 130 interrupted."""
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """`sizes` is a tuple without repetition; `grid_plan` is what --grid asks for. A bad value ends
-    the program with status 2."""
+    """The options: `sizes` without repetition, `grid_plan` of --grid. A bad value ends the command
+    with status 2."""
     names = tuple(problem_sizes())
     parser = script_parser(
         "study",
@@ -85,8 +85,8 @@ def main(
     program: TrainingProgram | None = None,
     predictor: Predictor | None = None,
 ) -> int:
-    """The problem sizes, or the grid; the exit status. `program`, `predictor`: else the built
-    ones."""
+    """Trains the sizes or measures the grid; the exit status. Tests replace `program` and
+    `predictor`."""
     options = parse_options(arguments)
     command, plan = command_text(["scripts/study", *arguments]), options.grid_plan
     programs = options.build_folder / "benchmarks"
@@ -99,7 +99,7 @@ def main(
         device = (f"--device={options.device}",)
         program = program or TrainingProgram(programs / "tiny_llama_train", device, _show_step)
         return train(options, command, program, predictor or partial(ask_costs, suite))
-    # before anything is made: only the program knows every variant
+    # before any folder is made: only the program knows every variant
     cases = SuiteProgram(program=suite).list_cases(plan.grid())
     if options.dry_run:
         say_line(plan.in_words(len(cases)))

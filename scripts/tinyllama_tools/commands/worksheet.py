@@ -1,7 +1,7 @@
-"""Pages of the training program's runs in Markdown: figures, tables, and the boxes of a worksheet.
+"""Markdown pages about runs of the training program: figures, tables, and boxes of a worksheet.
 
-The templates hold every question and sentence; a tick box is one call there: label, value, rule.
-Behind each box stand the number and the rule that decided it.
+The templates hold every question and sentence. A tick box is one call there, with a label, a value
+and a rule; the page shows the value and the rule that decided it.
 """
 
 import math
@@ -24,12 +24,12 @@ from tinyllama_tools.data.profiles import (
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
 
 TEMPLATES = Path(__file__).parent / "templates"
-# MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
+# against the datasheet's peak, or the measured one where fixtures/ has none of the device
 MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
 PEAK = "summary.peak_memory_bytes"
 
-# What ran, and where.
+# rows of the table of what ran, and where: label, key, unit
 CONFIGURATION = (
     *(("size", "configuration.size", ""), ("batch", "configuration.batch_size", "")),
     *(("sequence", "configuration.seq_len", ""), ("steps", "configuration.num_steps", "")),
@@ -46,7 +46,7 @@ CONFIGURATION = (
 
 
 def digits(value: float) -> str:
-    """Four of them where it is not whole; thousands apart."""
+    """`1,234` for a whole or large number, else four significant digits."""
     if not math.isfinite(value):
         return str(value)
     whole = value == int(value) or abs(value) >= 10_000
@@ -54,7 +54,8 @@ def digits(value: float) -> str:
 
 
 def shown(value: float | str | None, unit: str = "") -> str:
-    """In `unit`: ms of seconds, MB and MiB (2^20) of bytes, %, x, FLOP/s, or any other's name."""
+    """The value with its unit. It is given in seconds for `ms` and in bytes for `MB` and `MiB`
+    (both 2^20); `%`, `x` and `FLOP/s` have formats of their own."""
     if value is None:
         return "not measured"
     if isinstance(value, str):
@@ -74,7 +75,8 @@ def shown(value: float | str | None, unit: str = "") -> str:
 
 
 def figures(document: Json, rows: Iterable[tuple[str, Any, str]]) -> str:
-    """A table of label, key (or the value itself where it is no text) and unit."""
+    """A table of rows of label, key in the document (or the value itself, if not text), and
+    unit."""
     cells = [
         (label, shown(value_at(document, at) if isinstance(at, str) else at, unit))
         for label, at, unit in rows
@@ -83,7 +85,8 @@ def figures(document: Json, rows: Iterable[tuple[str, Any, str]]) -> str:
 
 
 def listing(rows: Iterable[Any], columns: Sequence[tuple[str, str | int, str]]) -> str:
-    """A table with a line a row; columns of heading, key, name or index ("#": the rank), unit."""
+    """A table of these rows. A column: heading, the key, name or index of the value in a row ("#":
+    the row's number), and unit."""
     cells = [
         [shown(rank if key == "#" else value_at(row, str(key)), unit) for _, key, unit in columns]
         for rank, row in enumerate(rows, start=1)
@@ -92,18 +95,18 @@ def listing(rows: Iterable[Any], columns: Sequence[tuple[str, str | int, str]]) 
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
-    """None where either is missing or the divisor is 0."""
+    """The quotient; None where either is missing or the divisor is 0."""
     return above / below if above is not None and below else None
 
 
 def share_of(part: float | None, whole: float | None) -> float | None:
-    """In percent; None where either is missing or there is no whole."""
+    """The percentage; None where either is missing or the whole is 0."""
     found = ratio(part, whole)
     return None if found is None else 100 * found
 
 
 def growth_exponent(x: Sequence[float], y: Sequence[float | None]) -> float | None:
-    """Slope of log y over log x; None of fewer than two different positive points."""
+    """Slope of log y over log x; None for fewer than two positive points of different x."""
     points = [(math.log(a), math.log(b)) for a, b in zip(x, y, strict=True) if a and b and b > 0]
     if len({a for a, _ in points}) < 2:
         return None
@@ -111,7 +114,7 @@ def growth_exponent(x: Sequence[float], y: Sequence[float | None]) -> float | No
 
 
 def box(label: str, holds: object, reason: str) -> str:
-    """A tick box and what decided it."""
+    """A tick box with what decided it."""
     mark, word = ("x", "yes") if holds else (" ", "no")
     return f"- [{mark}] {label} — {word}: {reason}"
 
@@ -120,7 +123,8 @@ RULE = re.compile(r"(?:(above|below|from) )?(-?[\d.]+)(?: to (below )?(-?[\d.]+)
 
 
 def holds(value: float, rule: str) -> bool:
-    """Of `above 5 x`, `below 5 x`, `from 5 x`, `from 5 to 7 x` or `from 5 to below 7 x`."""
+    """Whether a value keeps a rule: `above 5 x`, `below 5 x`, `from 5 x`, `from 5 to 7 x`, `from 5
+    to below 7 x`."""
     found = RULE.fullmatch(rule)
     assert found is not None, rule
     word, low, is_below, high, _ = found.groups()
@@ -133,14 +137,14 @@ def holds(value: float, rule: str) -> bool:
 
 
 def tick(label: str, value: float | None, rule: str, missing: str = "not measured") -> str:
-    """A box decided by limits, which holds() knows; its unit is that of the value."""
+    """A box that is decided by a rule of holds(), whose unit is that of the value."""
     unit = RULE.sub(r"\5", rule)
     text = missing if value is None else shown(value, unit)
     return box(label, value is not None and holds(value, rule), f"{text}; rule: {rule}")
 
 
 def largest_of(values: Mapping[str, float | None]) -> str | None:
-    """The name with the largest value, the first of equals; None where none was measured."""
+    """The name of the largest value, of equals the first; None where none was measured."""
     known = {name: value for name, value in values.items() if value is not None}
     return max(known, key=lambda name: known[name]) if known else None
 
@@ -148,7 +152,7 @@ def largest_of(values: Mapping[str, float | None]) -> str | None:
 def largest(
     values: Mapping[str, float | None], unit: str = "%", notes: Mapping[str, str] | None = None
 ) -> str:
-    """Boxes of which the one with the largest value holds. `notes`: what a value rests on."""
+    """Boxes of which that with the largest value is ticked. `notes`: what a value rests on."""
     winner, lines = largest_of(values), []
     for name, value in values.items():
         note = f", {notes[name]}" if notes and notes.get(name) else ""
@@ -158,14 +162,14 @@ def largest(
 
 
 def criteria(boxes: Sequence[str], label: str) -> str:
-    """These boxes, and one that holds where they all do."""
+    """These boxes, and one that is ticked where they all are."""
     known = sum(line.startswith("- [x]") for line in boxes)
     reason = f"{known} of {len(boxes)} of the above; rule: all"
     return "\n".join([*boxes, box(label, known == len(boxes), reason)])
 
 
 def within(value: float | None, low: float, high: float) -> str:
-    """Where a value lies."""
+    """Whether a value lies in a range, in words."""
     if value is None:
         return "not measured"
     if low <= value <= high:
@@ -195,10 +199,8 @@ HELPERS: dict[str, Any] = {
 
 
 def page_of(name: str, **values: Any) -> str:  # noqa: ANN401
-    """Of a template in templates/, with the empty lines that Markdown wants, whatever it has.
-
-    Rows of a table and items of a list stand together; any other line is a paragraph.
-    """
+    """The page of a template, with the empty lines that Markdown needs, whatever the template has:
+    rows of a table and items of a list stand together, any other line is a paragraph."""
     page = template(TEMPLATES / name).render({**HELPERS, **values})
     lines, before = [], ""
     for line in filter(str.strip, page.split("\n")):
@@ -219,13 +221,12 @@ def make_sheet(
     interrupted: bool = False,
     **about: Any,  # noqa: ANN401
 ) -> tuple[str, int]:
-    """The worksheet in Markdown, empty where no run left any figure, and the command's exit status.
+    """The worksheet in Markdown, empty where no run has any figure, and the command's exit status.
 
-    Its template in templates/ sees `runs` by their names too, `missing`, `about` and `values`.
-    `wanted`: by run, the parts of its summary that the answers need. Where anything is missing only
-    the head of the page and the table of runs is made. `also`: runs that do not decide the exit
-    status. `values` with a `reason` of INTERRUPTED_REASON were interrupted too.
-    """
+    Its template gets each run under its name, `missing`, `about` and `values`. `wanted`: by run,
+    the parts of its summary that the answers need; where any is missing, the page has only its head
+    and the table of runs. `also`: runs that do not decide the exit status. Where `values` has the
+    `reason` INTERRUPTED_REASON, computing them was interrupted."""
     missing = [f"{run}: {runs[run].reason}" for run in wanted if runs[run].reason]
     missing += [
         f"{run}: its summary has no `{part}`"

@@ -1,12 +1,13 @@
 """Two served programs that are timed interleaved, in short slices, so that drift hits both alike;
 and the recording of every slice.
 
-A block is one fresh pair of processes. Within it the cases come in random order, and of each pair
-of slices either side begins, half of the pairs each. Whatever else one side must do before the
-other (start, open a case, close it) one side does first in this block and the other in the next.
+A block is one fresh pair of processes. Within it the cases come in random order, and each side
+begins half of a case's pairs of slices. In all else that the sides do one after the other (start,
+open a case, close it), one side is first in this block and the other in the next.
 
-All that becomes of a case is an item, a plain object; a recording is JSON lines, a header and then
-the items, each written when it is known, so that nothing is lost:
+Whatever happens to a case (it is opened, timed in a block, fails or is skipped) is an item, a JSON
+object. A recording is a file of JSON lines, a header and then the items, each written at once so
+that nothing is lost:
 
   {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
    "new_context", "pairs", "slice_seconds", "started", "seed", "settings"}
@@ -15,10 +16,10 @@ the items, each written when it is known, so that nothing is lost:
   {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}, "at": s}
   {"block": i, "skipped": NAME, "side": "base"|"new", "reason": text, "at": s}
 
-Blocks count from 1; what is of block 0 came before any timing. `seconds`, `base`, `new`: of an
-iteration. `counters`: those that time has no part in. `first`: which side began each pair, 0 base,
-1 new. `at`: when it was known, in seconds since the start. `settings`: what both programs were
-given, the environment added to each side, budget, limit and proof.
+`block`: from 1; 0 for what came before any timing. `seconds`, `base`, `new`: of an iteration.
+`counters`: those that do not depend on time. `first`: which side began each pair, 0 base, 1 new.
+`at`: when the item was known, in seconds since the start. `settings`: the arguments of both
+programs, variables added to the environment of each side, budget, limit and proof.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ import numpy as np
 
 from tinyllama_tools.compare.comparison import SideCase
 from tinyllama_tools.compare.options import (
-    OF_OURS,
+    SUITE_OPTIONS,
     is_chosen,
     is_chosen_by_name,
     program_arguments,
@@ -69,9 +70,9 @@ from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import BASE_SECONDS, NEW_SECONDS, Array, summarise
 
-# in the order of `first`
+# their indices are those of `first`
 SIDES = BASE, NEW = "base", "new"
-# of one side, until the case is given up: one may be the machine's
+# so many failures of a case on one side, and it is given up; a single one may be the machine's
 MOST_FAILURES = 2
 GIVEN_UP = "given up"
 
@@ -82,10 +83,10 @@ def case_of(item: Json) -> str:
 
 @dataclass
 class CaseRecord:
-    """What became of a case so far. `summaries`: of its blocks, one after the other: as objects,
-    made among the thousands of numbers of the answers, they would keep those numbers' memory too.
-    `failures`: reasons by side, in order. `closed`: why no more blocks of it are measured; empty
-    while it is open."""
+    """What became of a case so far. `summaries`: the rows of its blocks in one flat array, since
+    Python objects that live on between the many short-lived numbers of the answers keep memory from
+    being reused. `failures`: reasons by side, in order. `closed`: why no more blocks of it are
+    measured; empty while it is open."""
 
     name: str
     summaries: array[float] = field(default_factory=lambda: array("d"))
@@ -114,7 +115,7 @@ class CaseRecord:
         return np.array(self.summaries).reshape(-1, 4)
 
     def on(self, side: str) -> SideCase:
-        """For the outcome. What failed once and went well since counts as measured."""
+        """What became of it on that side; a single failure does not count if it was opened."""
         failed, opened = self.failures[side], self.openings.get(side)
         times = self.blocks[:, NEW_SECONDS if side == NEW else BASE_SECONDS]
         known = {"seconds": float(np.median(times)) if len(times) else None}
@@ -127,7 +128,7 @@ class CaseRecord:
 
     @property
     def why(self) -> str:
-        """The last word of each side that skipped it or failed at it."""
+        """The latest reason of each side that skipped it or failed."""
         skipped = [f"{side}: skipped: {reason}" for side, reason in self.skips.items()]
         failed = [f"{side}: {found[-1]}" for side, found in self.failures.items() if found]
         return "; ".join((*skipped, *failed))
@@ -147,8 +148,9 @@ class Costs(NamedTuple):
 
 
 def costs_of(items: Iterable[Json]) -> Costs:
-    """Medians, from the times at which items of blocks were known: what lies between two of a block
-    is the later one's, and what the first took beyond its usual time is the block's own."""
+    """Medians, from the times `at` of the items. Within a block, the time since the item before is
+    the cost of the later item's case. That of a block's first item has the start of the processes
+    in it: what exceeds the case's usual cost is the block's own."""
     timed = [item for item in items if "at" in item]
     between: dict[str, list[float]] = {case_of(item): [] for item in timed}
     first: list[tuple[str, float]] = []
@@ -159,20 +161,21 @@ def costs_of(items: Iterable[Json]) -> Costs:
         elif item.get("block", 0) > 0:
             between[name].append(seconds)
     known = {name: statistics.median(found) for name, found in between.items() if found}
-    # of a case that always came first: what it took beyond that counts as the block's own
+    # for a case that was always the first, whose own cost is thus not known
     usual = statistics.median(known.values()) if known else 0.0
     cases = {name: known.get(name, usual) for name in between}
     own = [max(0.0, seconds - cases[name]) for name, seconds in first]
     return Costs(statistics.median(own) if own else 0.0, cases)
 
 
-# until the workers of the side that has just been timed sleep; see SHORT_SPIN
+# before each slice, so that the idle threads of the other side sleep by then; see SHORT_SPIN
 SETTLING_SECONDS = 0.002
-# Of a slow case fewer pairs have to do, since their scatter shrinks with their length while that
-# between processes stays: as many as take this long, but never fewer than these.
+# A slow case has only so many pairs of slices in a block as fit into this time, but no fewer than
+# FEWEST_PAIRS: its slices are long and scatter little, and no number of pairs would reduce the
+# scatter between processes.
 MOST_SECONDS_A_CASE = 1.5
 FEWEST_PAIRS = 4
-# to start, and at the first opening, for a process that was lost
+# tries to start a process, and to open a case for the first time
 CHANCES = 2
 
 
@@ -185,8 +188,8 @@ def pairs_for(seconds: float, pairs: int, slice_seconds: float) -> int:
 class ProcessPair:
     """Both sides' processes, started when one is needed; one that was lost is started anew.
 
-    `sides`: in the order in which they are started, waited for and closed. ready() waits, so that
-    whoever has asked for all of them knows that none computes anything.
+    `sides`: in the order in which they are started, waited for and closed. ready() waits until the
+    process has answered; after ready_pair() neither computes anything.
     """
 
     def __init__(
@@ -211,16 +214,16 @@ class ProcessPair:
         self.end()
 
     def end(self) -> None:
-        """Both; ready() starts new ones."""
+        """Ends both; ready() starts new ones."""
         for process in self._processes.values():
             process.close()
 
     def _can_start(self, side: str) -> bool:
-        # each try may take as long as the limit
+        # bounded, since each try may take as long as the limit
         return len(self._failures[side]) < CHANCES
 
     def _start(self) -> None:
-        """Whoever is not running, all at once, so that they load while the others do."""
+        """Starts those that are not running, all before any is waited for: they load at once."""
         for side in filter(self._can_start, self.sides):
             process = self._processes.get(side)
             if process and process.is_running:
@@ -232,8 +235,7 @@ class ProcessPair:
             self._processes[side] = program.start(limit=self._limit, padding=padding)
 
     def ready(self, side: str) -> SideProcess:
-        """Its process, which has nothing open where it is a new one. CaseFailedError: it does not
-        start."""
+        """The side's process; a new one has no case open. CaseFailedError where none starts."""
         while self._can_start(side):
             self._start()
             try:
@@ -245,7 +247,8 @@ class ProcessPair:
         raise CaseFailedError(side, self._failures[side][-1])
 
     def ready_pair(self) -> dict[str, SideProcess]:
-        """Both, in the order of `sides`. CaseFailedError at once where one could not start."""
+        """Both, in the order of `sides`. CaseFailedError where one does not start."""
+        # a side that is known not to start is asked first, so that the other is not waited for
         return {side: self.ready(side) for side in sorted(self.sides, key=self._can_start)}
 
 
@@ -258,14 +261,14 @@ def balanced_order(pairs: int, order: random.Random) -> list[int]:
 
 
 def _rounded(seconds: float) -> float:
-    """More digits than any clock has."""
+    """To six digits, more than a clock has."""
     return float(f"{seconds:.6g}")
 
 
 class Interleaved:
-    """Measures both sides interleaved; `at` counts from its making. `pairs` of slices a case and
-    block, if it is not slow; `slice_seconds`: whole iterations until that is used; `limit`: seconds
-    that one answer may take."""
+    """Measures both sides interleaved. `pairs`: of slices, for each case in each block, fewer for
+    slow cases; `slice_seconds`: a slice ends with the iteration in which these are over; `limit`:
+    seconds that one answer may take. The items' `at` counts from when this object was made."""
 
     def __init__(
         self,
@@ -279,7 +282,7 @@ class Interleaved:
         self._programs = programs
         self._pairs, self._slice_seconds, self._limit = pairs, slice_seconds, limit
         self._order = random.Random(seed)
-        # drawn, and balanced: of every two blocks each side comes first in one
+        # orders of the sides in the next blocks; of every two blocks, each side is first in one
         self._coming: list[tuple[str, ...]] = []
         self._started = time.monotonic()
 
@@ -296,16 +299,17 @@ class Interleaved:
         return ProcessPair(self._programs, self._limit, self._order, sides)
 
     def greet(self) -> dict[str, Json]:
-        """What each side can open, and its context. Raises BadInputError where a side does not
-        know how to stay, CaseFailedError where it does not start."""
+        """What each side can open, and its context. Raises BadInputError where a side has no
+        --serve, CaseFailedError where it does not start."""
         with self._pair() as pair:
             return {side: pair.ready(side).greet() for side in SIDES}
 
     def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Json]:
         """Before any timing: every case once on each side, with its counters, and with the proof of
-        its result where `verify`. In processes of their own: proof and metering leave memory behind
-        that a case would else be timed with in the first block only. Who was lost at a case gets
-        another chance at it, since memory may have been short for a moment."""
+        its result where `verify`. In processes of their own, since proof and counting change the
+        state of the allocator, which would then be another one in the first block than in the
+        others. A case at which a process was lost is tried once more: memory may have been short
+        for a moment."""
         with self._pair() as pair:
             for case in cases:
                 for side in SIDES:
@@ -344,14 +348,14 @@ class Interleaved:
             for process in processes.values():
                 process.ask_to_open(case)
             seconds = [process.opened(case)["seconds"] for process in processes.values()]
-            # of the less disturbed side
+            # the smaller is that of the less disturbed side
             pairs = pairs_for(min(seconds), self._pairs, self._slice_seconds)
             firsts = balanced_order(pairs, self._order)
             slices = self._time_pairs(processes, case, firsts)
             for process in processes.values():
                 process.close_case(case)
         except CaseFailedError as error:
-            # the other may have the case open, or an answer on its way
+            # the other process may have the case open, or not have answered yet
             pair.end()
             return self._ending(index, case, error)
         return {"block": index, "case": case, **slices, "first": firsts, **self._at()}
@@ -359,7 +363,7 @@ class Interleaved:
     def _time_pairs(
         self, processes: Mapping[str, SideProcess], case: str, firsts: Sequence[int]
     ) -> dict[str, list[float]]:
-        """The median iteration of each slice, since an interrupt lengthens one of them only."""
+        """The median iteration of each slice: an interrupt that hits one does not change it."""
         slices: dict[str, list[float]] = {side: [] for side in SIDES}
         for first in firsts:
             for side in (SIDES[first], SIDES[1 - first]):
@@ -369,13 +373,13 @@ class Interleaved:
         return slices
 
 
-# the last few blocks: a machine that others use may change within minutes
+# costs are those of the last few blocks: a shared machine may become slower within minutes
 REMEMBERED = 5
 
 
 class Measuring:
-    """All cases opened once, and then block after block of those that are still open. `keep`: gets
-    every item as it comes; what was found so far is in the attributes."""
+    """Opens all cases once, then measures block after block of those that are still open. `keep`:
+    is given every item as it comes."""
 
     def __init__(
         self,
@@ -397,7 +401,7 @@ class Measuring:
         return [name for name, record in self.cases.items() if not record.closed]
 
     def _take(self, item: Json) -> CaseRecord:
-        # first: where it cannot be kept, it is known all the same
+        # before it is kept, which may fail
         record = self.cases[case_of(item)]
         record.add(item)
         self._recent.append(item)
@@ -405,7 +409,7 @@ class Measuring:
         return record
 
     def open_all(self, *, verify: bool) -> None:
-        """Once on each side; who could not be opened is not timed."""
+        """Opens each case once on both sides; one that could not be opened is not timed."""
         self.progress.begin(len(SIDES) * len(self.cases))
         for item in self._measurer.open_once(list(self.cases), verify=verify):
             self.progress.step(f"opened {self._take(item).name}")
@@ -415,7 +419,7 @@ class Measuring:
                 self.progress.line(f"{record.name}: left out: {record.why}")
 
     def measure_block(self) -> None:
-        """Of the open cases; a case that a side fails twice or skips is open no more."""
+        """Of the open cases; one that fails twice on a side, or is skipped, is open no more."""
         for item in self._measurer.measure(self.blocks + 1, self.open_cases):
             record = self._take(item)
             if record.closed and "base" not in item:
@@ -424,7 +428,7 @@ class Measuring:
         oldest = self.blocks - REMEMBERED
         self._recent = [item for item in self._recent if item.get("block", 0) >= oldest]
         found = costs_of(self._recent)
-        # a case that dropped out costs what it did
+        # cases that are no longer measured keep the costs that they had
         self.costs = found._replace(cases={**self.costs.cases, **found.cases})
 
 
@@ -443,9 +447,9 @@ def refuse_existing(path: Path) -> None:
 
 @contextlib.contextmanager
 def recording(path: Path, header: Json) -> Iterator[Callable[[Json], None]]:
-    """A new file, and what adds an item to it: one line, handed to the operating system when that
-    returns, so that it outlives this process, though not a power failure. OSError where the file
-    exists, or cannot be written."""
+    """Makes a new file, and yields the function that adds an item to it as a line. When it returns,
+    the line is with the operating system: it survives this process, though not a power failure.
+    OSError where the file exists, or cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("x", encoding="utf-8")
 
@@ -458,7 +462,7 @@ def recording(path: Path, header: Json) -> Iterator[Callable[[Json], None]]:
         add(header)
         yield add
     finally:
-        # closing tries a failed line once more, and what that says is no news
+        # closing tries to write a failed line again, with the same error
         with contextlib.suppress(OSError):
             file.close()
 
@@ -473,8 +477,8 @@ def read_recording(path: Path) -> tuple[Json, list[Json]]:
 
 
 class Sides(NamedTuple):
-    """Both sides, ready to be measured: what each lists, what both do, in the base's order, and the
-    `header` of a recording."""
+    """Both sides, ready to be measured. `cases`: that each side lists; `shared`: those of both, in
+    the base's order; `header`: of a recording."""
 
     measurer: Interleaved
     cases: Mapping[str, Sequence[str]]
@@ -483,8 +487,8 @@ class Sides(NamedTuple):
 
 
 def refuse_equal(programs: Mapping[str, ServedProgram]) -> None:
-    """BadInputError where both sides are the same program, as of a build that was made anew under a
-    base that it should have kept."""
+    """BadInputError where both sides are the same program, as where the base is a build folder that
+    was rebuilt meanwhile."""
     base, new = (programs[side].program for side in SIDES)
     if base == new or filecmp.cmp(base, new, shallow=False):
         raise BadInputError(
@@ -495,15 +499,15 @@ def refuse_equal(programs: Mapping[str, ServedProgram]) -> None:
 
 
 def refuse_for_other_programs(options: argparse.Namespace, are_other: Mapping[str, bool]) -> None:
-    """BadInputError for a side of ours beside one that is not, and for options that other programs
-    do not have."""
+    """BadInputError where one side is tiny_llama_bench and the other another program, and for
+    options that other programs do not have."""
     if not all(are_other.values()):
         ours = next(side for side, is_other in are_other.items() if not is_other)
         raise BadInputError(
             f"--{ours}: must be another Google Benchmark program, as the other side is: two "
             "programs that share no case cannot be compared"
         )
-    given = [f"--{name}" for name in OF_OURS if getattr(options, name.replace("-", "_"))]
+    given = [f"--{name}" for name in SUITE_OPTIONS if getattr(options, name.replace("-", "_"))]
     if given:
         what = "is for tiny_llama_bench; of other programs --filter chooses the cases"
         raise BadInputError(f"{given[0]}: {what}")
@@ -511,7 +515,7 @@ def refuse_for_other_programs(options: argparse.Namespace, are_other: Mapping[st
         regular_expression(options.filter or "")
     except argparse.ArgumentTypeError as error:
         raise BadInputError(f"--filter {error}") from error
-    # nothing is known that their results could be held against
+    # there is nothing to prove their results by
     options.verify = "off"
 
 

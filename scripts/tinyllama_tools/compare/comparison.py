@@ -1,5 +1,5 @@
-"""What a comparison says of its cases, the exit status that follows, and why the two sides may
-differ for another reason than their code."""
+"""What a comparison says of its cases, the exit status that follows, and what else than their code
+may be why the two sides differ."""
 
 import argparse
 import math
@@ -10,12 +10,14 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tinyllama_tools.core.app import is_number
+from tinyllama_tools.core.app import INTERRUPTED, is_number
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.data.profiles import SAME_WORK
+from tinyllama_tools.data.results import SPEEDUP
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
+    BAD_INPUT,
     NO_REGRESSION,
     REGRESSION,
     STILL_UNCLEAR,
@@ -53,11 +55,13 @@ class CounterChange:
 class ComparedCase:
     """One case. Without times on both sides, `ratio` and all that follows from it are None.
 
-    `p_value`: of a change beyond the margin, corrected for directions, looks and the family.
-    `blocks`: how many the verdict stands on. `autocorrelation`: of these, as was reckoned with.
-    `base_seconds`, `new_seconds`: medians, of an iteration. `seconds_needed`: until an unclear case
-    is likely to have an answer, None where more may not settle it. `note`: the reason of a failure
-    or skip, or what else to know. `allowed`: missing or failed, but excused by name.
+    `p_value`: of a change beyond the margin, corrected for directions, looks and the family; None
+    where the verdict is by the interval alone. `blocks`: how many the verdict rests on.
+    `autocorrelation`: of neighbouring blocks, which interval and p-value take into account.
+    `base_seconds`, `new_seconds`: medians, of an iteration. `seconds_needed`: measuring time after
+    which an unclear case is likely to have an answer, None where none of the planned looks is.
+    `note`: the reason of a failure or skip, or what else to know. `allowed`: missing or failed, but
+    excused by --allow-missing.
     """
 
     name: str
@@ -82,7 +86,7 @@ class ComparedCase:
 
     @property
     def fails(self) -> bool:
-        """Whether it is a regression that nobody allowed."""
+        """Whether it is a regression that --allow-missing does not excuse."""
         return self.outcome.is_regression and not self.allowed
 
     @property
@@ -94,10 +98,12 @@ class ComparedCase:
 @dataclass(frozen=True)
 class Comparison:
     """`method`: `interleaved` or `stored`. `base`, `new`: what the sides are called
-    (commit, build folder, files). `alpha`: chance of a `slower` or `faster` anywhere in the family
-    whose true change is within the `margin`, a fraction. `warnings`: what to know before any
-    number, most important first. `unlike`: what differs between the sides beside their code, and
-    changes what a time means. `design`: looks and how the family was corrected, as plain values."""
+    (commit, build folder, files). `alpha`: the chance that any case at all is called `slower` or
+    `faster` though its true change is within the `margin`, a fraction. `failure`: why less was
+    measured, judged or written than was asked for; empty where nothing went wrong. `warnings`: what
+    to know before any number, most important first. `unlike`: what differs between the sides beside
+    their code, and changes what a time means. `design`: looks and how p-values were corrected for
+    the number of cases, as plain values."""
 
     method: str
     base: str
@@ -112,6 +118,7 @@ class Comparison:
     new_context: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     exit_status: int = NO_REGRESSION
+    failure: str = ""
 
     @property
     def alike(self) -> list[ComparedCase]:
@@ -125,7 +132,6 @@ class Comparison:
         return math.exp(statistics.fmean(logarithms)) if logarithms else None
 
 
-ANSWERED = frozenset({Outcome.SAME, Outcome.FASTER})
 CHANGED = frozenset({Outcome.SLOWER, Outcome.FASTER})
 OPEN = frozenset({Outcome.UNCLEAR, Outcome.NO_VERDICT})
 
@@ -138,11 +144,13 @@ def is_allowed(name: str, patterns: Iterable[str]) -> bool:
 def concluded(
     cases: Iterable[ComparedCase],
     options: argparse.Namespace,
+    *,
+    is_interrupted: bool = False,
     **more: Any,  # noqa: ANN401
 ) -> Comparison:
-    """With the exit status: 0, 1 or 3. --allow-missing marks missing and failed cases of these
-    names, which fail nothing then; --strict: cases without an answer fail too, and with
-    --fail-on-growth a deterministic counter that got worse."""
+    """With the exit status that its cases give: 0, 1 or 3, or 130. --allow-missing marks missing
+    and failed cases of these names, which fail nothing then; with --fail-on-growth a deterministic
+    counter that got worse is a regression, and with --strict cases without an answer give 3."""
     excusable = {Outcome.MISSING, Outcome.FAILED}
     marked = tuple(
         replace(c, allowed=c.outcome in excusable and is_allowed(c.name, options.allow_missing))
@@ -151,7 +159,9 @@ def concluded(
     judged = [case for case in marked if not case.allowed]
     is_grown = options.fail_on_growth and any(case.grown for case in judged)
     status = NO_REGRESSION
-    if is_grown or any(case.fails for case in judged):
+    if is_interrupted:
+        status = INTERRUPTED
+    elif is_grown or any(case.fails for case in judged):
         status = REGRESSION
     elif options.strict and any(case.outcome in OPEN for case in judged):
         status = STILL_UNCLEAR
@@ -159,13 +169,22 @@ def concluded(
     return Comparison(cases=marked, exit_status=status, **rule, **more)
 
 
+def with_failure(comparison: Comparison, failure: str) -> Comparison:
+    """With exit status 2 for this reason, which is a warning too; but a regression that is known
+    stays one, and an interrupted run interrupted."""
+    keeps = comparison.exit_status in {REGRESSION, INTERRUPTED}
+    status = comparison.exit_status if keeps else BAD_INPUT
+    warnings = (failure, *comparison.warnings)
+    return replace(comparison, failure=failure, exit_status=status, warnings=warnings)
+
+
 @dataclass(frozen=True)
 class SideCase:
     """What became of a case on one side; nothing set: the side knows no such case. `is_pending`: it
     lists the case, and was interrupted before it came to it. `seconds`: its median. `varying`:
     counters that are not the same in all runs of the side, so that they are not compared exactly.
-    Of stored results, `files`: the median of each that measured it; `remark`: in how many, if not
-    in all, or why it has no shares of peaks."""
+    Of stored results, `files`: its time in each file that measured it; `remark`: that some files
+    lack it, that it was disturbed, or why it has no shares of peaks."""
 
     is_measured: bool = False
     skipped: str = ""
@@ -192,7 +211,7 @@ def compared_case(
     judgement: Judgement | None = None,
     **more: Any,  # noqa: ANN401
 ) -> ComparedCase:
-    """`more`: of a case with times; its judgement says better."""
+    """`more`: fields of a case with times, where no judgement has them."""
     counters = compare_counters(base.counters, new.counters, base.varying | new.varying)
     times = {"base_seconds": base.seconds, "new_seconds": new.seconds, "counters": counters}
     if untimed := outcome_without_times(base, new):
@@ -200,7 +219,7 @@ def compared_case(
     if judgement is None:
         return ComparedCase(name, Outcome.NO_VERDICT, **times, **more)
     ends = (judgement.low, judgement.high)
-    # so few blocks may not give one
+    # of too few blocks for this confidence it is infinite
     is_bounded = all(map(math.isfinite, ends))
     judged = {
         "ratio": math.exp(judgement.estimate),
@@ -212,10 +231,10 @@ def compared_case(
     return ComparedCase(name, judgement.outcome, **{**times, **more, **judged})
 
 
-# Which way a counter is better (+1 larger, -1 smaller, 0 neither), and whether every run of one
-# program has the same: a rate, a cost, a fact, a loss that varies.
+# Of a counter, which direction is better (+1 larger, -1 smaller, 0 neither), and whether it is
+# deterministic, so that every run of one program has the same value.
 RATE, COST, FACT, LOSS = (1, False), (-1, True), (0, True), (-1, False)
-# an unknown counter is shown, but nobody can say that it got worse
+# of a counter that is not listed below: it is shown, but never called worse
 UNKNOWN = (0, False)
 # what is shown of a case whose time changed, beside time itself
 HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
@@ -223,8 +242,7 @@ HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
 KINDS: Mapping[str, tuple[int, bool]] = {
     name: kind
     for kind, names in (
-        (RATE, "samples_per_second tokens_per_second speedup speedup_low speedup_high"),
-        (RATE, "TFLOPS MFU_percent"),
+        (RATE, "samples_per_second tokens_per_second TFLOPS MFU_percent"),
         (RATE, "MFU_causal_percent peak_percent roof_percent GB_per_second"),
         (COST, "peak_memory_MiB allocations operators kernels hardware_flops counted_flops"),
         (FACT, "parameters"),
@@ -256,12 +274,13 @@ ORDER = {name: i for i, name in enumerate(dict.fromkeys((*HEADLINE, *KINDS)))}
 def compare_counters(
     base: Mapping[str, float], new: Mapping[str, float], varying: Collection[str] = ()
 ) -> tuple[CounterChange, ...]:
-    """Every counter of either side; none at all where a side has none: it was not measured there,
-    which its case says itself."""
+    """Every counter of either side, but for speedups, which are times over those of another row; no
+    counter at all where a side was not measured, as the case itself says."""
     if not base or not new:
         return ()
     changes = []
-    for name in sorted({*base, *new}, key=lambda name: (ORDER.get(name, len(ORDER)), name)):
+    names = (name for name in {*base, *new} if not name.startswith(SPEEDUP))
+    for name in sorted(names, key=lambda name: (ORDER.get(name, len(ORDER)), name)):
         better_when, exact = KINDS.get(name, UNKNOWN)
         before, after = base.get(name), new.get(name)
         moved = 0.0 if before is None or after is None else (after - before) * better_when
@@ -273,7 +292,8 @@ def compare_counters(
 def outcome_without_times(base: SideCase, new: SideCase) -> tuple[Outcome, str] | None:
     """The outcome and its reason; None where both sides measured it and the new never failed.
 
-    A case that the base lists but fails at has no verdict: nothing shows that the new is no slower.
+    A case that failed in the base alone has no verdict: there is no time to compare the new one's
+    with.
     """
     if base.is_pending or new.is_pending:
         return Outcome.NO_VERDICT, "interrupted before it was opened"
@@ -288,10 +308,10 @@ def outcome_without_times(base: SideCase, new: SideCase) -> tuple[Outcome, str] 
 
 
 Contexts = Sequence[Mapping[str, Any]]
-# counters that say what was asked for, and not how it was done
+# counters of the work that was asked for; others depend on how it was done
 WORK_COUNTERS = ("model_flops", "parameters")
-# What changes the meaning of a time, the most important first; a schema_version also says which
-# statistic a row's time is.
+# What in a context changes the meaning of a time, the most important first. With the
+# schema_version it changed which statistic of its samples a row's time is.
 KEYS = (
     "schema_version",
     *("distributed world_size", "distributed backend", "distributed bucket_MiB"),
@@ -300,26 +320,26 @@ KEYS = (
     *("device runtime_version", "torch_version", "library_version", "cold_cache", "verify"),
     *("seed", "weights fingerprint", "memory_source", "num_cpus", "cpu_scaling_enabled"),
 )
-# of these, those that change what a time means, whatever the code
+# of these, those that make times differ even where the code is the same
 MEANING = (
     "schema_version",
     *("device name", "device architecture", "device backend", "threads", "torch_version"),
     *("cold_cache", "settings float32_matmul_precision"),
 )
-# of training runs, as work_of() has it
+# what a training run was asked to do
 WORK = (*SAME_WORK, "seed", "deterministic", "data", "variant", "learning_rate")
-# of a measured peak between two runs of one machine: more than their own scatter explains
+# of a measured peak: more than two runs of one machine differ by chance
 PEAK_CHANGE = 0.10
 
 
 def context_value(context: Mapping[str, Any], keys: str) -> Any:  # noqa: ANN401
-    """Under `device name`, what `name` is in `device`; names of settings may have blanks too."""
+    """Of the keys `device name`, context["device"]["name"]; a whole key with blanks comes first."""
     return context[keys] if keys in context else value_at(context, keys.replace(" ", "."))
 
 
 def compared_settings(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What a time belongs to, by name: of KEYS, and every one of `settings` as `setting NAME`.
-    Where two contexts differ in any of it, their times do not mean the same."""
+    """What a time depends on beside the code, by name: KEYS, and each of `settings` as `setting
+    NAME`. Where two contexts differ in any of it, their times do not mean the same."""
     settings = context.get("settings") or {}
     named = {f"setting {name}": value for name, value in settings.items()}
     return {key: context_value(context, key) for key in KEYS} | named
@@ -328,7 +348,7 @@ def compared_settings(context: Mapping[str, Any]) -> dict[str, Any]:
 def value_differences(
     names: Iterable[str], base: Contexts, new: Contexts, prefix: str = ""
 ) -> list[str]:
-    """`threads: 2 in the base, 4 in the new`, of the names whose values are not all the same."""
+    """`threads: 2 in the base, 4 in the new`, for each name whose values are not all the same."""
     found = []
     for name in names:
         values = [[context_value(context, name) for context in side] for side in (base, new)]
@@ -342,8 +362,9 @@ def value_differences(
 
 
 def one_after_the_other(base: Contexts, new: Contexts) -> str:
-    """What to know where all files of one side are older than all of the other: their order is then
-    the same as their side, and no test can tell the two apart. Empty where a file has no date."""
+    """A warning where all files of one side are older than all of the other: what changed in
+    between then looks like a difference of the sides. Empty where that is not so, or a file has no
+    date."""
     try:
         # "Z" is not read before Python 3.11
         texts = [[str(c.get("date")).replace("Z", "+00:00") for c in side] for side in (base, new)]
@@ -359,7 +380,8 @@ def one_after_the_other(base: Contexts, new: Contexts) -> str:
 
 
 def _peaks(contexts: Contexts, name: str) -> dict[int, float]:
-    """The mean over those that have it, of the bandwidth curve by bytes of traffic, else of 0."""
+    """A measured peak, its mean over the contexts that have it: of the bandwidth curve by bytes of
+    traffic, of any other peak under 0."""
     found: dict[int, list[float]] = {}
     for context in contexts:
         peak = context_value(context, f"peaks measured {name}") or {}
@@ -371,7 +393,7 @@ def _peaks(contexts: Contexts, name: str) -> dict[int, float]:
 
 
 def peak_differences(base: Contexts, new: Contexts) -> list[str]:
-    """Of what both sides measured of their machine."""
+    """Of the peaks that both sides measured of their machine."""
     found = []
     for name in context_value(base[0], "peaks measured") or {}:
         before, after = _peaks(base, name), _peaks(new, name)

@@ -1,7 +1,7 @@
 """scripts/compare history: results of many days and commits, kept and looked at.
 
-Advisory: nothing here is a verdict, and no exit status depends on a change point. A series is of
-times that mean the same: where settings or work differ, another one begins.
+Advisory: nothing here is a verdict, and no exit status depends on a change point. A series has only
+times that can be compared: where settings or work differ, another one begins.
 """
 
 import argparse
@@ -48,24 +48,25 @@ from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.change_points import FEWEST_VALUES, change_indices
 from tinyllama_tools.stats.verdicts import BAD_INPUT
 
-# the history's own, by which a file is told from others
+# how each line begins, by which the file is recognised
 KIND = {"history": "tiny_llama", "version": 2}
 BEGINNING = b'{"history": "tiny_llama", "version": '
-# whose lines do not hold the settings: nobody can tell which of their times mean the same
+# version of lines that hold no settings, so that nobody knows which of their times are comparable
 WITHOUT_SETTINGS = 1
-# Between files of different days, which are not paired, smaller changes are the machine's.
+# Smaller changes between files of different days, which are not paired, may be the machine's.
 LEAST_CHANGE = 0.03
-# How the work was done: it may change with a commit, as time may, so a series goes on.
+# The counter of how the work was done. A commit may change it, so that a series goes on when it
+# changes; a change point says so.
 EFFORT = "hardware_flops"
 DEFAULT_STORE = RESULTS / "history.jsonl"
 SHORT_COMMIT = 10
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
-# of the points of a series
+# how the points of a series are sorted
 ORDER = itemgetter("at", "date", "result")
 
 
 def _utc(text: str) -> str:
-    """Of an ISO 8601 time."""
+    """An ISO 8601 time in UTC; without a zone it is taken for that already."""
     # Python 3.10 does not read the Z
     at = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     known = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
@@ -74,7 +75,7 @@ def _utc(text: str) -> str:
 
 def commit_time(commit: str) -> str:
     """When it was committed, in UTC; empty where it is no commit, or none of this repository."""
-    # what a file says is text: a branch's name or an option must not reach git
+    # it comes from a file: no name of a branch and no option may reach git
     if not COMMIT.fullmatch(commit):
         return ""
     name = ("--end-of-options", f"{commit}^0")
@@ -82,13 +83,13 @@ def commit_time(commit: str) -> str:
     return _utc(found) if found else ""
 
 
-# Machines of one kind are in one series, since hosts have other names every time in containers and
-# in hosted CI: a change says where the host is another.
+# The one setting that may change within a series, since in containers and in hosted CI each run has
+# another host; a change point says so.
 HOST = "host_name"
 
 
 def machine_of(settings: Json) -> str:
-    """What a series is of."""
+    """Device, architecture and threads in words, by which machines are told apart."""
     own = count_of(settings["threads"], "thread")
     parts = (settings["device name"], settings.get("device architecture"), own)
     return ", ".join(part for part in parts if part)
@@ -115,8 +116,8 @@ def read_store(path: Path) -> tuple[list[Json], bytes]:
 
 
 def result_of(path: Path) -> Json:
-    """What is kept of a result file. BadInputError for what is no result of the suite, is of a
-    debug build, does not tell its machine and date, or would make a line that nobody can read."""
+    """The history's line of a result file. BadInputError for what is no result of the suite, is of
+    a debug build, lacks its machine or date, or would make a line that breaks the schema."""
     run = read_stored(path)
     context, device = run.context, run.context.get("device") or {}
     if run.configuration:
@@ -133,9 +134,8 @@ def result_of(path: Path) -> Json:
         raise bad_file(path, f"date '{date}' is no ISO 8601 time", MEASURE_AGAIN) from error
 
     def figures(case: StoredCase) -> Json:
-        of = case.counters
-        work = {name: of[name] for name in (*WORK_COUNTERS, EFFORT) if name in of}
-        return {"seconds": case.seconds, **work}
+        known = ((name, case.counters.get(name)) for name in (*WORK_COUNTERS, EFFORT))
+        return {"seconds": case.seconds, **{name: v for name, v in known if v is not None}}
 
     commit, settings = str(context.get("git_commit") or ""), compared_settings(context)
     line = {
@@ -163,11 +163,11 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
     store.parent.mkdir(parents=True, exist_ok=True)
     try:
         with naming(store), store.open("ab") as file:
-            # other writers are waited for
+            # waits for other writers
             fcntl.flock(file, fcntl.LOCK_EX)
             known, rest = read_store(store)
             file.truncate(file.seek(0, os.SEEK_END) - len(rest))
-            # a file whose line is without settings may come again, and counts then
+            # a result whose line has no settings may be added again, with them
             numbers = {
                 one["digest"]: number
                 for number, one in enumerate(known, start=1)
@@ -190,7 +190,7 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
                     continue
                 if found["digest"] in numbers:
                     continue
-                # one write for the line, so that a reader never sees more than a cut one
+                # in one write, so that a reader sees at worst a last line that is cut short
                 file.write(json.dumps(found).encode() + b"\n")
                 file.flush()
                 numbers[found["digest"]] = count = count + 1
@@ -198,25 +198,26 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
                 machine = machine_of(found["settings"])
                 added.append(f"result {count}: {label} on {machine}, {path}")
     finally:
-        # not above: that standard output is full is no fault of the store
+        # outside of naming(): an error of standard output is not one of the store
         for line in added:
             print(line)
     return status
 
 
 def meaning_of(one: Json, case: Json) -> Json:
-    """All that a time of the case in the result belongs to, which is one and the same in a series:
-    what `compare` warns of where it differs, but for the host."""
+    """Settings and work that a time of this case depends on, and that are the same throughout a
+    series: all whose differences `compare` warns of, but for the host."""
     work = {name: case[name] for name in WORK_COUNTERS if name in case}
     return {name: value for name, value in one["settings"].items() if name != HOST} | work
 
 
 def read_series(store: Path) -> tuple[list[Json], int]:
-    """Every case of every machine in every meaning: {"machine", "case", "began", "points"}, a point
-    a file in the order of "at"; and how many results are in no series, since they are without
-    settings. What was measured of changed files belongs to no commit, and stands where its date
-    does. `began`: how its meaning differs from that of the point before its first, {"older",
-    "newer", "differences"}; None of the first series. All outputs are made of these objects."""
+    """All series, {"machine", "case", "began", "points"}: for each case on each machine one for
+    every meaning_of() its times, with a point for each file in the order of "at"; and how many
+    results are in no series, since they have no settings. "at" is the time of the commit; of
+    uncommitted changes, and where there is no commit, that of measuring. "began": what differs
+    between the first point and the one before it, {"older", "newer", "differences"}; None for the
+    first series of a case. All outputs are made of these objects."""
     cases: dict[tuple[str, str], list[Json]] = {}
     results = read_store(store)[0]
     keys = ("commit", "dirty", "date", "file", "settings", "peaks")
@@ -254,15 +255,15 @@ def _beginning(older: Json, newer: Json) -> Json:
 
 
 def segments_of(points: Sequence[Json], margin: float) -> list[tuple[int, int, float]]:
-    """What lies between changes: indices of the first point and of that after the last, and the
-    median of their seconds."""
+    """The segments between change points: indices of the first point and of the one after the last,
+    and the median of their seconds."""
     seconds = [point["seconds"] for point in points]
     ends = [0, *change_indices(seconds, margin), len(seconds)]
     return [(start, end, float(np.median(seconds[start:end]))) for start, end in pairwise(ends)]
 
 
 def _remark(last: Json, first: Json) -> str:
-    """What other than the named commit may be behind a change; empty where nothing is known."""
+    """What other than the named commit may be the reason of a change; empty if nothing is known."""
     remarks = []
     if not first["commit"]:
         remarks.append("its file names no commit")
@@ -280,8 +281,8 @@ def _remark(last: Json, first: Json) -> str:
 
 
 def change_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
-    """Under CHANGE_HEADER, those of the newest files first. A change lies between the last file
-    before it and the first after it; seconds are medians of the files up to the next change."""
+    """Rows under CHANGE_HEADER, the newest change first. A change lies between the last file before
+    it and the first after it; seconds are medians of the files up to the next change."""
     found: list[tuple[tuple[object, ...], tuple[str, ...]]] = []
     for one in series:
         points = one["points"]
@@ -297,7 +298,8 @@ def change_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
 
 
 def beginning_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
-    """Under BEGINNING_HEADER, the newest first: where a time came to mean something else."""
+    """Rows under BEGINNING_HEADER, the newest first: where other settings or other work began a new
+    series."""
     cases: dict[tuple[object, ...], list[str]] = {}
     for one in series:
         if began := one["began"]:
@@ -312,18 +314,19 @@ def beginning_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
 
 ADVISORY = (
     "Advisory: results of different days are not paired, so a change point is a hint where to "
-    "look. At most 5 % of series without a change show one by chance, if neighbours are no more "
-    "alike than in AR(1) noise of 0.6. Only scripts/compare run gives a verdict."
+    "look. At most 5 % of series without a change show one by chance, as long as neighbouring "
+    "files have an autocorrelation of 0.6 or less. Only scripts/compare run gives a verdict."
 )
 FILE_HEADER = ("result", "commit", "at", "measured", "libtorch", "file")
-CASE_HEADER = ("case", "files", "latest", "against the median", "series of its own, since")
-BEGINNING_HEADER = ("commit", "before", "case", "series of its own, since")
+NEW_SERIES = "new series because"
+CASE_HEADER = ("case", "files", "latest", "against the median", NEW_SERIES)
+BEGINNING_HEADER = ("commit", "before", "case", NEW_SERIES)
 CHANGE_HEADER = ("change", "commit", "case", "before", "seconds", "results", "remark")
 MOST_FILES = 10
 
 
 def case_row(one: Json) -> tuple[str, ...]:
-    """Under CASE_HEADER: the last value against the median of those before it, of one series."""
+    """A series' row under CASE_HEADER: its last time against the median of those before."""
     *before, last = (point["seconds"] for point in one["points"])
     against = "the first"
     if before:
@@ -334,12 +337,12 @@ def case_row(one: Json) -> tuple[str, ...]:
 
 
 def shown(point: Json, keys: Sequence[str]) -> list[str]:
-    """Of a point and its settings."""
+    """The values of a point, or of its settings, under these keys."""
     return [str({**point["settings"], **point}.get(key, "unknown")) for key in keys]
 
 
 def by_machine(series: Sequence[Json]) -> dict[str, list[Json]]:
-    """In their order."""
+    """The series of each machine, in their order."""
     machines = dict.fromkeys(one["machine"] for one in series)
     return {name: [one for one in series if one["machine"] == name] for name in machines}
 
@@ -358,20 +361,20 @@ def show_text(series: Sequence[Json]) -> str:
 
 
 def series_text(series: Sequence[Json], without_settings: int) -> str:
-    """How many can have change points, and what is in no series."""
+    """How many series are long enough for change points, and how many results are in none."""
     enough = sum(len(one["points"]) >= FEWEST_VALUES for one in series)
     text = f"{enough} of {len(series)} series have the {FEWEST_VALUES} files that it takes."
     if without_settings:
         text += (
             f" {count_of(without_settings, 'result')} of format version 1 hold no settings, so "
-            "that nobody can tell what their times mean: they are in no series until their files "
-            "are added again."
+            "that their times cannot be compared: they are in no series until their files are "
+            "added again."
         )
     return text
 
 
 def changes_text(series: Sequence[Json], without_settings: int) -> str:
-    """Newest first, under the sentence that says what they are worth."""
+    """The changes, newest first, below how far they can be trusted."""
     lines = [ADVISORY, series_text(series, without_settings), ""]
     machines = by_machine(series).items()
     found = [(machine, rows) for machine, own in machines if (rows := change_rows(own))]
@@ -380,7 +383,7 @@ def changes_text(series: Sequence[Json], without_settings: int) -> str:
     lines += [] if found else ["No change point.", ""]
     for machine, own in machines:
         if begun := beginning_rows(own):
-            lines += [f"{machine}, where times came to mean something else:", ""]
+            lines += [f"{machine}, where other settings or other work began a new series:", ""]
             lines += [*markdown_table(BEGINNING_HEADER, begun), ""]
     return "\n".join(lines).rstrip()
 
@@ -388,13 +391,13 @@ def changes_text(series: Sequence[Json], without_settings: int) -> str:
 TEMPLATE = Path(__file__).parent / "templates/history.html.j2"
 LABEL = 8
 MOST_TICKS = 6
-# of a point that is pointed at
+# what a chart shows of the point under the mouse
 SHOWN = ("label", "result", "date", "torch_version", HOST, "file")
 
 
 def _chart(one: Json) -> Json:
-    """What plotly draws: the medians of the files, and the level of each segment. The page adds
-    what all charts share."""
+    """What plotly draws of a series: the times of the files, and the level of each segment. The
+    page adds what is the same in all charts."""
     points, segments = one["points"], one["segments"]
     ticks = range(0, len(points), -(-len(points) // MOST_TICKS))
     return {
@@ -415,7 +418,7 @@ def page_of(series: Sequence[Json], without_settings: int) -> str:
     articles = [{**one, "number": i, "row": case_row(one)} for i, one in enumerate(series)]
     return template(TEMPLATE).render(
         advisory=ADVISORY,
-        of_series=series_text(series, without_settings),
+        series_text=series_text(series, without_settings),
         machines=by_machine(articles),
         change_rows=change_rows,
         change_header=CHANGE_HEADER,
@@ -451,6 +454,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[Json], int]:
+    """read_series(), with those of --case and --machine alone."""
     every, without_settings = read_series(options.store)
     found = [
         one

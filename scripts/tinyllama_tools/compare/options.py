@@ -23,16 +23,16 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """--alpha, --margin, --strict, --fail-on-growth, --allow-missing, --format, --output."""
     add = parser.add_argument
     alpha = (
-        "chance of a `slower` or `faster` anywhere in the family whose true change is within the "
-        "margin (default: %(default)s)"
+        "accepted chance of a false alarm: that any of the compared cases is called slower or "
+        "faster although its true change is within --margin (default: %(default)s)"
     )
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
-    margin = "a change up to this fraction does not matter (default: %(default)s)"
+    margin = "largest change that does not matter, as a fraction (default: %(default)s)"
     add("--margin", type=fraction, default=MARGIN, help=margin)
-    add("--strict", action="store_true", help="exit 3 where a case has no answer")
-    growth = "exit 1 where a deterministic counter (memory, allocations, operators) got worse"
+    add("--strict", action="store_true", help="exit with 3 where a case has no answer")
+    growth = "exit with 1 where a deterministic counter (memory, allocations, ...) got worse"
     add("--fail-on-growth", action="store_true", help=growth)
-    allow = "cases that may be missing or fail in the new, by name or pattern (loss/*)"
+    allow = "cases that may be missing or fail in the new: names or patterns (loss/*)"
     add("--allow-missing", nargs="+", action="extend", default=[], metavar="NAME", help=allow)
     forms = ("text", "md", "csv", "json")
     add("--format", choices=forms, default="text", help="what to print (default: %(default)s)")
@@ -41,8 +41,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-# The parts of a step, the step, and the model's forward: each once, so that one change is not
-# tested many times over.
+# The parts of a step, the step, and the model's forward: each once, so that one change of the code
+# does not count as many tests.
 DEFAULT_FAMILY = (
     *((name, "forward_backward") for name in ("embedding", "rms_norm", "rotary", "attention")),
     *((name, "forward_backward") for name in ("ffn", "block", "loss")),
@@ -50,7 +50,7 @@ DEFAULT_FAMILY = (
 )
 AXES = ("components", "passes", "variants", "sizes", "dtypes", "batch", "seq")
 DEFAULT_AXES = {"variants": "baseline", "sizes": "tiny", "dtypes": "f32"}
-# Of the budget, where blocks became slower than they were when a look was begun for.
+# How far the budget may be exceeded to reach a look, where blocks became slower on the way to it.
 MOST_OVERRUN = 1.15
 
 
@@ -84,9 +84,9 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
         add(f"--{side}", required=side == "base", metavar="BUILD|REF", help=built + own)
         name, own = f"--environment-{side}", f"environment variable of the {side} alone"
         add(name, type=variable, action="append", default=[], metavar="NAME=VALUE", help=own)
-    same = "compare a program with itself, which should find nothing (a test)"
+    same = "allow both sides to be the same program: nothing should be found (a test)"
     add("--same", action="store_true", help=same)
-    slow = "slow these cases of the new side by that fraction: whether that is found (a test)"
+    slow = "slow these cases of the new side down by that fraction: is it found? (a test)"
     add("--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     folder = "whose CMake settings a git commit is built with (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
@@ -98,28 +98,29 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
     ).add_argument
     for axis in AXES:
         add(f"--{axis}", metavar="LIST", help="as tiny_llama_bench takes it")
-    add("--filter", "--benchmark_filter", metavar="REGEX", help="of these, by their names")
+    chosen = "of these, only cases whose name has a match"
+    add("--filter", "--benchmark_filter", metavar="REGEX", help=chosen)
     add("--device", help="auto, cpu, cuda[:N] or hip[:N]")
     add("--threads", type=positive, help="CPU threads of each side")
     add("--problem-sizes", type=Path, metavar="FILE", help="sizes by their names")
 
     add = parser.add_argument_group("effort").add_argument
     budget = (
-        "time to spend, such as 30s, 10m or 1h (default: 10m); builds come before it, and where "
-        "blocks become slower on the way to a look, up to "
-        f"{100 * (MOST_OVERRUN - 1):.0f} %% and the block in hand come on top"
+        "time to measure, such as 30s, 10m or 1h (default: 10m); builds are not part of it. Where "
+        "the machine becomes slower on the way to a look, up to "
+        f"{100 * (MOST_OVERRUN - 1):.0f} %% and a block more"
     )
     add("--budget", type=duration_of, default=600.0, metavar="TIME", help=budget)
-    pairs = "of slices, a case and block; 4 of a case that takes long (default: 8)"
+    pairs = "pairs of slices for each case in each block; for slow cases down to 4 (default: 8)"
     add("--pairs", type=positive, default=8, help=pairs)
-    slices = "least time of a slice, in whole iterations (default: 15ms)"
+    slices = "least time of a slice, which ends with a whole iteration (default: 15ms)"
     add("--slice", type=duration_of, default=0.015, metavar="TIME", help=slices)
-    looks = f"planned looks, which alpha is divided among (default: {LOOKS})"
+    looks = f"how often cases are judged; alpha is divided among the looks (default: {LOOKS})"
     add("--looks", type=positive, default=LOOKS, help=looks)
-    limit = "a side that takes longer for one answer is killed (default: 60s)"
+    limit = "a process that takes longer for one answer is killed (default: 60s)"
     add("--limit", type=duration_of, default=60.0, metavar="TIME", help=limit)
-    add("--seed", type=int, help="of all orders (default: drawn, and recorded)")
-    verify = "before: each side proves each case before any timing; off (default: before)"
+    add("--seed", type=int, help="of the random orders (default: drawn, and recorded)")
+    verify = "before: each side proves its results before any timing; off (default: before)"
     add("--verify", choices=("before", "off"), default="before", help=verify)
 
     add_common_options(parser)
@@ -160,18 +161,18 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# of run's options, those that other Google Benchmark programs do not have
-OF_OURS = (*AXES, "device", "threads", "problem-sizes", "slow-new")
+# options of `compare run` that only tiny_llama_bench understands
+SUITE_OPTIONS = (*AXES, "device", "threads", "problem-sizes", "slow-new")
 
 
 def is_chosen_by_name(name: str, options: argparse.Namespace) -> bool:
-    """Whether a case of another program is compared, whose names say nothing."""
+    """Whether a case of another program is compared, whose names have no axes."""
     return options.filter is None or re.search(options.filter, name) is not None
 
 
 def is_chosen(name: str, options: argparse.Namespace) -> bool:
-    """Whether a listed case is compared: the default family has only some pairs of component and
-    pass, which lists cannot say; peaks are no cases."""
+    """Whether a case that the program lists is compared. Peaks are not; and of the default family
+    only its pairs of component and pass, while the program's options give all combinations."""
     axes = parse_case_name(name)
     if axes is None:
         return False

@@ -1,5 +1,5 @@
-"""A side of `compare run` that is another program of Google Benchmark. It does not stay between
-answers: each is a run of one case, and a slice is one with the slice's time as its least."""
+"""A side of `compare run` that is another Google Benchmark program. No process of it stays between
+answers: each answer is a run of one case, for a slice with its length as --benchmark_min_time."""
 
 import re
 import subprocess
@@ -20,9 +20,9 @@ from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.results import read_stored
 
 HELP_SECONDS = 60.0
-# one iteration, and no more: Google Benchmark takes no zero
+# for a run of one iteration: Google Benchmark refuses 0
 SHORTEST_SECONDS = 1e-9
-# what extended regular expressions, of which --benchmark_filter is one, do not take as it is
+# characters that mean something in --benchmark_filter, an extended regular expression
 SPECIAL = re.compile(r"[.\[\]{}()\\*+?|^$]")
 
 
@@ -49,7 +49,7 @@ class OtherProgram(ServedProgram):
 
 
 class OtherProcess:
-    """What blocks ask of a side. ProcessLostError where a run fails, hangs or writes no result."""
+    """A SideProcess. ProcessLostError where a run fails, hangs or writes no result."""
 
     is_running = True
 
@@ -60,12 +60,12 @@ class OtherProcess:
         self._limit = limit
 
     def greet(self) -> Json:
-        """The cases that it lists. Its context is not known before one has run."""
+        """The cases that it lists, and an empty context: that is known only after a run."""
         names = self._run(["--benchmark_list_tests=true"]).splitlines()
         return {"cases": [name for name in names if name], "context": {}}
 
     def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
-        """Nothing to prove or meter is known of it."""
+        """Does nothing: there is no proof, and opened() runs the case."""
 
     def opened(self, case: str) -> Json:
         """`seconds` of one iteration, and `counters`."""
@@ -73,14 +73,14 @@ class OtherProcess:
         return {"seconds": seconds, "counters": counters}
 
     def time(self, case: str, seconds: float) -> list[float]:
-        """Seconds of an iteration, the mean of a run of that many."""
+        """Seconds of an iteration: the mean over a run of at least so many seconds."""
         return [self._measure(case, seconds)[0]]
 
     def close_case(self, case: str) -> None:
-        """Nothing of it is left."""
+        """Does nothing, since no process has it open."""
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Does nothing, since no process runs."""
 
     def _measure(self, case: str, seconds: float) -> tuple[float, dict[str, float]]:
         pattern = SPECIAL.sub(lambda special: f"\\{special[0]}", case)
@@ -105,7 +105,7 @@ class OtherProcess:
         return found.seconds, dict(found.counters)
 
     def _run(self, flags: Sequence[str]) -> str:
-        """What it says on standard output."""
+        """What it wrote to standard output."""
         how = {"capture_output": True, "timeout": self._limit, "errors": "replace"}
         try:
             done = subprocess.run(

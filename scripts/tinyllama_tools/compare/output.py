@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinyllama_tools.compare.comparison import (
-    ANSWERED,
     CHANGED,
     HEADLINE,
     ComparedCase,
     Comparison,
     CounterChange,
     context_value,
+    with_failure,
 )
-from tinyllama_tools.core.app import write_whole
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, write_whole
 from tinyllama_tools.core.text import (
     NOT_MEASURED,
     cell,
@@ -33,36 +33,49 @@ from tinyllama_tools.core.text import (
 )
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.rank_tests import Interval
-from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
+from tinyllama_tools.stats.verdicts import (
+    BAD_INPUT,
+    DECIDED,
+    NO_REGRESSION,
+    REGRESSION,
+    STILL_UNCLEAR,
+    Outcome,
+)
 
 SCHEMA_VERSION = 1
 TEMPLATES = Path(__file__).with_name("templates")
+# of an exit status, and the colour of its page
 MEANINGS = {
-    NO_REGRESSION: "no regression shown",
-    REGRESSION: "regression",
-    STILL_UNCLEAR: "not every case has an answer (--strict)",
+    NO_REGRESSION: ("no regression shown", "green"),
+    REGRESSION: ("regression", "red"),
+    BAD_INPUT: ("something failed; the first warning says what", "grey"),
+    STILL_UNCLEAR: ("not every case has an answer (--strict)", "yellow"),
+    INTERRUPTED: ("interrupted", "grey"),
 }
-HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
 MISSING_ONLY = "no regression in what both sides have, but cases of the base are missing in the new"
-# what needs somebody's eyes comes first; what is not on both sides has no figures
+NOTHING_SHOWN = "no case has an answer, so neither a regression nor its absence is shown"
+HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
+# what has to be looked at comes first, what is not on both sides last
 ORDER = (
     *(Outcome.SLOWER, Outcome.FAILED, Outcome.UNCLEAR, Outcome.FASTER, Outcome.NO_VERDICT),
     *(Outcome.SAME, Outcome.MISSING, Outcome.ADDED, Outcome.SKIPPED),
 )
-# that one side alone has: more are counted, and a few named
+# Of the cases that one side alone has: more than so many get no rows of their own, but one line
+# with their number and a few names.
 MOST_LONE, NAMED_LONE = 4, 3
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters
 MOST_ROWS_OF_COMMENT, MOST_NOTE_OF_COMMENT = 150, 100
 MOST_DETAILS_OF_COMMENT = 20
 CONTEXT_ROWS = ("git_commit", "git_dirty", "device name", "torch_version", "threads")
-# the picture of an interval ends here on either side, as a log-ratio
+# The bar of an interval shows changes up to that of the widest interval, but no more than a factor
+# of 2 and no less than twice the margin.
 WIDEST = math.log(2.0)
 NARROWEST_IN_MARGINS = 2.0
 
 
 def _value(value: float | None) -> str:
-    """All digits of a whole number, five of another."""
+    """A whole number with all its digits, another with five."""
     is_whole = value is not None and value == int(value) and abs(value) < 1e15
     return f"{value:,.0f}" if is_whole else f"{value:,.5g}"
 
@@ -79,21 +92,22 @@ def counter_text(change: CounterChange) -> str:
 
 
 def _part(case: str) -> str:
-    """`ffn/forward_backward`: the other axes are those of the whole."""
+    """`ffn/forward_backward`: the rest of a part's name is that of the whole's."""
     name = parse_case_name(case)
     return f"{name.component}/{name.pass_name}" if name and not name.is_data_parallel else case
 
 
 def detail_lines(case: ComparedCase) -> list[str]:
-    """What matters beside time, every deterministic counter that moved, those that a side lacks,
-    and the parts that a change is attributed to."""
+    """What stands below a case that changed: the counters that users look at first, each
+    deterministic counter that changed, those that one side lacks, and which parts explain the
+    change."""
     lines = [
         counter_text(c)
         for c in case.counters
         if c.name in HEADLINE or c.is_one_sided or (c.exact and c.base != c.new)
     ]
     if case.p_value is not None:
-        # no p-value of one test: every correction that alpha stands for is in it
+        # a reader could take it for that of a single test
         lines.append(f"p = {case.p_value:.2g}, with all corrections, as held against alpha")
     if case.attribution is None:
         return lines
@@ -129,7 +143,7 @@ def _note(case: ComparedCase) -> str:
 
 
 def in_order(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
-    """Regressions first, the largest change first among equals; allowed ones after the others."""
+    """Regressions first, and of the same outcome the largest change; excused cases last."""
 
     def key(case: ComparedCase) -> tuple[bool, int, float, str]:
         change = (case.ratio or 0.0) * (1 if case.outcome is Outcome.FASTER else -1)
@@ -139,7 +153,7 @@ def in_order(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
 
 
 class Row(NamedTuple):
-    """A case as people read it: `texts` under HEADER. What was allowed by name alarms nobody."""
+    """A case as people read it: `texts` under HEADER. What --allow-missing excuses is grey."""
 
     case: ComparedCase
     texts: tuple[str, ...]
@@ -165,27 +179,28 @@ def rows_of(cases: Iterable[ComparedCase]) -> list[Row]:
 
 
 def without_lone(rows: Iterable[Row], comparison: Comparison) -> list[Row]:
-    """What stands in a table beside lone_lines()."""
+    """Those of a table that has lone_lines() below it."""
     counted = {name for names in lone_cases(comparison).values() for name in names}
     return [row for row in rows if row.case.name not in counted]
 
 
 def colour_of(comparison: Comparison) -> str:
-    """Of the whole: grey where nothing failed and nothing was shown either."""
+    """Of the whole: green where every case has an answer and none is a regression."""
     found = {case.outcome for case in comparison.cases}
-    shown = "green" if found and found <= ANSWERED else "grey"
-    return {NO_REGRESSION: shown, REGRESSION: "red", STILL_UNCLEAR: "yellow"}[
-        comparison.exit_status
-    ]
+    is_partly = comparison.exit_status == NO_REGRESSION and not (found and found <= DECIDED)
+    return "grey" if is_partly else MEANINGS[comparison.exit_status][1]
 
 
 def meaning_of(comparison: Comparison) -> str:
     """Of the exit status."""
+    status, cases = comparison.exit_status, comparison.cases
     # a counter that grew may be what fails
-    failed = [case for case in comparison.cases if case.fails or (case.grown and not case.allowed)]
-    if failed and all(case.outcome is Outcome.MISSING for case in failed):
+    failed = [case for case in cases if case.fails or (case.grown and not case.allowed)]
+    if status == REGRESSION and all(case.outcome is Outcome.MISSING for case in failed):
         return MISSING_ONLY
-    return MEANINGS[comparison.exit_status]
+    if status == NO_REGRESSION and not any(case.outcome in DECIDED for case in cases):
+        return NOTHING_SHOWN
+    return MEANINGS[status][0]
 
 
 def headline(comparison: Comparison) -> str:
@@ -197,7 +212,8 @@ def headline(comparison: Comparison) -> str:
 
 
 def lone_cases(comparison: Comparison) -> dict[str, list[str]]:
-    """By what is said of them, the names of cases that one side alone has, where they are many."""
+    """The names of the cases that one side alone has, where they are many, by `not in the new` or
+    `not in the base`."""
     lone: dict[str, list[str]] = {}
     for case in comparison.cases:
         if case.outcome in {Outcome.MISSING, Outcome.ADDED} and case.note.startswith("not in the"):
@@ -231,11 +247,12 @@ def _rendered(
         if comparison.unlike:
             mean += f", not of the code alone: {', '.join(comparison.unlike)} differ"
     took = "" if comparison.seconds is None else f"; {comparison.seconds:.0f} s of measuring"
+    has_alpha = any(case.p_value is not None for case in comparison.cases)
+    alpha = f"family-wise alpha {comparison.alpha:g}, " if has_alpha else ""
     return template(TEMPLATES / name).render(
         comparison=comparison,
         headline=headline(comparison),
-        method=f"{comparison.method}; family-wise alpha {comparison.alpha:g}, margin "
-        f"{100 * comparison.margin:g} %{took}",
+        method=f"{comparison.method}; {alpha}margin {100 * comparison.margin:g} %{took}",
         warnings=warning_texts(comparison),
         mean=mean,
         grown=sum(case.grown for case in comparison.cases),
@@ -262,12 +279,13 @@ def text_of(comparison: Comparison) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of files and programs, which is no HTML and cannot end a table's cell or a list."""
+    """What files and programs said, escaped: it must not act as HTML, or end a table's cell."""
     return cell(html.escape(text, quote=False))
 
 
 def markdown_of(comparison: Comparison) -> str:
-    """For a comment of a pull request: verdict, details, and a folded table of the first cases."""
+    """For a comment of a pull request: headline, details, and a folded table of cases, as many as
+    a comment may hold."""
     found, rows, failed = rows_of(comparison.cases), [], []
     for row in without_lone(found, comparison):
         name, *figures, verdict, blocks, note = row.texts
@@ -289,15 +307,15 @@ def markdown_of(comparison: Comparison) -> str:
 
 
 def page_of(comparison: Comparison) -> str:
-    """One HTML file that needs nothing else; texts from files are escaped."""
+    """One HTML file that needs no other; texts from files are escaped."""
     intervals = [case.interval for case in comparison.cases if case.interval is not None]
     ends = [abs(math.log(e)) for i in intervals for e in (i.low, i.high) if 0 < e < math.inf]
     margin = 1.0 + comparison.margin
-    # all bars have one scale: that of the widest interval, within limits
+    # one scale for all bars, so that they can be compared
     half = min(WIDEST, max([NARROWEST_IN_MARGINS * math.log(margin), *ends]))
 
     def place(ratio: float) -> float:
-        """In percent of the picture's width; no change is at 50."""
+        """In percent of a bar's width: 50 is no change."""
         log = math.log(ratio) if ratio > 0 else -math.inf
         return round(50.0 * (1.0 + max(-1.0, min(1.0, log / half))), 2)
 
@@ -324,8 +342,8 @@ def page_of(comparison: Comparison) -> str:
 
 
 def json_of(comparison: Comparison) -> str:
-    """comparison.json, with the exit status and its meaning; a line for each case. JSON knows no
-    infinity: null."""
+    """comparison.json, with the exit status and its meaning; a line for each case. Infinity, which
+    JSON does not have, is null."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "kind": "tiny_llama comparison",
@@ -347,8 +365,8 @@ CSV_COLUMNS = (
 
 
 def csv_of(comparison: Comparison) -> str:
-    """A line a case, in the order of the table, for a spreadsheet; what is not known is empty, as
-    are the axes of a name of another form."""
+    """A line a case, in the order of the table, for a spreadsheet. What is not known is empty, as
+    are the axes of cases that are not named as the suite names its own."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -367,15 +385,27 @@ FILES = {"json": json_of, "md": markdown_of, "csv": csv_of, "html": page_of}
 
 def deliver(
     comparison: Comparison, form: str, folder: Path | None, say: Callable[[str], object]
-) -> None:
-    """Into the folder, where there is one, as comparison.json, .md, .html and .csv, told by `say`,
-    each whole or not at all; and in any case to standard output, even where the folder takes no
-    more. `form`: text, md, csv or json."""
+) -> int:
+    """Writes comparison.json, .md, .html and .csv into the folder, where there is one, naming each
+    by `say`; then prints the comparison, even where a file could not be written. `form`: text, md,
+    csv or json.
+
+    The exit status, which is the one that was printed; where there was a failure, a BadInputError
+    with that status and the reason.
+    """
     try:
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
             for suffix, made in FILES.items():
                 write_whole(folder / f"comparison.{suffix}", made(comparison))
                 say(f"{folder}/comparison.{suffix}")
-    finally:
-        sys.stdout.write((FILES | {"text": text_of})[form](comparison))
+    except OSError as error:
+        comparison = with_failure(
+            comparison, f"{error.filename2 or error.filename}: {error.strerror}"
+        )
+    sys.stdout.write((FILES | {"text": text_of})[form](comparison))
+    if comparison.failure:
+        failure = BadInputError(comparison.failure)
+        failure.exit_status = comparison.exit_status
+        raise failure
+    return comparison.exit_status

@@ -1,19 +1,22 @@
-"""Two builds, resident and interleaved, until every case has its verdict or the budget is used.
+"""Measures two builds interleaved, until every case has its verdict or the budget is used.
 
-Example: scripts/compare run --base HEAD                  what is not committed yet
+Example: scripts/compare run --base HEAD                  the uncommitted changes
          scripts/compare run --base origin/main --budget 10m
 
-Every case is opened once on both sides first, untimed, with its counters and (unless --verify off)
-the proof of its result. Then come blocks: a fresh pair of processes each, whose slices alternate in
-random order. Cases with a verdict drop out. After the first block it says how long the rest takes,
-and ends at once where the budget does not reach to a verdict. Ctrl-C: what was measured is judged
-and written. A case that a side fails twice is closed as failed; the others go on.
+First both sides run every case once, untimed, for its counters and (unless --verify off) the proof
+of its result. Then come blocks: in each, a fresh process of either side times the cases in short
+slices, which alternate in random order. Verdicts are given after planned numbers of blocks (looks);
+a case that has its verdict is measured no more. After the first block the time until the first look
+is told; where the budget is shorter, the run ends there. Ctrl-C during a build stops it; later,
+what was measured is judged and written. A case that fails twice on one side is given up; the others
+go on.
 
-Files: comparison.json, .md, .html and blocks.jsonl (every slice) in --output, by default
-results/<UTC time>_compare; a recording that is there already is not written over. Exit status: 0 no
-regression; 1 a regression; 2 bad input, a commit that does not build, nothing comparable, a budget
-that reaches to no verdict, or files that cannot be written; 3 with --strict where something is
-unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
+Files: comparison.json, .md, .html and .csv and blocks.jsonl (every slice) in --output, by default
+results/<UTC time>_compare; an existing blocks.jsonl is never overwritten. A commit is built in a
+worktree, .deps/compare/<commit>; the newest three are kept. Exit status: 0 no regression; 1 a
+regression; 2 bad input, a commit that does not build, nothing comparable, a budget too short for
+any verdict, or files that cannot be written; 3 with --strict where a case has no answer; 130
+interrupted (Ctrl-C, SIGTERM or SIGHUP).
 """
 
 import argparse
@@ -44,18 +47,18 @@ from tinyllama_tools.compare.comparison import (
     concluded,
     context_differences,
     value_differences,
+    with_failure,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, run_parser
 from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.compare.sides import WAITING
 from tinyllama_tools.core.app import PROBLEM_SIZES, BadInputError, Json, read_json, run_folder
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import count_of, duration
+from tinyllama_tools.core.text import change_text, count_of, duration
 from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
     CONFIDENCE,
     DECIDED,
-    REGRESSION,
     SPENT,
     Attribution,
     Design,
@@ -67,8 +70,9 @@ from tinyllama_tools.stats.verdicts import (
 )
 
 SEEDS = 2**32
-WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
-# why it ended, or a case is measured no more
+# of cases that were not measured on both sides, and are no regression
+NOT_COMPARED = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
+# why the run ended, or a case is measured no more
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
 TOO_SHORT = "budget too short for any verdict"
 
@@ -77,11 +81,12 @@ class SequentialRun(Measuring):
     """Block after block until every case has its verdict, the budget is used, or all looks are
     taken.
 
-    Cases that have their verdict drop out, so that time goes to those that are still open. That is
-    sound: judging happens at planned numbers of blocks only, and each look was paid for beforehand.
+    Cases that have their verdict drop out, so that time goes to those that are still open. The
+    error rate allows for it: cases are judged at planned numbers of blocks only, and alpha is
+    divided among these looks.
 
     `budget`, `seconds`: from the start of run(). `ended`: why it ended; empty while it goes on or
-    was interrupted. `refusal`: why the budget reaches to no verdict, and what would.
+    was interrupted. `refusal`: why the budget is too short for any verdict, and what would help.
     """
 
     def __init__(
@@ -103,8 +108,8 @@ class SequentialRun(Measuring):
         self._start = clock()
 
     def run(self, *, verify: bool) -> None:
-        """Until `ended`; where the budget does not reach to the first verdict it ends after the
-        first block, with a refusal."""
+        """Until `ended`; with a refusal after the first block where the budget is too short for the
+        first look."""
         self._start = self._clock()
         try:
             self.open_all(verify=verify)
@@ -117,7 +122,7 @@ class SequentialRun(Measuring):
             self.progress.end()
 
     def judge(self) -> None:
-        """Judges what there is, at the looks reached."""
+        """Judges each case by the blocks of the last look that it has reached."""
         blocks = {name: record.blocks for name, record in self.cases.items()}
         self.judgements = judge_family(blocks, self._design)
 
@@ -134,7 +139,7 @@ class SequentialRun(Measuring):
             self._announce()
         if self.ended:
             return
-        # a look that was begun for is reached, unless blocks became much slower since
+        # between looks the budget may be overrun a little, since blocks that reach no look are lost
         self._leave_out_what_does_not_fit(1.0 if self._look() else MOST_OVERRUN)
         if self.open_cases:
             return
@@ -143,9 +148,9 @@ class SequentialRun(Measuring):
         self.ended = next((ending for ending in endings if ending in reasons), GIVEN_UP)
         if self.ended == BUDGET_USED and not self.judgements:
             self.refusal = (
-                f"no verdict: blocks became slower, so that --budget held {self.blocks} of the "
-                f"{self._design.looks[0]} that the first verdicts need; give a larger --budget, "
-                "fewer cases or a quieter machine"
+                f"no verdict: blocks became slower, so that only {self.blocks} of the "
+                f"{self._design.looks[0]} that the first verdicts need fitted into --budget; give "
+                "a larger --budget, fewer cases or a quieter machine"
             )
 
     def _blocks_to_next_look(self, case: str) -> int:
@@ -153,7 +158,8 @@ class SequentialRun(Measuring):
         return next((look for look in self._design.looks if look > done), done) - done
 
     def _announce(self) -> None:
-        """How long it takes, while the user still watches; refuses what cannot end well."""
+        """Says how long it takes while the user is still there, and refuses a budget that is too
+        short for any verdict."""
         cases, design = self.open_cases, self._design
         if not cases:
             return
@@ -161,7 +167,7 @@ class SequentialRun(Measuring):
         fit = 1 + int(max(0.0, self._budget - self._elapsed) / block)
         needed = self._elapsed + max(map(self._blocks_to_next_look, cases)) * block
         self.progress.line(
-            f"a block of {count} takes {block:.1f} s; {duration(self._budget)} hold {fit}, "
+            f"a block of {count} takes {block:.1f} s; {fit} fit into {duration(self._budget)}, "
             f"the first verdicts come after {design.looks[0]} ({duration(needed)}), the last after "
             f"{design.looks[-1]}"
         )
@@ -176,7 +182,7 @@ class SequentialRun(Measuring):
             )
 
     def _look(self) -> bool:
-        """Whether some open case has reached a look, and then all verdicts anew."""
+        """Judges all cases anew where some open one has reached a look; whether one has."""
         if not any(len(self.cases[n].blocks) in self._design.looks for n in self.open_cases):
             return False
         self.judge()
@@ -196,9 +202,9 @@ class SequentialRun(Measuring):
         return True
 
     def _leave_out_what_does_not_fit(self, share: float) -> None:
-        """Where not all open cases can reach their next look within this share of the budget, those
-        farthest from a verdict go, or before the first look the costliest: blocks between looks
-        decide nothing."""
+        """Gives up cases until all that are left can reach their next look within this share of the
+        budget: first those that need most blocks to a verdict, or, before the first look, those
+        that take longest. Blocks that reach no look would decide nothing."""
 
         def distance(case: str) -> tuple[float, float]:
             judgement = self.judgements.get(case)
@@ -214,11 +220,11 @@ class SequentialRun(Measuring):
             self.cases[cases.pop()].closed = BUDGET_USED
 
 
-def warnings_of(run: SequentialRun, sides: Sides, options: argparse.Namespace) -> Iterator[str]:
-    """Of how it ended, and of what differs beside the code; the gravest first."""
-    if run.refusal:
-        yield run.refusal
-    elif not run.ended:
+def warnings_of(
+    run: SequentialRun, sides: Sides, options: argparse.Namespace, *, is_interrupted: bool
+) -> Iterator[str]:
+    """What to know before any number, the gravest first."""
+    if is_interrupted:
         yield f"interrupted after {run.blocks} blocks: judged at the looks that were reached"
     added = [dict(options.environment_base), dict(options.environment_new)]
     seen = [{**os.environ, **variables} for variables in added]
@@ -226,12 +232,24 @@ def warnings_of(run: SequentialRun, sides: Sides, options: argparse.Namespace) -
     for name in WAITING:
         if values := [own[name] for own in seen if name in own]:
             yield (
-                f"{name}={values[0]} decides how OpenMP's workers wait: those of the side that is "
-                "not timed may keep processors busy; unset it to let them sleep after a millisecond"
+                f"{name}={values[0]} decides how idle OpenMP threads wait: those of the side that "
+                "is not timed may keep processors busy; unset it to let them sleep after a "
+                "millisecond"
             )
     if options.verify == "off":
         yield "--verify off: results were not compared with the float64 baseline"
     yield from context_differences(*([sides.header[f"{side}_context"]] for side in SIDES))
+
+
+def _why_unsettled(judgement: Judgement, design: Design) -> str:
+    """Of an unclear case that no later look is likely to give an answer."""
+    is_last = judgement.blocks >= design.looks[-1]
+    why = "all planned looks are taken" if is_last else "no later look is likely to settle it"
+    away = change_text(math.exp(abs(abs(judgement.estimate) - design.edge))).lstrip("+")
+    reach = change_text(math.exp((judgement.high - judgement.low) / 2)).lstrip("+")
+    return (
+        f"{why}: the change is {away} from the margin, its interval reaches {reach} to either side"
+    )
 
 
 def _compared(
@@ -259,9 +277,9 @@ def _compared(
                 f"{judgement.blocks} say as much as {judgement.effective_blocks:.1f} would"
             )
         elif needed is None:
-            notes.append("near the margin for such scatter: more blocks may not settle it")
+            notes.append(_why_unsettled(judgement, design))
         else:
-            # of further blocks of this case alone
+            # in blocks of this case alone
             seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     return compared_case(
         name,
@@ -274,29 +292,33 @@ def _compared(
 
 
 def comparison_of(
-    run: SequentialRun, design: Design, sides: Sides, options: argparse.Namespace
+    run: SequentialRun,
+    design: Design,
+    sides: Sides,
+    options: argparse.Namespace,
+    stopped: BaseException | None,
 ) -> Comparison:
-    """What a run found, as all outputs read it."""
+    """What a run found, and its exit status."""
     changed = {n for n, found in run.judgements.items() if found and found.outcome in CHANGED}
     parts = {}
     if changed:
-        # both sides have read this file
+        # it can be read, since both programs were given it
         sizes, _ = read_json(options.problem_sizes or PROBLEM_SIZES)
         layers = {name: size["n_layers"] for name, size in sizes.items()}
         parts = attributions({n: r.blocks for n, r in run.cases.items()}, changed, layers)
     cases = [_compared(record, run, design, parts) for record in run.cases.values()]
-    # what one side alone lists
+    # cases that one side alone lists
     for name in chain(*sides.cases.values()):
         if name not in run.cases:
             lists = (name in sides.cases[side] for side in SIDES)
             cases.append(compared_case(name, *map(SideCase, lists)))
-    header = sides.header
-    return concluded(
+    header, is_interrupted = sides.header, isinstance(stopped, KeyboardInterrupt)
+    comparison = concluded(
         cases,
         options,
         method="interleaved",
         **{key: header[key] for key in (*SIDES, "base_context", "new_context")},
-        warnings=tuple(warnings_of(run, sides, options)),
+        warnings=tuple(warnings_of(run, sides, options, is_interrupted=is_interrupted)),
         design={
             "cases": design.cases,
             "looks": list(design.looks),
@@ -309,7 +331,15 @@ def comparison_of(
             "settings": header["settings"],
         },
         seconds=run.seconds,
+        is_interrupted=is_interrupted,
     )
+    failure = run.refusal
+    if stopped:
+        failure = f"ended after {run.blocks} blocks: {stopped}"
+    elif not failure and all(case.outcome in NOT_COMPARED for case in comparison.cases):
+        reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
+        failure = f"nothing comparable: no case was measured on both sides: {reasons}"
+    return with_failure(comparison, failure) if failure and not is_interrupted else comparison
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -318,8 +348,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
-    could not answer; KeyboardInterrupt where it was interrupted, after all was written."""
+    """Measures, prints and writes; the exit status. BadInputError for bad input and where something
+    failed; KeyboardInterrupt where it was interrupted, after all was written."""
     options, progress = parse_options(arguments), Progress()
     folder = options.output or run_folder("compare")
     blocks = folder / "blocks.jsonl"
@@ -343,21 +373,8 @@ def main(arguments: Sequence[str]) -> int:
             stopped = error
             run.judge()
     progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {blocks}")
-    comparison = comparison_of(run, design, sides, options)
-    deliver(comparison, options.format, folder, progress.line)
+    comparison = comparison_of(run, design, sides, options, stopped)
+    status = deliver(comparison, options.format, folder, progress.line)
     if isinstance(stopped, KeyboardInterrupt):
         raise stopped
-    early = f"ended after {run.blocks} blocks: {stopped}"
-    # a regression that is known already is one, whatever else could not be found out
-    if comparison.exit_status == REGRESSION:
-        if stopped:
-            progress.line(early)
-        return REGRESSION
-    if stopped:
-        raise BadInputError(early) from stopped
-    if run.refusal:
-        raise BadInputError(run.refusal)
-    if all(case.outcome in WITHOUT_ANSWER for case in comparison.cases):
-        reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
-        raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
-    return comparison.exit_status
+    return status

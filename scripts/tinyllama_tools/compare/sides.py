@@ -1,5 +1,5 @@
 """A side of `compare run`: what --base or --new names (a build folder, a program, or a git commit,
-which is built), and its resident process, which measures when asked and else computes nothing.
+which is built), and its resident process, which measures on request and sleeps in between.
 
 A commit gets a worktree in .deps/compare/<commit>, built with the settings of this checkout's own
 build, so that the two sides differ in nothing but their code. docs/serve.md describes the lines of
@@ -30,8 +30,8 @@ from tinyllama_tools.core.process import ProgramError, Resident, run_program
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
-# What decides how code is compiled, and where its libraries are; types that CMake computed itself
-# are left to it.
+# Of CMakeCache.txt, what decides how code is compiled and where its libraries are; not what CMake
+# computed by itself.
 CARRIED = re.compile(
     r"(?P<name>Torch_DIR|benchmark_DIR|FETCHCONTENT_SOURCE_DIR_BENCHMARK|CMAKE_BUILD_TYPE|"
     r"CMAKE_CXX_COMPILER|CMAKE_CXX_COMPILER_LAUNCHER|CMAKE_CXX_FLAGS|CMAKE_CXX_FLAGS_RELEASE|"
@@ -41,8 +41,8 @@ CARRIED = re.compile(
 
 
 def carried_settings(build_folder: Path) -> dict[str, str]:
-    """The entries of its CMakeCache.txt that another build has to share; what CMake did not find,
-    or keeps inside that build's folder, is left to it."""
+    """The entries of its CMakeCache.txt that another build has to share, but for what CMake did not
+    find, or keeps inside that build's folder."""
     text = (build_folder / "CMakeCache.txt").read_text(encoding="utf-8")
     entries = filter(None, map(CARRIED.fullmatch, text.splitlines()))
     found = {entry["name"]: entry["value"] for entry in entries}
@@ -66,7 +66,7 @@ class Builder:
         return self.project / ".deps/compare"
 
     def resolve(self, text: str, option: str) -> tuple[str, Path]:
-        """What people read of it, and the program that `text`, the value of `option`, names."""
+        """The name of a side for people, and its program. `text`: the value of `option`."""
         path = Path(text)
         if (path / PROGRAM_IN_BUILD).is_file():
             return text, (path / PROGRAM_IN_BUILD).resolve()
@@ -80,7 +80,7 @@ class Builder:
             folder = f"no {PROGRAM_IN_BUILD} in that folder" if path.is_dir() else "no such folder"
             raise BadInputError(
                 f"{option} {text}: must be a build folder ({folder}), a program, or a git commit "
-                "(git knows none of this name); build it first: scripts/bench --setup-only"
+                "(git knows no such commit); build it first: scripts/bench --setup-only"
             )
         program = self._build(commit, option)
         return text if commit.startswith(text) else f"{text} ({commit[:12]})", program
@@ -97,7 +97,11 @@ class Builder:
             if not self._is_whole(tree, commit):
                 self._remove(tree)
             if not tree.is_dir():
-                self.say(f"making a worktree of {commit[:12]} in {tree}")
+                self.say(
+                    f"making a worktree of {commit[:12]}, several hundred MB with its build; it "
+                    f"serves later comparisons with this commit (the newest {KEPT_WORKTREES} are "
+                    f"kept); to remove it: rm -r {tree}"
+                )
                 add = (*GIT, "-C", str(self.project), "worktree", "add", "--force", "--detach")
                 self._step((*add, str(tree), commit), log, f"{what} cannot be checked out")
             self._configure_and_build(tree, what, log)
@@ -117,12 +121,12 @@ class Builder:
             )
         settings = carried_settings(self.build_folder.resolve()) | {"TINY_LLAMA_BUILD_TESTS": "OFF"}
         definitions = [f"-D{name}={value}" for name, value in settings.items()]
-        # what an earlier build folder set must not stay; objects of unchanged commands do
+        # only the settings are made anew: objects stay, and those whose command is unchanged serve
         (folder / "CMakeCache.txt").unlink(missing_ok=True)
         command = ("cmake", "-S", str(tree), "-B", str(folder), "-G", "Ninja", *definitions)
         self._step(command, log, f"{what} does not configure")
         self.say(f"building {tree.name[:12]} (minutes where it is new); log: {log}")
-        # as scripts/bench builds: what memory allows
+        # as many at once as scripts/bench would: compilers need memory
         script = f'source "{PROJECT}/scripts/lib/build.sh"; parallel_jobs'
         found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
         jobs = found.stdout.strip() if found.stdout.strip().isdecimal() else "1"
@@ -131,12 +135,15 @@ class Builder:
 
     def _step(self, command: Sequence[str], log: Path, failure: str) -> None:
         try:
-            run_program(command, ProgramError, log=log, as_one=True)
+            run_program(command, ProgramError, log=log, as_one=True, stop_at_once=True)
         except ProgramError as error:
             raise BadInputError(f"{failure}; the whole log is {log}; its end: {error}") from error
+        except KeyboardInterrupt:
+            self.say("build stopped; the same command continues from there")
+            raise
 
     def _is_whole(self, tree: Path, commit: str) -> bool:
-        """Whether the worktree was made completely, and still is that commit unchanged."""
+        """Whether the worktree is complete, and its files are those of the commit."""
         return (
             (tree / ".git").exists()
             and git(tree, "rev-parse", "HEAD") == commit
@@ -150,8 +157,8 @@ class Builder:
         git(self.project, "worktree", "prune")
 
     def _forget_old_worktrees(self, newest: Path) -> None:
-        """One of a run that is going on was used later than the three newest only if more than
-        three commits are compared at once."""
+        """Removes all but the newest. One that a run still uses is among these, unless more than
+        KEPT_WORKTREES commits are compared at the same time."""
         trees = [path for path in self.worktrees.iterdir() if path.is_dir() and path != newest]
         trees.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for tree in trees[KEPT_WORKTREES - 1 :]:
@@ -159,17 +166,18 @@ class Builder:
 
 
 MOST_PADDING_BYTES = 4096
-# How long OpenMP's workers spin before they sleep: about a millisecond, since a processor's pause
-# takes 40 to 140 cycles. Spinning for longer, as is the default, they would disturb the other side.
-# Not spinning at all (a passive wait policy) changes what is measured: between the operators of an
-# optimizer update they would sleep and be woken 700 times, and the update take three times as long.
+# How long idle OpenMP threads spin before they sleep: about a millisecond, since one step of the
+# loop (the processor's pause instruction) takes 40 to 140 cycles. By default they spin for longer,
+# which would disturb the other side. Without any spinning (OMP_WAIT_POLICY=passive) something else
+# would be measured: in an optimizer update the threads would be put to sleep and woken 700 times,
+# and it would take three times as long.
 SHORT_SPIN = {"GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "1"}
-# What says how workers wait, for whoever wants them to wait otherwise.
+# Variables by which users decide how idle threads wait; where one is set, SHORT_SPIN is not.
 WAITING = ("OMP_WAIT_POLICY", *SHORT_SPIN)
 
 
 class CaseFailedError(Exception):
-    """A side cannot go on with a case; it can be asked for others. `side`: its name."""
+    """A side cannot go on with this case, but with others. `side`: its name."""
 
     def __init__(self, side: str, reason: str) -> None:
         super().__init__(reason)
@@ -185,7 +193,7 @@ class ProcessLostError(CaseFailedError):
 
 
 class SideProcess(Protocol):
-    """What blocks ask of a side; ServedProcess says it of each."""
+    """What is asked of a side; the methods of ServedProcess say what each does."""
 
     name: str
 
@@ -210,9 +218,10 @@ class ServedProgram:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def environment_with(self, padding: int) -> dict[str, str]:
-        """Everything the process sees. Where `padding` bytes begin, the stack begins: an effect of
-        its place is thus drawn anew with each process instead of being taken for a difference.
-        Threads are placed as the program itself would place them, which saves its second start."""
+        """All variables of the process. `padding`: bytes of a variable that moves the stack, so
+        that the stack lies elsewhere in each process, and what that does to times is scatter
+        instead of a difference between the sides. Threads are pinned here as the program itself
+        would pin them, for which it would have to start a second time."""
         asked = [word.partition("=")[2] for word in self.arguments if word.startswith("--threads=")]
         around = placed_threads({**os.environ, **self.environment}, *map(int, asked[-1:]))
         wait = {} if any(name in around for name in WAITING) else SHORT_SPIN
@@ -223,9 +232,13 @@ class ServedProgram:
         return ServedProcess(self, limit=limit, padding=padding)
 
 
+# the key by which --serve tells the version of its protocol
+PROTOCOL, PROTOCOL_VERSION = "turns", 1
+
+
 class ServedProcess(Resident):
-    """A side's. Every request raises ProcessLostError where no proper answer came; the process is
-    gone then."""
+    """A side's process of tiny_llama_bench --serve. Every request raises ProcessLostError where no
+    proper answer came; the process is gone then."""
 
     def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
@@ -253,14 +266,18 @@ class ServedProcess(Resident):
             said = (self.last_words or "refused without a word").splitlines()[-1]
             raise BadInputError(f"{self.name}: {said}") from None
         cases, context = line.get("cases"), line.get("context")
-        if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):
+        if (
+            line.get(PROTOCOL) != PROTOCOL_VERSION
+            or not isinstance(cases, list)
+            or not isinstance(context, dict)
+        ):
             raise self.lost(f"answered its start with '{line}'")
         self._greeting = line
         return line
 
     def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
-        """To build and warm up a case, so that both sides can do so at once; opened() has to
-        follow, since no other request would get its own answer before."""
+        """Has a case built and warmed up, without waiting for it, so that both sides can do so at
+        once; the next call must be opened(), which takes the answer."""
         self.send({"do": "open", "case": case, "verify": verify, "meter": meter})
 
     def opened(self, case: str) -> Json:

@@ -1,13 +1,16 @@
-"""Compares stored results: files of tiny_llama_bench, or performance summaries of training runs.
+"""Compares stored results: files of tiny_llama_bench or of another Google Benchmark program, or
+performance summaries of training runs. A FILE may be the folder that a run wrote.
 
-One file a side shows differences without a verdict; several a side (a file is a block) give one. It
-holds if base and new were measured alternately, and not one after the other. --variants A,B
-compares two variants of the same files, A being the base.
-Exit status: 0 no regression; 1 regression; 2 bad input or nothing to compare; 3 with --strict where
-a case has no answer.
+One file a side shows differences without a verdict; several files a side give one, each file being
+one observation. It holds if base and new were measured alternately, not one side after the other.
+--variants A,B compares two variants of the same files, A being the base. Of one file it judges by
+the interval of the `speedup` over `baseline`, where the file has one.
+Exit status: 0 no regression; 1 regression; 2 bad input, nothing to compare, or files that cannot be
+written; 3 with --strict where a case has no answer.
 """
 
 import argparse
+import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +34,27 @@ from tinyllama_tools.compare.comparison import (
 from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.core.app import BadInputError, bad_file
-from tinyllama_tools.core.options import script_parser
+from tinyllama_tools.core.options import did_you_mean, script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun, parse_case_name
+from tinyllama_tools.core.text import count_of
+from tinyllama_tools.data.names import (
+    BASELINE,
+    TIMED_BY,
+    StoredCase,
+    StoredRun,
+    parse_case_name,
+)
 from tinyllama_tools.data.profiles import SAME_WORK
-from tinyllama_tools.data.results import read_stored
-from tinyllama_tools.stats.verdicts import Judgement, fewest_files, judge_unpaired
+from tinyllama_tools.data.results import SPEEDUP, read_stored
+from tinyllama_tools.stats.verdicts import (
+    Judgement,
+    fewest_files,
+    judge_by_interval,
+    judge_unpaired,
+)
 
 Runs = Sequence[StoredRun]
-# in names of cases whose variants are compared
+# in place of the variant, in names of cases whose variants are compared
 ANY = "*"
 # fewer files of a side have no scatter between them
 FEWEST_FILES = 2
@@ -47,26 +62,26 @@ FEWEST_FILES = 2
 
 def of_variant(run: StoredRun, variant: str) -> StoredRun:
     """Of a run, its cases of that variant, named without it. BadInputError where it has none."""
-    axes = {name: parse_case_name(name) for name in run.cases}
-    variants = dict.fromkeys(of.variant for of in axes.values() if of)
+    parsed = ((parse_case_name(name), case) for name, case in run.cases.items())
+    named = [(name, case) for name, case in parsed if name]
+    variants = dict.fromkeys(name.variant for name, _ in named)
     if variant not in variants:
         what = f"has no case of the variant '{variant}'"
         raise bad_file(run.path, what, f"it has {', '.join(variants) or 'none'}")
-    own = {name: of for name, of in axes.items() if of and of.variant == variant}
-    cases = {str(replace(of, variant=ANY)): run.cases[name] for name, of in own.items()}
-    return replace(run, cases=cases, digest=f"{run.digest} {variant}")
+    own = {str(replace(name, variant=ANY)): c for name, c in named if name.variant == variant}
+    return replace(run, cases=own, digest=f"{run.digest} {variant}")
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
-    """BadInputError for a file that cannot be read, and one that is twice on a side."""
+    """BadInputError for a file that cannot be read, and for one that a side has twice."""
     base, new = options.base, options.new
     sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
     for runs, side in zip(sides, ("base", "new"), strict=True):
         digests = [run.digest for run in runs]
         for run in runs:
-            # one and the same would pass for agreement between runs
+            # it would look as if two runs agreed
             if (times := digests.count(run.digest)) > 1:
-                what = f"is there {times} times among the files of the {side}, or copies are"
+                what = f"is there {times} times among the files of the {side} (copies count)"
                 raise bad_file(run.path, what, "each file must be a run of its own")
     if options.variants:
         first, second = options.variants
@@ -76,7 +91,7 @@ def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[Store
 
 
 def _file_case(runs: Sequence[StoredCase], files: int) -> SideCase:
-    """`runs`: of the files that know the case; `files`: how many there are. Counters are medians
+    """`runs`: of the files that list the case; `files`: how many the side has. Counters are medians
     over files."""
     skipped = next((run.skipped for run in runs if run.skipped), "")
     failures = [run.failed for run in runs if run.failed]
@@ -90,6 +105,9 @@ def _file_case(runs: Sequence[StoredCase], files: int) -> SideCase:
     values = {name: [run.counters[name] for run in measured] for name in shared}
     varying = frozenset(name for name, found in values.items() if len(set(found)) > 1)
     remarks = [] if len(measured) == files else [f"measured in {len(measured)} of {files} files"]
+    if disturbed := [run.disturbance for run in measured if run.disturbance]:
+        where = f" in {len(disturbed)} of {files} files" if files > 1 else ""
+        remarks.append(f"disturbed{where}: {disturbed[0]}")
     remarks += [run.above_peak for run in runs if run.above_peak][:1]
     return SideCase(
         is_measured=True,
@@ -111,17 +129,43 @@ def file_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase
     found: dict[str, list[StoredCase]] = {}
     for run in runs:
         for name, case in run.cases.items():
-            # names as they are, and as Google Benchmark writes them
+            # a pattern may be of names as Google Benchmark writes them
             if wanted is None or wanted.search(name) or wanted.search(name + TIMED_BY):
                 found.setdefault(name, []).append(case)
     return {name: _file_case(cases, len(runs)) for name, cases in found.items()}
 
 
+SPEEDUP_WARNING = (
+    "each verdict is by the 95 % interval of `speedup`, for which variant and baseline were timed "
+    "once more, interleaved, at the end of the run (so `change` is not that of the two times "
+    "shown). Each is wrong in up to 5 %: --alpha has no part in it, and differences between one "
+    "process and the next are not in the interval; cases without one have no verdict. For --alpha: "
+    "several files, or scripts/compare run"
+)
+
+
+def judge_speedups(shared: Pairs, options: argparse.Namespace) -> dict[str, Judgement]:
+    """Of a variant and its baseline, in one file: by the interval of the speedup, for which both
+    were timed interleaved. Cases without such an interval have no judgement."""
+    if BASELINE not in options.variants:
+        return {}
+    is_base = options.variants[0] == BASELINE
+    found = {}
+    for name, (base, new) in shared.items():
+        counters = new.counters if is_base else base.counters
+        speedups = [counters.get(f"{SPEEDUP}{end}", 0.0) for end in ("", "_low", "_high")]
+        if min(speedups) > 0:
+            estimate, low, high = map(math.log, speedups)
+            ends = (-estimate, -high, -low) if is_base else (estimate, low, high)
+            found[name] = judge_by_interval(*ends, margin=options.margin)
+    return found
+
+
 def judge_stored(
     shared: Pairs, files: int, options: argparse.Namespace
 ) -> tuple[Mapping[str, Judgement], str]:
-    """Of the cases that both sides measured, over `files` where there are several a side; and what
-    to know of them all."""
+    """Judges the cases that both sides measured; and a warning of what these judgements rest on.
+    `files`: of the side that has fewer."""
     seconds = {name: (base.files, new.files) for name, (base, new) in shared.items()}
     enough = {n: s for n, s in seconds.items() if min(map(len, s)) >= FEWEST_FILES}
     family = max(1, len(enough) or len(shared))
@@ -131,11 +175,12 @@ def judge_stored(
         f"{options.alpha:g}"
     )
     if files < FEWEST_FILES:
-        way = "--base A.json B.json ... --new C.json D.json ..."
+        if judgements := judge_speedups(shared, options):
+            return judgements, SPEEDUP_WARNING
         way = (
             f"--variants {','.join(options.variants)} A.json B.json ..."
             if options.variants
-            else way
+            else "--base A.json B.json ... --new C.json D.json ..."
         )
         return {}, (
             "one file of a side shows no scatter between runs: differences, but no verdict; "
@@ -149,10 +194,9 @@ def judge_stored(
 def stored_warnings(
     base: Runs, new: Runs, cases: Sequence[ComparedCase], options: argparse.Namespace
 ) -> Iterator[str]:
-    """What to know before any number, the most important first: of the contexts, of cases that are
-    not on both sides, and of the files."""
+    """What to know before any number, the most important first."""
     contexts = [[run.context for run in runs] for runs in (base, new)]
-    # one file of a side has no alpha that could fail to hold
+    # alpha is of several files a side
     if min(len(base), len(new)) >= FEWEST_FILES:
         yield one_after_the_other(*contexts)
     yield from context_differences(*contexts)
@@ -161,8 +205,8 @@ def stored_warnings(
     other_work = [case.name for case in cases if case.is_other_work]
     if other_work:
         yield (
-            f"{len(other_work)} did not do the same work, model_flops or parameters differ: "
-            f"{other_work[0]}, ..."
+            f"not the same work in {count_of(len(other_work), 'case')}, model_flops or parameters "
+            f"differ: {other_work[0]}, ..."
         )
     digests = {run.digest: run.path for run in base}
     for run in new:
@@ -170,17 +214,17 @@ def stored_warnings(
             yield f"{run.path} is the same file as {digests[run.digest]} of the base"
     for pattern in options.allow_missing:
         if not any(is_allowed(case.name, [pattern]) for case in cases):
-            yield f"--allow-missing '{pattern}': no case is called so"
+            yield f"--allow-missing '{pattern}': no case has such a name"
     for run in (*base, *new):
         yield from run.warnings
 
 
 def _unlike(base: Runs, new: Runs) -> tuple[str, ...]:
-    """The names of MEANING, and of what training runs were asked for, that the sides differ in."""
+    """In which of MEANING, and of what training runs were asked to do, the sides differ."""
     contexts = [[run.context for run in runs] for runs in (base, new)]
     asked = [[run.configuration for run in runs] for runs in (base, new)]
-    of_work = [name for name in SAME_WORK if value_differences([name], *asked)]
-    return (*of_work, *(name for name in MEANING if value_differences([name], *contexts)))
+    work = [name for name in SAME_WORK if value_differences([name], *asked)]
+    return (*work, *(name for name in MEANING if value_differences([name], *contexts)))
 
 
 def _note(base: SideCase, new: SideCase) -> str:
@@ -194,8 +238,8 @@ def _side_name(runs: Runs, variant: str = "") -> str:
 
 
 def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Comparison:
-    """BadInputError where no case is in both sides. Of two variants of the same files only what
-    both have is compared: that a component knows no such switch is no finding."""
+    """BadInputError where no case is in both sides. Of two variants only the cases that have both
+    are compared, since not every switch is for every component."""
     before, after = (file_cases(runs, options.filter) for runs in (base, new))
     alone = before.keys() ^ after.keys()
     if not before.keys() & after.keys():
@@ -207,7 +251,9 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         )
     left_out = ""
     if options.variants and alone:
-        left_out = f"left out, for one of the variants alone has them: {len(alone)} cases"
+        left_out = (
+            f"left out, since they have only one of the variants: {count_of(len(alone), 'case')}"
+        )
         before, after = ({n: s[n] for n in s if n not in alone} for s in (before, after))
     absent = SideCase()
     sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
@@ -225,18 +271,20 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         )
         for name, (old, new_case) in sides.items()
     ]
-    said = stored_warnings(base, new, cases, options)
+    is_ranked = any(found.adjusted_p_value is not None for found in judgements.values())
+    test = "exact rank sum over files" if is_ranked else "interval of speedup"
+    warnings = (*stored_warnings(base, new, cases, options), warning, left_out)
     return concluded(
         cases,
         options,
         method="stored",
         base=_side_name(base, *options.variants[:1]),
         new=_side_name(new, *options.variants[1:]),
-        warnings=tuple(filter(None, (*said, warning, left_out))),
+        warnings=tuple(filter(None, warnings)),
         unlike=_unlike(base, new),
         design={
-            "test": "exact rank sum over files" if judgements else "none",
-            "correction": "Holm over cases" if judgements else "none",
+            "test": test if judgements else "none",
+            "correction": "Holm over cases" if is_ranked else "none",
             "family": len(judgements),
             "files": {"base": len(base), "new": len(new)},
         },
@@ -247,6 +295,7 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
 
 EPILOG = """Google Benchmark's own compare.py reads the files as well:
   python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json"""
+SUB_COMMANDS = ("run", "calibrate", "history")
 
 
 def two_variants(text: str) -> tuple[str, ...]:
@@ -269,6 +318,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     wanted = "compare only cases whose name has a match"
     add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
     add_common_options(parser)
+    first = arguments[0] if arguments else ""
+    if (
+        first.isalpha()
+        and not Path(first).exists()
+        and (meant := did_you_mean(first, SUB_COMMANDS))
+    ):
+        parser.error(f"'{first}': is no file and no sub-command{meant}")
     options = parser.parse_args(arguments)
     files, base, new = options.files, options.base or [], options.new or []
     counts = f"{len(files)} files, {len(base)} of --base, {len(new)} of --new"
@@ -282,7 +338,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     elif files or not (base and new):
         parser.error(
             f"{counts} ({', '.join(map(str, [*files, *base, *new]))}): either BASE.json NEW.json, "
-            "or --base FILE... --new FILE..., at least one each; or run, calibrate or history first"
+            "or --base FILE... --new FILE..., at least one each; or first the sub-command "
+            f"{', '.join(SUB_COMMANDS)}"
         )
     options.base, options.new = base, new
     return options
@@ -292,6 +349,5 @@ def main(arguments: Sequence[str]) -> int:
     """The exit status; BadInputError for bad input and where there is nothing to compare."""
     options = parse_options(arguments)
     comparison = compare_stored(*read_sides(options), options)
-    # standard output may be read by a program
-    deliver(comparison, options.format, options.output, Progress().line)
-    return comparison.exit_status
+    # not to standard output, which a program may read
+    return deliver(comparison, options.format, options.output, Progress().line)

@@ -1,4 +1,4 @@
-"""The checkout, how commands end, JSON files read and checked, files written whole, and git."""
+"""The checkout, how commands end, reading and checking JSON, writing whole files, and git."""
 
 import codecs
 import contextlib
@@ -41,10 +41,9 @@ ASKING_TO_END = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """KeyboardInterrupt from these signals too, so that what was measured is judged and written.
-
-    A signal that is ignored (nohup) stays ignored. Does nothing in a thread, where Python knows no
-    signals.
+    """SIGTERM and SIGHUP raise KeyboardInterrupt too, so that what was measured is judged and
+    written. One that is ignored, as under nohup, stays so. Does nothing outside the main thread,
+    where Python cannot handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -61,8 +60,8 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
 
 
 def _let_go_of_output() -> None:
-    """What cannot be written from its buffer would fail once more when the interpreter ends, with a
-    status of its own."""
+    """Standard output goes to /dev/null from now on: a buffer that could not be written would fail
+    again when the interpreter ends, and change the exit status."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     with contextlib.suppress(OSError, ValueError):
@@ -70,7 +69,7 @@ def _let_go_of_output() -> None:
 
 
 class _Piped(io.FileIO):
-    """Whoever reads it may go away at any time (`| head`), which changes no outcome."""
+    """Standard output whose broken pipe, as of `| head`, is no error."""
 
     def write(self, data: Any, /) -> int | None:  # noqa: ANN401
         try:
@@ -80,8 +79,9 @@ class _Piped(io.FileIO):
 
 
 def _open_output() -> None:
-    """What a terminal's encoding lacks, and half a surrogate pair, which others' JSON may hold,
-    is written as its escape. ToolError where standard output is closed: before hours of work."""
+    """Makes standard output and error write characters that their encoding lacks, and lone
+    surrogates from JSON, as escapes. ToolError where standard output is closed, which is better
+    told before hours of work."""
     if sys.stderr is None:
         # print() would take standard output instead
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -100,8 +100,9 @@ def _open_output() -> None:
 
 
 def run_command(name: str, command: Callable[[], int]) -> int:
-    """The exit status of scripts/<name>: the command's own, 130 where it was interrupted, and where
-    it fails that of the error, else 2; one line says why. Only the command itself ends with 1."""
+    """Runs a command of scripts/<name>; its exit status. After an interruption that is 130, after a
+    ToolError the error's, after any other error 2, with a line that says why: status 1 is a
+    verdict, which the command alone gives."""
 
     def say(text: str) -> None:
         print(f"scripts/{name}: {text}", file=sys.stderr)
@@ -121,26 +122,27 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         say(named if error.strerror else str(error))
     except KeyboardInterrupt:
         say("interrupted")
-        # Python remembers one that went through an exec(), as dataclasses use it, and would end by
-        # SIGINT whatever the status; the next exec() forgets it
+        # One that came out of an exec() of text, which dataclasses are made by while modules are
+        # imported, sets a flag in CPython: at its end the interpreter would kill itself by SIGINT
+        # instead of returning this status. Only another exec() clears the flag.
         exec("")
         return INTERRUPTED
     except Exception as error:
         traceback.print_exc()
-        say(f"not foreseen: {type(error).__name__}: {error}; where it happened stands above")
+        say(f"not foreseen: {type(error).__name__}: {error}; the lines above say where")
     return ToolError.exit_status
 
 
-# No figure of a machine is as large, or as small but for 0; powers and sums of such are finite, so
-# that no formula has to look.
+# No measured value is larger, and none but 0 smaller. Within these, powers and sums stay finite, so
+# that no formula has to check.
 LARGEST, SMALLEST = 1e50, 1e-50
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that something was measured or computed to be: finite, no larger and
-    no smaller than any; true and false are none."""
-    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_one and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
+    """Whether it can be a measured or computed value: a finite number within these limits, and no
+    bool."""
+    is_numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_numeric and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -153,8 +155,8 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
 
 @contextlib.contextmanager
 def made_by(command: str, path: Path) -> Iterator[None]:
-    """What code that reads and shows a file of this command stumbles over is an error that names
-    the file: somebody changed it."""
+    """Turns an exception of code that reads a file of this command into an error that names the
+    file, which must have been changed."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, jinja2.TemplateError) as error:
@@ -163,29 +165,31 @@ def made_by(command: str, path: Path) -> Iterator[None]:
 
 
 def parse_json(text: str) -> Json | list | str | float | None:
-    """Of text that others wrote; a whole number that is beyond any float is infinite. ValueError
-    also where it nests too deep to be read."""
+    """The value of a JSON text from outside. A whole number beyond any float is infinite;
+    ValueError also for a text that nests too deep."""
     try:
-        return json.loads(text, parse_int=lambda of: int(of) if len(of) < 300 else float(of))
+        # Python refuses to convert very long numbers to int
+        return json.loads(text, parse_int=lambda n: int(n) if len(n) < 300 else float(n))
     except RecursionError as error:
         raise ValueError(f"nests too deep: {error}") from error
 
 
-# as editors and shells of Windows begin a text
+# byte order marks, with which editors and shells of Windows begin a text
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def decoded(data: bytes) -> str:
-    """Text in UTF-8, or in what its byte order mark says. Raises ValueError where it is none."""
+    """The text in these bytes, in UTF-8 or as a byte order mark says; ValueError where it is
+    not."""
     return data.decode(
         next((name for mark, name in MARKS.items() if data.startswith(mark)), "utf-8")
     )
 
 
 def read_json(path: Path) -> tuple[Json, bytes]:
-    """The object in the file, and its bytes; NaN and infinity are left for who knows their meaning.
-
-    BadInputError for a file that is missing, empty, cut short, malformed or no object.
+    """The JSON object in a file, and the file's bytes. NaN and infinity are let through: readers
+    check the values that they use. BadInputError for a file that is missing, empty, cut short,
+    malformed or no object.
     """
     text = ""
     try:
@@ -195,7 +199,7 @@ def read_json(path: Path) -> tuple[Json, bytes]:
     except OSError as error:
         what = "is a folder" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise bad_file(path, what, "name a JSON file, such as results.json") from error
-    # of JSON and of UTF-8
+    # from json and from decoding UTF-8
     except ValueError as error:
         ends = isinstance(error, json.JSONDecodeError) and (
             error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
@@ -208,9 +212,8 @@ def read_json(path: Path) -> tuple[Json, bytes]:
 
 
 def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
-    """What the lines of a file of JSON lines hold, which as a list keeps the schema; and what
-    follows the last whole line: one that was cut short. BadInputError where it cannot be read, with
-    the line that is wrong."""
+    """The values in a file of JSON lines, which as a list must keep the schema; and the bytes after
+    the last line end, of a line that was cut short. BadInputError names the line that is wrong."""
     found: list[Json] = []
     try:
         *lines, rest = path.read_bytes().split(b"\n")
@@ -227,9 +230,9 @@ def read_lines(path: Path, schema: Json) -> tuple[list[Json], bytes]:
 
 @functools.cache
 def _validator_class() -> Any:  # noqa: ANN401
-    """One to which only is_number() is one: JSON Schema lets infinity pass. Making it takes as long
-    as reading a file of some hundred rows."""
-    # not above: what runs beside a torch of the user's own has no jsonschema
+    """A validator whose numbers are those of is_number(); plain JSON Schema accepts infinity.
+    Cached, since making it takes as long as reading some hundred rows."""
+    # imported here: commands that run beside a user's own torch have no jsonschema
     import jsonschema
 
     base = jsonschema.Draft202012Validator
@@ -248,8 +251,8 @@ def _file_validator(schema: Path) -> Any:  # noqa: ANN401
 
 
 def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
-    """The likeliest thing in which a document breaks the schema, as `key: what`; empty where it
-    keeps it."""
+    """What is wrong with a document by its schema, as `key: what`; empty where nothing is. Of
+    several errors the one that jsonschema finds most relevant."""
     from jsonschema.exceptions import best_match
 
     is_file = isinstance(schema, Path)
@@ -266,23 +269,23 @@ def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
 
 PROBLEM_SIZES = PROJECT / "fixtures/problem_sizes.json"
 RESULTS = PROJECT / "results"
-# of a run of the suite, in its folder
+# the result in the folder of a run of the suite
 SUITE_FILE = "results.json"
 
 
 def now_text() -> str:
-    """`2026-11-24T12:00:00+00:00`, in UTC to the second."""
+    """The time now, in UTC to the second: `2026-11-24T12:00:00+00:00`."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def say_line(text: str) -> None:
-    """To standard output at once, also into a pipe."""
+    """Prints to standard output and flushes, so that a pipe has it at once."""
     print(text, flush=True)
 
 
 @contextlib.contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """What cannot be written is this file, also where only its closing finds that."""
+    """Gives an OSError the name of this file if it has none, as errors of write and close do."""
     try:
         yield
     except OSError as failure:
@@ -292,10 +295,11 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Never half a file, whatever happens meanwhile: nor where two write it at once."""
+    """Writes a file whole or not at all, whatever ends the process, and also while another process
+    writes it."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        # half of a surrogate pair, which others' JSON may hold, cannot be written
+        # lone surrogates, which JSON from outside may hold, cannot be encoded
         with naming(path):
             part.write_text(text, encoding="utf-8", errors="replace")
         part.replace(path)
@@ -305,35 +309,35 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def shown_path(path: Path) -> str:
-    """Relative to the checkout where it is inside."""
+    """The path, relative to the checkout if it is inside."""
     whole = path.resolve()
     return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
 
 
-# where an absolute path begins (two slashes follow the scheme of an address), and how far one goes
-# beyond the folders that are there
+# where an absolute path begins in a text (not the `//` of an address), and what its part behind the
+# last existing folder consists of
 _PATH_BEGINS = re.compile(r"(?<![^\s=:;,'\"()`])/(?![/\s])")
 _PATH_GOES_ON = re.compile(r"[^\s=:;,'\"()`]*")
 
 
 def _published(path: str) -> str:
     whole, here = Path(os.path.normpath(path)), Path.cwd()
-    # all is below the root
+    # everything is below the root folder
     is_below = here.name and whole.is_relative_to(here)
     return str(whole.relative_to(here)) if is_below else whole.name
 
 
 def without_folders(text: str) -> str:
-    """Each absolute path in it relative to the working folder where it lies below that, else by its
-    last name alone: a file that is passed on does not tell its owner's folders. Names of folders
-    that are there may hold blanks and all that else ends a path."""
+    """The text with each absolute path made relative to the working folder, or cut to its last name
+    where it is outside: a file that is passed on does not name its owner's folders. Names of
+    existing folders may contain blanks and other characters that end a path."""
     found, end = [], 0
     for begin in (match.start() for match in _PATH_BEGINS.finditer(text)):
         if begin < end:
             continue
         found.append(text[end:begin])
         end = begin
-        # a text that is too long for a name is none to os.path, and an error to Path
+        # for a name that is too long os.path answers False, where Path raises
         while (slash := text.find("/", end + 1)) > 0 and os.path.isdir(text[begin:slash]):  # noqa: PTH112
             end = slash
         end = _PATH_GOES_ON.match(text, end).end()
@@ -342,8 +346,8 @@ def without_folders(text: str) -> str:
 
 
 def command_text(words: Iterable[str]) -> str:
-    """A command as it is published: without_folders(), where an argument is one path, or --name=
-    and one, whatever is in its name."""
+    """A command as it is published, without_folders(). An argument that is a path, or --name=path,
+    is taken as one path, whatever characters it has."""
     path = re.compile(r"(-[\w-]+=)?(/[^/].*)", re.DOTALL)
     parts = ((path.fullmatch(word), word) for word in words)
     return shlex.join(
@@ -358,12 +362,12 @@ def run_folder(kind: str, results: Path = RESULTS) -> Path:
     return results / f"{now.strftime('%Y%m%dT%H%M%SZ')}_{kind}"
 
 
-# whoever compares, or keeps a history, need not own the checkout
+# who runs a command need not own the checkout
 GIT = ("git", "-c", "safe.directory=*")
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What it printed there; None where it failed, or is not installed."""
+    """The output of git in a folder; None where it failed, or is not installed."""
     command = [*GIT, *arguments]
     text = {"encoding": "utf-8", "errors": "replace"}
     try:
@@ -373,30 +377,34 @@ def git(folder: Path, *arguments: str) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
-def head_commit(project: Path) -> str:
-    """Of the checkout; empty where it is none."""
-    return git(project, "rev-parse", "HEAD") or ""
+def checkout_state() -> str:
+    """The commit of this checkout, `-dirty` where tracked files differ from it, but for results/;
+    `unknown` outside a repository."""
+    commit = (git(PROJECT, "rev-parse", "HEAD") or "unknown")[:12]
+    changed = git(PROJECT, "status", "--porcelain", "--untracked-files=no", "--", ":!results")
+    return commit + "-dirty" * bool(changed)
 
 
-def changed_files(project: Path) -> str:
-    """Tracked files that differ from the commit, results apart."""
-    changed = ("status", "--porcelain", "--untracked-files=no", "--", ":!results")
-    return git(project, *changed) or ""
+def processor_name() -> str:
+    """As the system has it."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    found = re.search(r"^model name\s*: (.*)$", info, re.MULTILINE)
+    return found[1] if found else "unknown processor"
 
 
 @functools.cache
 def problem_sizes() -> dict[str, dict[str, int]]:
-    """fixtures/problem_sizes.json, which a command reads once."""
+    """The content of fixtures/problem_sizes.json."""
     return json.loads(PROBLEM_SIZES.read_text(encoding="utf-8"))
 
 
-# What says how OpenMP places threads; tiny_llama_bench pins them itself where none of these is set.
+# Variables that place OpenMP's threads; where none is set, tiny_llama_bench pins them itself.
 PLACING = ("OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def placed_threads(inherited: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
-    """The environment, with OpenMP's threads pinned unless it places them, or fewer are asked for
-    than there are processors: two programs would be pinned to the same."""
+    """The environment with OpenMP's threads pinned. It is left as it is where it places threads, or
+    where there are fewer threads than processors: two programs would be pinned to the same ones."""
     are_fewer = threads is not None and threads < len(os.sched_getaffinity(0))
     if are_fewer or any(name in inherited for name in PLACING):
         return dict(inherited)

@@ -1,17 +1,50 @@
-"""What argparse makes of an option's text; a value that will not do is named with what will."""
+"""Parsers of option values; an error names the value and what is allowed."""
 
 import argparse
+import difflib
 import functools
+import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean --budget?`, empty where no known word is close."""
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the option, choice or sub-command that a mistyped one is close to."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
+        """Refuses an unknown option before argparse misses the required one that was mistyped."""
+        words = sys.argv[1:] if args is None else list(args)
+        known = self._option_string_actions
+        # the options of a sub-command are looked at by its own parser
+        own = [] if self._subparsers else itertools.takewhile(lambda word: word != "--", words)
+        for word in own:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                self.error(f"'{word}': is no option{did_you_mean(name, known)}")
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with status 2."""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
+        super().error(message)
+
+
 def script_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Of `scripts/<name>`: the epilog keeps its lines, and no option can be shortened."""
-    return argparse.ArgumentParser(
+    """A parser for `scripts/<name>`, which takes no shortened option and keeps the epilog's
+    lines."""
+    return _Parser(
         prog=f"scripts/{name}",
         description=description,
         epilog=epilog,
@@ -21,7 +54,7 @@ def script_parser(name: str, description: str, epilog: str) -> argparse.Argument
 
 
 def list_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """A parser of comma-separated names that says what is allowed."""
+    """A parser of comma-separated names, each of those allowed."""
 
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(dict.fromkeys(name for name in text.split(",") if name))
@@ -82,7 +115,7 @@ fraction = functools.partial(_number, what="number between 0 and 1, such as 0.03
 
 
 def variants(text: str) -> tuple[str, ...]:
-    """Names of our variants, which the program itself knows."""
+    """Names of variants by their form alone: which there are only the program knows."""
     chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in chosen:
         if not re.fullmatch(r"[a-z0-9_]+(\+[a-z0-9_]+)*", name):

@@ -1,5 +1,5 @@
-"""Runs one program to its end, whoever interrupts it, or keeps one that answers lines of JSON; and
-progress on standard error."""
+"""Runs a program to its end, or keeps one that answers lines of JSON; progress on standard
+error."""
 
 import contextlib
 import json
@@ -28,32 +28,32 @@ from tinyllama_tools.core.text import duration, last_words
 
 
 class Progress:
-    """Counts steps of one kind at a time, by their number alone."""
+    """Shows which step of how many is in hand, and about how long the rest takes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
         self.begin(0)
 
     def begin(self, total: int, done: int = 0, title: str = "") -> None:
-        """From now on, `total` steps, of which `done` were made before."""
+        """Starts to count `total` steps, of which `done` were made before."""
         self.total, self.done, self.kept = total, done, done
         self.title = f"{title} " if title else ""
         self.start = time.monotonic()
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         self.end()
         print(text, file=self.stream, flush=True)
 
     def passing(self, text: str) -> None:
-        """A line that the next one replaces; only a terminal shows it."""
+        """Prints a line that the next one replaces, on a terminal only."""
         if self.stream.isatty():
             # one that wraps could not be taken away
             columns = shutil.get_terminal_size().columns - 1
             print(f"\r{text[:columns]}\033[K", end="", file=self.stream, flush=True)
 
     def step(self, text: str) -> None:
-        """The next step. Only a terminal shows each; elsewhere every tenth of all steps is one."""
+        """Begins the next step. A terminal shows each, any other output every tenth of them all."""
         made, left = self.done - self.kept, ""
         if made:
             elapsed = time.monotonic() - self.start
@@ -66,15 +66,15 @@ class Progress:
         self.done += 1
 
     def end(self) -> None:
-        """No step is in hand any more."""
+        """Takes the line of the step in hand away."""
         self.passing("")
 
 
 class ProgramError(ToolError):
     """A program did not do what was asked; the message names it and has its last words.
 
-    `exit_status`: of a script that cannot go on without it: 2 where the program is not there or
-    refused what it was given, else 1.
+    `exit_status`: of a command that cannot go on: 2 where the program is missing or refused its
+    options, else 1.
     """
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
@@ -85,8 +85,8 @@ class ProgramError(ToolError):
 @dataclass(frozen=True)
 class Ended:
     """`output`: standard output, with standard error in it where they were read as one. `words`:
-    the last of what was said. `seconds`: from start to end, loading included. `is_interrupted`: we
-    were, and the program came to its end all the same."""
+    the last of what was said. `seconds`: from start to end, loading included. `is_interrupted`:
+    Ctrl-C came, and the program ended as it should all the same."""
 
     status: int
     output: str
@@ -100,11 +100,27 @@ SAID_NOTHING = "it said nothing"
 ENDING_S = 30.0
 
 
+def how_ended(status: int) -> str:
+    """`ended with 3`, `was ended by signal SIGKILL`."""
+    if status >= 0:
+        return f"ended with {status}"
+    with contextlib.suppress(ValueError):  # a signal without a name
+        return f"was ended by signal {signal.Signals(-status).name}"
+    return f"was ended by signal {-status}"
+
+
+def _signal_all(process: subprocess.Popen, number: signal.Signals) -> None:
+    """To the program and all that it started, which would keep processors busy and its pipe
+    open."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
 def _listen(
-    process: subprocess.Popen[str], heard: list[str], hear: Callable[[str], object]
+    process: subprocess.Popen[str], heard: list[str], hear: Callable[[str], object], at_once: bool
 ) -> bool:
-    """Until it ends; whether we were interrupted meanwhile. A KeyboardInterrupt asks it to end
-    after what is in hand, a second one kills it."""
+    """Reads until it ends; whether a KeyboardInterrupt came meanwhile. The first one asks it to end
+    after what is in hand, or is raised (`at_once`); the second one kills it."""
     is_interrupted = False
     while process.returncode is None:
         try:
@@ -113,12 +129,9 @@ def _listen(
                 hear(line.rstrip("\n"))
             process.wait()
         except KeyboardInterrupt:
-            with contextlib.suppress(ProcessLookupError):
-                if is_interrupted:
-                    # all that it started: cmake's ninja would go on, and hold the pipe
-                    os.killpg(process.pid, signal.SIGKILL)
-                else:
-                    process.send_signal(signal.SIGINT)
+            if at_once:
+                raise
+            _signal_all(process, signal.SIGKILL if is_interrupted else signal.SIGINT)
             if not is_interrupted:
                 Progress().line(ENDING)
             is_interrupted = True
@@ -126,20 +139,16 @@ def _listen(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Where nobody can listen any more: it is asked to end, and may keep what it has; after
-    ENDING_S its whole session is killed, since children would keep processors busy."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGINT)
+    """Asks it to end, since nobody listens any more, and kills what is left after ENDING_S."""
+    _signal_all(process, signal.SIGINT)
     try:
         process.communicate(timeout=ENDING_S)  # reads on: a full pipe would hold it up
     except subprocess.TimeoutExpired:
         pass
     finally:
         # also after a Ctrl-C meanwhile
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _signal_all(process, signal.SIGKILL)
+        process.wait()
 
 
 def run_program(
@@ -150,12 +159,14 @@ def run_program(
     hear: Callable[[str], object] = lambda _: None,
     log: Path | None = None,
     as_one: bool = False,
+    stop_at_once: bool = False,
 ) -> Ended:
-    """Runs it to its end. `hear` gets each line of standard error as it comes, `as_one` those of
-    standard output too, and then `log` keeps them all.
+    """Runs a program to its end. `hear` gets each line of standard error as it comes, `as_one`
+    those of standard output too; `log` keeps them. After Ctrl-C it may end what is in hand, unless
+    `stop_at_once`.
 
-    `error` where it cannot be started, refuses its options (status 2) or ends with another status
-    than those in `ok`; KeyboardInterrupt where that is because we, or it, were interrupted.
+    Raises `error` where it cannot be started, refuses its options (status 2) or ends with another
+    status than those in `ok`; KeyboardInterrupt where that is because it, or we, were interrupted.
     """
     name, heard, started = Path(command[0]).name, [], time.monotonic()
     with contextlib.ExitStack() as open_files:
@@ -189,7 +200,7 @@ def run_program(
             message = f"{name} cannot be started: {failure}; build it: scripts/bench --setup-only"
             raise error(message, REFUSED_OPTIONS) from failure
         try:
-            is_interrupted = _listen(process, heard, hear_and_keep)
+            is_interrupted = _listen(process, heard, hear_and_keep, stop_at_once)
         finally:
             if process.poll() is None:
                 _end(process)
@@ -206,8 +217,7 @@ def run_program(
         # the program's own line names the option, its value and what is allowed
         line = (words or SAID_NOTHING).splitlines()[-1]
         raise error(line if line.startswith(name) else f"{name}: {line}", REFUSED_OPTIONS)
-    signalled = status < 0 and f"was ended by signal {signal.Signals(-status).name}"
-    raise error(f"{name} {signalled or f'ended with {status}'}: {words or SAID_NOTHING}")
+    raise error(f"{name} {how_ended(status)}: {words or SAID_NOTHING}")
 
 
 SECONDS_TO_END = 5.0
@@ -222,8 +232,9 @@ class LostError(Exception):
 
 
 class Resident:
-    """A program that answers each line of JSON with one, in a session of its own: Ctrl-C is for us,
-    who then end it. `limit`: seconds that one answer may take. OSError where it cannot start."""
+    """A program that answers each line of JSON with one. Its session is its own: Ctrl-C reaches
+    only us, who then end it. `limit`: seconds that one answer may take. OSError where it cannot
+    start."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], limit: float
@@ -248,12 +259,12 @@ class Resident:
 
     @property
     def status(self) -> int | None:
-        """Once it has ended, -N where signal N ended it."""
+        """The exit status, -N where signal N ended it; None while it runs."""
         return self._process.poll()
 
     @property
     def minor_faults(self) -> int:
-        """Page faults without reading from a disk, of all its threads so far. OSError once it has
+        """Page faults so far that read nothing from a disk, of all threads. OSError once it has
         ended."""
         stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
         # the name, in brackets, may hold anything; minflt is the tenth field
@@ -272,14 +283,15 @@ class Resident:
         return last_words(said.decode("utf-8", errors="replace"))
 
     def send(self, request: Json) -> None:
-        """answer() has to follow."""
+        """Sends a request; answer() must follow."""
         if self._process.stdin:
             # that it has ended shows where the answer is missing
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
     def answer(self, what: str) -> Json:
-        """To what was sent. Raises what lost() makes where no proper one came in time."""
+        """The answer to what was sent. Raises the error of lost() where no proper one came in
+        time."""
         text = self._line(what).decode("utf-8", errors="replace")
         with contextlib.suppress(ValueError):
             answer = parse_json(text)
@@ -289,14 +301,14 @@ class Resident:
         raise self.lost(f"answered {what} with '{shown}'")
 
     def lost(self, how: str) -> Exception:
-        """The error that says so and has its last words; the process is gone then."""
+        """Ends the process; the error to raise, which says how it was lost, with its last words."""
         self._kill()
         said = f"; it last said: {self.last_words}" if self.last_words else ""
         return LostError(f"the process {how}{said}")
 
     def close(self) -> None:
-        """Ends it at once: it has nothing left to write, and libtorch takes a fifth of a second to
-        end by itself, of the second that a block of `compare run` takes."""
+        """Ends it at once. It has nothing left to write, and by itself takes a fifth of a second,
+        of the second that a block of `compare run` takes."""
         if self._said.closed:
             return
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -330,12 +342,9 @@ class Resident:
             status = self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             return "closed its output"
-        if status < 0:
-            return f"was ended by signal {signal.Signals(-status).name}"
-        return f"ended with {status}"
+        return how_ended(status)
 
     def _kill(self) -> None:
         if self.status is None:
-            # the whole session: children would keep processors busy
-            os.killpg(self._process.pid, signal.SIGKILL)
+            _signal_all(self._process, signal.SIGKILL)
             self._process.wait()

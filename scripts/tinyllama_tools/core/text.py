@@ -11,7 +11,7 @@ import jinja2
 
 
 def value_at(found: Any, path: str) -> Any:  # noqa: ANN401
-    """What stands at a dotted path of keys, attributes and places; None where it leads nowhere."""
+    """The value at a dotted path of keys, attributes and indices; None where there is none."""
     for part in path.split("."):
         if isinstance(found, Mapping):
             found = found.get(part)
@@ -23,12 +23,12 @@ def value_at(found: Any, path: str) -> Any:  # noqa: ANN401
 
 
 def cell(text: str) -> str:
-    """Text that cannot end a table's cell."""
+    """Text with what would end a table's cell escaped."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table with columns of equal width; numbers are not told from text."""
+    """Lines of a Markdown table, whose columns are as wide as their texts."""
     lines = [list(header), *([cell(text) for text in row] for row in rows)]
     for line in lines:
         if len(line) != len(header):
@@ -91,8 +91,8 @@ def template(path: Path) -> jinja2.Template:
 
 
 def compact_json(document: Mapping[str, Any], expanded: tuple[str, ...]) -> str:
-    """The document with one line for each key; the lists and objects `expanded` a line an item.
-    Dataclasses are objects."""
+    """JSON with one line a key, and for the keys in `expanded` one line an item. Dataclasses are
+    objects."""
     entries = [
         f"  {json.dumps(key)}: {_lines(value) if key in expanded else _line(value)}"
         for key, value in document.items()
@@ -111,7 +111,7 @@ def _lines(value: list[Any] | dict[str, Any]) -> str:
 
 
 def say(text: str) -> None:
-    """Progress and complaints, at once; standard output is for the outcome."""
+    """Prints progress or a complaint to standard error, at once."""
     print(text, file=sys.stderr, flush=True)
 
 

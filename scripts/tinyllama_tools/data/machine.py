@@ -1,7 +1,7 @@
-"""What a device can do at best, as measured, and which results may be put together.
+"""The measured peaks of a device, and which results may be put together.
 
-A peak says what the device can do, so of several files the best counts, for the rows of all: with a
-lower denominator another round's case would be above 100 %.
+A peak is what the device can do, so of several files the best counts for the rows of all: against a
+lower one, a case of another round could be above 100 %.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]
 ONE_DEVICE = ("device.name", "device.architecture", "device.backend")
-# A time of one is a time of the other's device.
+# Results that agree in these have times of one device.
 SAME_DEVICE = (*ONE_DEVICE, "threads")
-# Rounds of one run. Of `settings`, every one that either has: precision of products, affinity,
-# clocks, variables of the environment; of `weights`, which model a size without a name is.
+# Results that agree in these are rounds of one run. `settings` has the precision of GEMMs,
+# affinity, clocks and variables of the environment; `weights` says which model a size without a
+# name is.
 SAME_RUN = (
     *(*SAME_DEVICE, "device.driver_version", "device.runtime_version", "torch_version"),
     *("git_commit", "git_dirty", "cold_cache", "memory_source", "settings", "weights"),
@@ -32,17 +33,17 @@ SAME_RUN = (
 
 
 def device_of(context: Context) -> dict[str, Any]:
-    """What SAME_DEVICE names, of a result: `name`, `architecture`, `backend`, `threads`."""
+    """A result's values of SAME_DEVICE: `name`, `architecture`, `backend`, `threads`."""
     return {key.rpartition(".")[2]: value_at(context, key) for key in SAME_DEVICE}
 
 
 def device_text(device: Mapping[str, Any]) -> str:
-    """`Intel(R) Xeon(R) Processor (cpu, threads: 2)`, of device_of(): what a time belongs to."""
-    of = {key: value or "unknown" for key, value in device.items()}
-    return f"{of['name']} ({of['backend']}, threads: {of['threads']})"
+    """`Intel(R) Xeon(R) Processor (cpu, threads: 2)`, from what device_of() found."""
+    known = {key: value or "unknown" for key, value in device.items()}
+    return f"{known['name']} ({known['backend']}, threads: {known['threads']})"
 
 
-# a key with dots, as in the file, and what each of two contexts says of it
+# a dotted key, and its value in each of two contexts
 Difference = tuple[str, object, object]
 
 
@@ -55,34 +56,34 @@ def _differences(name: str, here: object, there: object) -> Iterator[Difference]
 
 
 def first_difference(here: Context, there: Context, names: Sequence[str]) -> Difference | None:
-    """The first of these keys that two contexts do not say the same of."""
+    """The first of these keys in which two contexts differ; None where they agree in all."""
     every = (_differences(name, value_at(here, name), value_at(there, name)) for name in names)
     return next((found for differences in every for found in differences), None)
 
 
 MEMORY_BANDWIDTH, CURVE = "memory_bandwidth", "bandwidth_curve"
 AUTOCAST = "amp_"
-# Of a peak, as benchmarks/harness/rows.hpp: up to it the peak was measured a little too low; above,
-# the time, the count or the peak is wrong.
+# The largest possible share of a peak, as in benchmarks/harness/rows.hpp: up to it the peak was
+# measured a little too low; above it the time, the FLOPs or the peak are wrong.
 LARGEST_SHARE = 1.05
 FLOPS, BYTES = "flops_per_second", "bytes_per_second"
 Peak = Mapping[str, Any]
 
 
 def unit_of(peak: str) -> str:
-    """The key that a measured peak's rate is under."""
+    """The key of a measured peak's rate."""
     return BYTES if peak in (MEMORY_BANDWIDTH, CURVE) else FLOPS
 
 
 def product_type(dtype: str) -> str:
-    """The type that GEMMs of this dtype run in: `amp_bf16` -> `bf16`."""
+    """The type that GEMMs of this dtype compute in: `bf16` for `amp_bf16`."""
     return dtype.removeprefix(AUTOCAST)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`peak_flops`: FLOP/s of GEMMs by type. `curve`: bytes/s by bytes of traffic, ascending; empty
-    where caches were made cold. `memory_bandwidth`: None where it was not measured, as where no
+    """`peak_flops`: FLOP/s of GEMMs by type. `curve`: pairs of bytes of traffic and bytes/s,
+    ascending; empty with --cold-cache. `memory_bandwidth`: None where it was not measured, since no
     case has that much traffic."""
 
     peak_flops: Mapping[str, float]
@@ -91,14 +92,14 @@ class Machine:
 
     @cached_property
     def envelope(self) -> Sequence[tuple[int, float]]:
-        """The curve with each size as the best of itself and all larger ones: less traffic is never
-        slower at best than more."""
+        """The curve with each rate raised to the best of all larger sizes: less traffic cannot have
+        a lower attainable bandwidth."""
         best = list(accumulate((rate for _, rate in reversed(self.curve)), max))
-        return [(of, rate) for (of, _), rate in zip(self.curve, reversed(best), strict=True)]
+        return [(size, rate) for (size, _), rate in zip(self.curve, reversed(best), strict=True)]
 
     def attainable_bandwidth(self, bytes_moved: float) -> float:
-        """Bytes/s that so much traffic can see at best, over and over: the suite's
-        attainable_bandwidth (benchmarks/instruments/bandwidth.cpp). BadInputError for traffic
+        """The best bytes/s of work that moves so many bytes again and again, by the suite's rule
+        (attainable_bandwidth of benchmarks/instruments/bandwidth.cpp). BadInputError for traffic
         beyond the curve where memory's bandwidth is not known."""
         sizes = [size for size, _ in self.curve]
         above = bisect_left(sizes, bytes_moved)
@@ -116,24 +117,23 @@ class Machine:
         return faster * (rate / faster) ** (math.log(bytes_moved / below) / math.log(size / below))
 
     def traffic_seconds(self, bytes_moved: float) -> float:
-        """The least time for that traffic, over and over; BadInputError as above."""
+        """The least time for that traffic; BadInputError as of attainable_bandwidth()."""
         return bytes_moved / self.attainable_bandwidth(bytes_moved) if bytes_moved else 0.0
 
     @classmethod
     def of_peaks(cls, context: Context) -> Machine:
-        """Of a set of results, all of whose peaks are rates (merged_peaks), as far as there are
-        any."""
+        """The machine of a context whose peaks merged_peaks() has checked; it may have none."""
         measured = dict((context.get("peaks") or {}).get("measured") or {})
         points = measured.pop(CURVE, ())
         rates = {name: float(peak[unit_of(name)]) for name, peak in measured.items()}
-        # --cold-cache: nothing stays from one iteration to the next
+        # with --cold-cache no data stays in a cache from one iteration to the next
         is_cold = context.get("cold_cache") is True
         curve = [] if is_cold else [(point["bytes"], float(point[BYTES])) for point in points]
         return cls(rates, curve, rates.pop(MEMORY_BANDWIDTH, None))
 
     @classmethod
     def from_context(cls, context: Context) -> Machine:
-        """BadInputError where no bandwidth curve was measured."""
+        """As of_peaks(), but BadInputError where no bandwidth curve was measured."""
         if not value_at(context, f"peaks.measured.{CURVE}"):
             raise BadInputError(f"context.peaks.measured has no {CURVE}; {MEASURE_AGAIN}")
         return cls.of_peaks(context)
@@ -141,7 +141,7 @@ class Machine:
 
 # what Google Benchmark appends where the number of iterations is fixed
 ITERATIONS = "/iterations:"
-# peak/gemm/f32/1024x256x512, or peak/gemm/f32/64x128x128x32: so many products at once
+# peak/gemm/f32/1024x256x512, or peak/gemm/f32/64x128x128x32 for a batch of 64
 PRODUCT = re.compile(
     rf"peak/gemm/(?P<type>[^/]+)/(?:(?P<batch>\d+)x)?(\d+)x(\d+)x(\d+)(?:{ITERATIONS}\d+)?"
 )
@@ -150,7 +150,7 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class ProductRate:
-    """The best that `batch` products [m, k] x [k, n] at once reach on this device."""
+    """The best rate of `batch` GEMMs [m, k] x [k, n] at once."""
 
     type_name: str
     batch: int
@@ -162,13 +162,13 @@ class ProductRate:
 
     @property
     def name(self) -> str:
-        """Of its row."""
+        """The name of its row."""
         batch = f"{self.batch}x" if self.batch != 1 else ""
         return f"peak/gemm/{self.type_name}/{batch}{self.m}x{self.n}x{self.k}"
 
 
 def product_rate(name: str, row: StoredCase) -> ProductRate | None:
-    """None for a row that measures something else, and for one without a rate."""
+    """The rate of a row; None where that measures something else, or has no rate."""
     found = PRODUCT.fullmatch(name)
     rate = row.counters.get("TFLOPS", 0.0)
     if found is None or rate <= 0:
@@ -178,7 +178,7 @@ def product_rate(name: str, row: StoredCase) -> ProductRate | None:
 
 
 def best_products(products: Iterable[ProductRate]) -> tuple[ProductRate, ...]:
-    """Of each shape its best rate: it is what the device can do."""
+    """Each shape with its best rate."""
     best: dict[str, ProductRate] = {}
     for product in products:
         known = best.setdefault(product.name, product)
@@ -199,8 +199,8 @@ def _datasheet(context: Context, type_name: str) -> float | None:
 def merged_peaks(
     contexts: Sequence[Context], products: Sequence[ProductRate] = ()
 ) -> tuple[Context, tuple[str, ...]]:
-    """The first context with the best peaks of all and of the products, and warnings: of a peak
-    that is no positive, finite number, and of a product above what the datasheet allows."""
+    """The first context, with the best peaks of all contexts and GEMMs; and warnings about peaks
+    that are no positive, finite number, and GEMMs above the datasheet's peak."""
     peaks: dict[str, Any] = {}
     curve: dict[int, Peak] = {}
     warnings: list[str] = []
@@ -247,14 +247,15 @@ SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", ROOF)
 def _restated(
     name: CaseName, counters: Mapping[str, float], context: Context, machine: Machine
 ) -> Mapping[str, float]:
-    """With the shares that the case has as the program computes them (benchmarks/harness/rows.cpp):
-    a row above its peak has none. MFU is of the datasheet's peak where that is known."""
+    """The counters with their shares of peaks computed anew, as benchmarks/harness/rows.cpp does. A
+    share that the case does not have, as above its peak, is not added. MFU is of the datasheet's
+    peak where that is known."""
     peak = machine.peak_flops.get(product_type(name.dtype), 0.0)
     of_mfu = _datasheet(context, product_type(name.dtype)) or peak
     model, causal, hardware, moved = (
         counters.get(key, 0.0) for key in ("model_flops", "causal_flops", "hardware_flops", "bytes")
     )
-    # the least seconds of an iteration
+    # the shortest possible seconds of an iteration, by the share that they make
     least = dict.fromkeys(SHARES, 0.0)
     if peak:
         least |= zip(SHARES, (model / of_mfu, causal / of_mfu, hardware / peak), strict=False)
@@ -271,8 +272,8 @@ def _restated(
 def restated(
     counters_of: Iterable[tuple[CaseName, Mapping[str, float]]], context: Context
 ) -> list[Mapping[str, float]]:
-    """The counters of cases with their percentages against the context's own peaks; without peaks
-    those of their files, and none of a roofline whose bandwidth is not known."""
+    """The counters of cases, with percentages of the context's peaks. Where it has none, those of
+    the files stay; where the bandwidth is not known, there is no share of the roofline."""
     if not value_at(context, "peaks.measured"):
         return [counters for _, counters in counters_of]
     machine = Machine.of_peaks(context)

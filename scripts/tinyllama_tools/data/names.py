@@ -1,11 +1,9 @@
 """Names of cases (component/pass/variant/size/dtype/batch:B/seq:S) and of collectives, and what
-is stored of them.
+files store of them. The name of a data-parallel step goes on with /ranks:N/mode.
 
-A data-parallel step has /ranks:N/mode after that. Collectives are no cases.
-
-Below, which cases a case is made of: the sum of parts of a step, of a block and of attention.
-full_step = embedding + L x attention + L x ffn + (2L + 1) x rms_norm + loss + optimizer; where
-attention or ffn was not measured, L x block + rms_norm is taken for the layers."""
+Below that, the parts that a step, a block and attention are the sum of. full_step = embedding +
+L x attention + L x ffn + (2L + 1) x rms_norm + loss + optimizer; where attention or ffn was not
+measured, the layers are L x block + rms_norm."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -18,9 +16,9 @@ CASE_PATTERN = re.compile(
     r"(?P<dtype>[^/]+)/batch:(?P<batch>[1-9]\d*)/seq:(?P<seq>[1-9]\d*)"
     r"(?:/ranks:(?P<ranks>[1-9]\d*)/(?P<mode>[a-z_]+))?"
 )
-# what Google Benchmark appends, and files of ours had until 2026
+# what Google Benchmark appends to a name, as in files of ours until 2026
 TIMED_BY = "/manual_time"
-# kind of a row that was measured, beside those of aggregates
+# run_type of a row that was measured; others are aggregates
 ITERATION = "iteration"
 # of a whole training step
 STEP, TRAIN = "full_step", "train"
@@ -28,8 +26,8 @@ STEP, TRAIN = "full_step", "train"
 
 @dataclass(frozen=True)
 class CaseName:
-    """A case by its axes. `ranks`, `mode`: of a data-parallel step (docs/distributed.md), whose
-    `batch` is that of each rank; None and empty of every other case."""
+    """A case by its axes. `ranks`, `mode`: those of a data-parallel step (docs/distributed.md),
+    whose `batch` is that of each rank; None and empty for every other case."""
 
     component: str
     pass_name: str
@@ -48,7 +46,7 @@ class CaseName:
 
     @property
     def axes(self) -> dict[str, str | int]:
-        """As the rows of a result file have them."""
+        """The axes as keys of a row in a result file."""
         return {
             "component": self.component,
             "pass": self.pass_name,
@@ -61,7 +59,7 @@ class CaseName:
 
     @property
     def is_data_parallel(self) -> bool:
-        """Whether tiny_llama_scaling timed it, as one of several ways to do a step."""
+        """Whether it is a step of tiny_llama_scaling."""
         return self.ranks is not None
 
     @property
@@ -76,7 +74,7 @@ def full_step(size: str, dtype: str, batch: int, seq: int, variant: str = "basel
 
 
 def parse_case_name(text: str) -> CaseName | None:
-    """None for names that are not of this form (peak/bandwidth)."""
+    """The case of a name; None for a name of another form, such as peak/bandwidth."""
     found = CASE_PATTERN.fullmatch(text.removesuffix(TIMED_BY))
     if found is None:
         return None
@@ -87,23 +85,24 @@ def parse_case_name(text: str) -> CaseName | None:
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all_reduce", "reduce_scatter", "all_gather"
 OPERATIONS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
-# of steps over several ranks
+# kinds of scaling, and modes of a step over several ranks
 WEAK, STRONG = "weak", "strong"
 ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
-# of the whole batch on one rank (strong scaling)
+# strong scaling's step of the whole batch on one rank
 ALONE_GLOBAL = "alone_global"
 SHARDED, COMMUNICATION = "sharded", "communication"
-# ways of a data-parallel step, the one that counts first
+# modes of a data-parallel step; efficiency is that of the first which was measured
 STEPS = (OVERLAP, NO_OVERLAP, SHARDED)
-GLOO = "gloo"  # a back-end on processors
+# c10d's back-end for CPUs
+GLOO = "gloo"
 COLLECTIVE_PATTERN = re.compile(
     rf"(?P<operation>{'|'.join(OPERATIONS)})/(?P<dtype>[^/]+)/bytes:(?P<bytes>\d+)/ranks:(?P<ranks>\d+)"
 )
 
 
 class CollectiveName(NamedTuple):
-    """`bytes` as nccl-tests counts them: the whole vector (all_reduce: of every rank;
-    reduce_scatter: the input of a rank; all_gather: the output of a rank)."""
+    """A collective. `bytes`, as nccl-tests counts them: the whole vector, which is every rank's for
+    all_reduce, a rank's input for reduce_scatter, and its output for all_gather."""
 
     operation: str
     dtype: str
@@ -115,7 +114,7 @@ class CollectiveName(NamedTuple):
 
 
 def parse_collective_name(text: str) -> CollectiveName | None:
-    """None for names that are not of this form."""
+    """The collective of a name; None for a name of another form."""
     found = COLLECTIVE_PATTERN.fullmatch(text.removesuffix(TIMED_BY))
     if found is None:
         return None
@@ -123,15 +122,19 @@ def parse_collective_name(text: str) -> CollectiveName | None:
     return CollectiveName(found["operation"], found["dtype"], *numbers)
 
 
+# in the label of a row whose time is doubtful; its reason follows, up to the next remark
+DISTURBED = re.compile(r"(?:^|; )disturbed: ([^;]*)")
+
+
 @dataclass(frozen=True)
 class StoredCase:
     """A case of one file.
 
-    `seconds`: of an iteration, the median over `repetitions`; None where it was skipped or failed,
-    which `skipped` and `failed` give the reason for. `counters`: medians too. `varying`: counters
-    that were not the same in every repetition. `label`: what the program says of the row.
-    `above_peak`: why it has no shares of peaks; empty where it has. `each`: seconds of every
-    repetition, empty where only their median is there.
+    `seconds`: of an iteration, the median over `repetitions`; None where the case was skipped or
+    failed, for the reason in `skipped` or `failed`. `counters`: medians too. `varying`: counters
+    that differ between repetitions. `label`: the program's remarks. `above_peak`: why the case has
+    no shares of peaks, else empty. `each`: seconds of every repetition; empty where the file has
+    only their median.
     """
 
     seconds: float | None = None
@@ -146,15 +149,21 @@ class StoredCase:
 
     @property
     def reason(self) -> str:
-        """Why it has no figure."""
+        """Why it was not measured."""
         return self.failed or self.skipped
 
+    @property
+    def disturbance(self) -> str:
+        """Why its time is doubtful; empty where the program found nothing."""
+        found = DISTURBED.search(self.label)
+        return found[1] if found else ""
 
-# Google Benchmark's own keys of a repetition; every other number is a counter.
+
+# Google Benchmark's own keys of a row; every other number is a counter.
 OWN_KEYS = {
     *("family_index", "per_family_instance_index", "repetitions", "repetition_index", "threads"),
     *("iterations", "real_time", "cpu_time", "mean_ns", "batch", "seq"),
-    # of schema 3
+    # of our schema 3
     *("median_ns", "median_interval_ns"),
 }
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -162,9 +171,9 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class StoredRun:
-    """`cases` by name; `peaks`: rows that measure the machine, likewise. `context`: what the
-    figures belong to. `digest`: the same of the same file. `configuration`: of a training run, what
-    it was asked to do; names of cases say so elsewhere."""
+    """The content of a result file: `cases`, and `peaks` of the machine, by name. `digest`:
+    identifies the file's bytes. `configuration`: what a training run was asked to do, which in
+    other files the names of cases say."""
 
     path: Path
     context: Mapping[str, Any]
@@ -178,7 +187,7 @@ class StoredRun:
 BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
 PRODUCTS = frozenset({"tiled_gemm", "wide_gemm", "layout"})
-# Switches that change a component; the others leave it as the baseline has it.
+# component: the switches that change it; with any others it is the baseline's
 SWITCHES: Mapping[str, frozenset[str]] = {
     "embedding": frozenset(),
     "rms_norm": frozenset({"fused_norm"}),
@@ -188,52 +197,53 @@ SWITCHES: Mapping[str, frozenset[str]] = {
     "loss": frozenset({"fused_loss"}) | PRODUCTS,
     "optimizer": frozenset({"foreach_adamw", "fused_adamw", "library_adamw", "layout"}),
 }
-# What a step of the training program adds up to.
+# the case of a step of the training program, which is the sum of its phases
 TRAINING_STEP = "training/step"
 _PHASES = ("data_loading", "forward", "backward", "optimizer", "evaluation", "other")
-# by phase, the name that it is compared under
+# phase: its case
 TRAINING_PHASES = {phase: f"training/{phase}" for phase in _PHASES}
-# Passes of a whole's parts by the pass of the whole.
+# pass of a whole: that of its parts, where it is another one
 PART_PASSES = {"train": "forward_backward", "forward_loss": "forward"}
 
 
 class Part(NamedTuple):
-    """A case and how often the whole contains it."""
+    """A case that a whole consists of, and how often."""
 
     case: str
     count: int
 
 
 class Parts(NamedTuple):
-    """`measured`: those that were; `missing`: names of those that were not."""
+    """The parts of a whole; `missing`: names of those that were not measured."""
 
     measured: tuple[Part, ...]
     missing: tuple[str, ...]
 
 
 def switches_named(variant: str) -> frozenset[str]:
-    """Those that a variant's name stands for; none for `optimized`, which depends on the case."""
+    """The switches of a variant; none for `optimized`, whose switches depend on the case."""
     names = frozenset(variant.split("+")) - {BASELINE, OPTIMIZED}
     return (names - {"fused"}) | FUSED if "fused" in names else names
 
 
 def _name_of_part(whole: CaseName, component: str, measured: Collection[str]) -> str:
-    """As the suite names it: of the whole's variant, or the baseline where that changes nothing."""
+    """The case that is a component's part of a whole: of the whole's variant, or of the baseline
+    where that variant does not change the component."""
     pass_name = PART_PASSES.get(whole.pass_name, whole.pass_name)
     if component == "optimizer":
         pass_name = "update"
     part = replace(whole, component=component, pass_name=pass_name)
     if str(part) in measured or component not in SWITCHES:
         return str(part)
-    # which switches `optimized` has depends on the case, so it is `changed` wherever it can be
+    # the switches of `optimized` depend on the case: any that can change the component may be there
     wanted = SWITCHES[component] if whole.variant == OPTIMIZED else switches_named(whole.variant)
     changed = wanted & SWITCHES[component]
     return str(part) if changed else str(replace(part, variant=BASELINE))
 
 
 def _counts(whole: CaseName, layers: int | None, measured: Collection[str]) -> dict[str, int]:
-    """How often the whole contains each component; empty for what is no whole."""
-    # a checkpointed layer computes its forward twice, which only the block's time has
+    """How often a whole contains each component; empty for a case that has no parts."""
+    # a checkpointed layer computes its forward twice, which is in the time of the block alone
     computes_again = CHECKPOINT in switches_named(whole.variant)
     if whole.component == "attention":
         return {"rotary": 1}
@@ -255,10 +265,8 @@ def _counts(whole: CaseName, layers: int | None, measured: Collection[str]) -> d
 
 
 def parts_of(whole: CaseName, layers: int | None, measured: Collection[str]) -> Parts:
-    """Of a whole; without any part for a case that is none. `measured`: names of all cases.
-
-    `layers`: of the whole's size, None where that is not known.
-    """
+    """The parts of a case, which may have none. `measured`: names of all cases. `layers`: of its
+    size, None where that is not known."""
     counts = _counts(whole, layers, measured)
     parts = [Part(_name_of_part(whole, name, measured), n) for name, n in counts.items()]
     return Parts(
@@ -270,16 +278,14 @@ def parts_of(whole: CaseName, layers: int | None, measured: Collection[str]) -> 
 def wholes_among(
     measured: Collection[str], layers: Mapping[str, int]
 ) -> Iterator[tuple[str, Parts]]:
-    """Every case of which at least one part was measured too, with its parts.
-
-    `layers`: number of layers by the name of a size.
-    """
+    """Each case that has measured parts, with its parts. `layers`: the number of layers of each
+    size."""
     for text in measured:
         name = parse_case_name(text)
         if name is not None:
             parts = parts_of(name, layers.get(name.size), measured)
         elif text == TRAINING_STEP:
-            # a phase that took no time, such as evaluation, is no part that somebody forgot
+            # a phase that took no time, such as evaluation, is not a missing part
             phases = (case for case in TRAINING_PHASES.values() if case in measured)
             parts = Parts(tuple(Part(case, 1) for case in phases), ())
         else:

@@ -1,7 +1,6 @@
-"""Result files of other Google Benchmark programs, as far as they go: times, counters, repetitions.
+"""Reads result files of other Google Benchmark programs: times, counters, repetitions.
 
-Nothing is known of their work, so there are no FLOPs, peaks or memory; what a comparison says of
-times holds for them too.
+They have no FLOPs, peaks or memory, but verdicts about times hold for them too.
 """
 
 from collections.abc import Sequence
@@ -12,19 +11,20 @@ from tinyllama_tools.core.app import MEASURE_AGAIN, Json, bad_file, is_number
 from tinyllama_tools.core.text import listed
 from tinyllama_tools.data.names import ITERATION, OWN_KEYS, UNITS
 
-# a fit over several sizes: coefficients, and no time of a case
+# aggregates of a fit of complexity over several sizes, which are not times of a case
 FITS = ("BigO", "RMS")
 
 
 class OtherRows(NamedTuple):
-    """`rows` as the suite's reader wants them; `warnings`: what was left out."""
+    """`rows` in the form of the suite's own; `warnings`: what was left out."""
 
     rows: Sequence[Json]
     warnings: tuple[str, ...]
 
 
 def _row(row: object, path: Path) -> Json:
-    """With what versions before 1.5 left out, and without counters that are no numbers."""
+    """The row with keys that Google Benchmark before 1.5 does not write, and without counters that
+    are no numbers."""
     if not isinstance(row, dict) or not isinstance(row.get("name"), str):
         raise bad_file(path, "a row of its benchmarks has no name", MEASURE_AGAIN)
     aggregate = row.get("aggregate_name")
@@ -41,10 +41,10 @@ def _row(row: object, path: Path) -> Json:
 
 
 def read_other_rows(document: Json, path: Path) -> OtherRows:
-    """Every case that has a time or failed. A case that ran in no time, and one whose aggregates
-    lack the median, have none and are named in a warning, as are fits of complexity.
+    """Every case that has a time, failed or was skipped. Others are named in a warning: cases whose
+    time is 0, those with aggregates but no median, and fits of complexity.
 
-    BadInputError for a row without a name, or with a unit of time that is none.
+    BadInputError for a row without a name, or with an unknown unit of time.
     """
     rows = document["benchmarks"]
     if not isinstance(rows, list):

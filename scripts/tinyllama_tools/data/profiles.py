@@ -1,7 +1,6 @@
-"""Reads what tiny_llama_train wrote, and checks it first.
+"""Reads and checks what tiny_llama_train wrote.
 
-docs/training_files.md says what is to be known of the keys, results/training_schema.json of which
-type they are."""
+docs/training_files.md explains the keys, results/training_schema.json has their types."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from tinyllama_tools.data.names import (
 
 SUMMARY = "performance_summary.json"
 SCHEMA = PROJECT / "results/training_schema.json"
-# Of work_of(): different here, two profiles are not two versions of the same work.
+# keys of work_of(): two profiles that differ in one did different work
 SAME_WORK = (
     *("ranks", "size", "batch_size", "seq_len", "dtype", "gradient_accumulation_steps"),
     *("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim"),
@@ -37,7 +36,7 @@ SAME_WORK = (
 
 
 def check_summary(summary: Json, path: Path) -> None:
-    """BadInputError naming `path` and the key that is wrong."""
+    """BadInputError, with `path` and the key, where it breaks its schema."""
     if problem := schema_problem(summary, SCHEMA):
         raise BadInputError(f"{path}: {problem}; profile again, or name another folder")
 
@@ -54,17 +53,17 @@ def read_profile(folder: Path) -> Json:
 
 
 def work_of(summary: Json) -> Json:
-    """What the run was asked to do: its configuration, and on how many ranks."""
+    """What a run was asked to do: its configuration, and the number of ranks."""
     return summary["configuration"] | {"ranks": value_at(summary, "distributed.world_size") or 1}
 
 
 def plain_steps(steps: Sequence[Json]) -> list[Json]:
-    """Those that no profiler touched, without the first, which is in no average."""
+    """The steps that were not profiled, without the first, which warms up."""
     return [step for step in steps[1:] if not step["profiled"]]
 
 
 def median(steps: Sequence[Json], key: str) -> float | None:
-    """Of a key of the steps; None where none has it."""
+    """The median of a key over the steps; None where no step has it."""
     values = [step[key] for step in steps if step[key] is not None]
     return statistics.median(values) if values else None
 
@@ -74,10 +73,10 @@ INTERRUPTED_REASON = "interrupted"
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What a run left behind; called with a dotted key it gives the summary's value, or None.
+    """A finished run; calling it with a dotted key gives that value of its summary, or None.
 
-    `summary`: None where nothing was measured, for this `reason`. `seconds`: of the process.
-    `notes`: warnings that it printed. `link`: its folder as the page refers to it.
+    `summary`: None where nothing was measured; `reason` says why. `seconds`: of the whole process.
+    `notes`: warnings that it printed. `link`: its folder, relative to the page.
     """
 
     name: str
@@ -94,24 +93,24 @@ class MeasuredRun:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended it, or came before it."""
+        """Whether Ctrl-C ended it, or ended the command before it began."""
         return self.reason.startswith(INTERRUPTED_REASON)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every planned step was made and the loss stayed finite."""
+        """Whether every planned step was completed and the loss stayed finite."""
         wanted, done = self("configuration.num_steps"), self("summary.steps_completed")
         return self.exit_status == 0 and done is not None and done == wanted
 
     @property
     def step_seconds(self) -> float | None:
-        """Median of the plain steps; of all where there is none."""
+        """The median time of plain_steps(), of all steps where there are none."""
         plain = plain_steps(self("steps") or [])
         return median(plain, "time_seconds") or self("summary.median_step_seconds")
 
     @property
     def speed(self) -> float | None:
-        """Samples a second, of the median step."""
+        """Samples a second at the median step."""
         micro = self("configuration.gradient_accumulation_steps") or 1
         samples = (self("configuration.batch_size") or 0) * micro
         return samples / self.step_seconds if samples and self.step_seconds else None
@@ -121,21 +120,20 @@ Runs = Mapping[str, MeasuredRun]
 
 
 def was_interrupted(runs: Runs) -> bool:
-    """Whether Ctrl-C ended the measuring."""
+    """Whether Ctrl-C ended any of the runs."""
     return any(run.is_interrupted for run in runs.values())
 
 
-# what each profiler adds to a summary
+# sections of a summary, each added by a profiler
 SECTIONS = ("operators", "memory", "flops")
-
-
-# What runs of one configuration have alike, beside the work.
+# profiles can be merged if they agree in these, and in their work
 SAME_PROFILE = (*SAME_DEVICE, "torch_version", "git_commit", "git_dirty")
 
 
 def merged(summaries: Sequence[Json]) -> Json:
-    """One summary of runs of one configuration: the first, with each profiler's section in it.
-    BadInputError where they are not: shares of one run are no shares of another's time."""
+    """One summary of several profiled runs of the same work: the first, with the sections of all.
+    BadInputError where the work or the machine differ, since shares of one run would be read as
+    shares of another's time."""
     first = summaries[0]
     asked = [key for key in work_of(first) if key not in ("num_steps", "switches")]
     for other in summaries[1:]:
@@ -151,46 +149,49 @@ def merged(summaries: Sequence[Json]) -> Json:
 
 
 def component_percent(components: Sequence[Json], *paths: str) -> float:
-    """Share of these component paths and all below them; 0 where the profile has none."""
+    """The share of these components and those below them; 0 where the profile has none of them."""
     names = tuple(f"{path}/" for path in paths)
     return sum(c["percent"] for c in components if f"{c['name']}/".startswith(names))
 
 
 def group_shares(components: Sequence[Json]) -> dict[str, float]:
-    """Attention, FFN and everything else, in percent of the recorded work."""
+    """The shares of attention, FFN and everything else, in percent of the recorded time."""
     found = {name: component_percent(components, name) for name in ("attention", "ffn")}
     return {**found, "other": sum(c["percent"] for c in components) - sum(found.values())}
 
 
-OF_A_STEP = (
+# keys of an operator that are summed over all recorded steps
+SUMMED = (
     *("cpu_self_seconds", "cpu_total_seconds", "device_self_seconds"),
     *("calls", "self_memory_bytes"),
 )
 
 
 def operator_shares(operators: Json) -> list[Json]:
-    """All operators, largest share first: the keys of the file's table, of one recorded step, and
-    `cpu_percent` of the host's time. The file's rows of one name, which shapes or stacks tell
-    apart, become one."""
+    """A row for each operator, the largest share first: the keys of the file's table, as a mean
+    over the recorded steps, and `cpu_percent`, its share of the host's time. Rows of the file that
+    differ in shape or stack alone are added up."""
     named: dict[str, list[Json]] = {}
     for row in operators["table"]:
         named.setdefault(row["name"], []).append(row)
     host = sum(row["cpu_self_seconds"] for row in operators["table"])
     found = []
     for name, rows in named.items():
-        of = {key: sum(row[key] or 0 for row in rows) / operators["steps"] for key in OF_A_STEP}
+        sums = {key: sum(row[key] or 0 for row in rows) for key in SUMMED}
+        a_step: Json = {key: value / operators["steps"] for key, value in sums.items()}
         if rows[0]["device_self_seconds"] is None:
-            of["device_self_seconds"] = None
+            a_step["device_self_seconds"] = None
         share = sum(row["share_percent"] for row in rows)
-        of_host = 100 * of["cpu_self_seconds"] * operators["steps"] / host if host else 0.0
-        found.append(of | {"name": name, "share_percent": share, "cpu_percent": of_host})
+        of_host = 100 * sums["cpu_self_seconds"] / host if host else 0.0
+        found.append(a_step | {"name": name, "share_percent": share, "cpu_percent": of_host})
     return sorted(found, key=lambda row: -row["share_percent"])
 
 
-# A training run as a case of stored results.
+# ---- a training run as a case of stored results
+
 PROGRAM = "tiny_llama_train"
-# counter: where the summary has it, and its size in the counter's unit
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"
+# counter: its key in the summary, and the factor to the counter's unit
 COUNTERS: Mapping[str, tuple[str, float]] = {
     "samples_per_second": ("summary.samples_per_second", 1.0),
     "tokens_per_second": ("summary.tokens_per_second", 1.0),
@@ -213,8 +214,8 @@ def is_training_summary(document: Json) -> bool:
 
 
 def read_training(document: Json, path: Path) -> StoredRun:
-    """`training/step` and its phases, medians over the plain steps, else over what there is, with a
-    warning. BadInputError naming file and key of a summary that is not like its schema."""
+    """The cases `training/step` and its phases: medians over plain_steps(), or with a warning over
+    all steps. BadInputError where the summary breaks its schema or has no step."""
     check_summary(document, path)
     if not (steps := document["steps"]):
         raise bad_file(path, "has no step", MEASURE_AGAIN)

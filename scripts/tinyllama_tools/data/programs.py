@@ -26,23 +26,23 @@ from tinyllama_tools.data.profiles import SUMMARY, read_profile
 from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
-# of one answer
+# for one answer of a served process
 SERVED_LIMIT_S = 600.0
 
 
 class SuiteError(ProgramError):
-    """Of tiny_llama_bench."""
+    """An error of tiny_llama_bench."""
 
     def __init__(self, message: str, exit_status: int = REFUSED_OPTIONS) -> None:
         super().__init__(message, exit_status)
 
 
 class TrainingError(ProgramError):
-    """Of tiny_llama_train."""
+    """An error of tiny_llama_train."""
 
 
 def axis_options(cases: Sequence[CaseName]) -> list[str]:
-    """Options whose grid contains the cases, and the filter that leaves exactly them."""
+    """Options for exactly these cases: axes whose grid contains them, and a filter."""
     axes: dict[str, list[object]] = {
         "components": [c.component for c in cases],
         "passes": [c.pass_name for c in cases],
@@ -52,14 +52,14 @@ def axis_options(cases: Sequence[CaseName]) -> list[str]:
         "batch": [c.batch for c in cases],
         "seq": [c.seq for c in cases],
     }
-    # one of each, in the order of the cases
+    # each value once, in the order of the cases
     options = [f"--{axis}={','.join(map(str, dict.fromkeys(v)))}" for axis, v in axes.items()]
     names = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", str(case)) for case in cases)
     return [*options, f"--benchmark_filter=^({names})$"]
 
 
 def rows_of(document: Json, case: CaseName) -> list[Json]:
-    """Of its repetitions."""
+    """The rows of a case's repetitions."""
     return [
         row
         for row in document["benchmarks"]
@@ -83,13 +83,12 @@ class SuiteProgram:
         verify: bool = False,
         more: Sequence[str] = (),
     ) -> Json:
-        """Times each case `repetitions` times, an iteration each, after the program's own warm-up.
+        """The result of timing one iteration of each case `repetitions` times, after warm-up.
 
-        `verify`: compare with the float64 baseline first. `more`: options of this process only. A
-        case above --max-seconds-per-case comes back skipped, one that fails with its reason. Raises
-        SuiteError where the program refuses the options, does not come to its end, or writes
-        nothing about a case.
-        """
+        `verify`: whether cases are first compared with the float64 baseline. `more`: options of
+        this process only. A case that takes longer than --max-seconds-per-case is skipped in the
+        result, one that fails has its reason there. SuiteError where the program refuses the
+        options, does not end by itself, or writes nothing about a case."""
         proof = "before" if verify else "off"
         options = [
             *axis_options(cases),
@@ -109,14 +108,14 @@ class SuiteProgram:
         return document
 
     def minor_faults(self, case: CaseName, seconds: float) -> float | None:
-        """Of a warm iteration, the mean over `seconds` of a served process; None where it does not
-        come to that: measure() says why."""
+        """Minor page faults of a warm iteration: the mean over `seconds` of a served process. None
+        where the case fails there, which measure() explains."""
         command = (str(self.program), *axis_options([case]), *self.arguments, "--serve")
         process = Resident(command, placed_threads(os.environ), SERVED_LIMIT_S)
         try:
             process.answer("its start")
             for request in ({"do": "open"}, {"do": "time", "seconds": seconds}):
-                # of the last one
+                # so far, before the last request
                 before = process.minor_faults
                 process.send({**request, "case": str(case)})
                 answer = process.answer(request["do"])
@@ -127,14 +126,16 @@ class SuiteProgram:
             process.close()
 
     def list_cases(self, options: Sequence[str] = ()) -> list[str]:
-        """What --list names; SuiteError where that is nothing, or the options are refused."""
+        """The cases that --list names; SuiteError where there are none, or the options are
+        refused."""
         done = run_program([str(self.program), *options, *self.arguments, "--list"], SuiteError)
         if not done.output.strip():
             raise SuiteError(f"{self.program.name} --list: {done.words}")
         return done.output.split()
 
     def _measure(self, options: list[str], folder: Path, known: Json | None, proof: str) -> Json:
-        """`known`: context of a process before it, whose peaks need not be measured again."""
+        """`known`: the context of an earlier process. Its peaks go into the header of a journal, so
+        that they are not measured again."""
         if known:
             journal = folder / "journal.jsonl"
             header = {
@@ -146,7 +147,7 @@ class SuiteProgram:
             try:
                 return self._result([*options, f"--journal={journal}", "--resume"], folder)
             except SuiteError as error:
-                # somebody committed, or changed the program: its peaks are measured anew
+                # the journal is refused after a commit or a build: peaks are measured again
                 if f"journal {journal}" not in str(error):
                     raise
         return self._result(options, folder)
@@ -154,7 +155,7 @@ class SuiteProgram:
     def _result(self, options: Sequence[str], folder: Path) -> Json:
         out = folder / "result.json"
         command = [str(self.program), *options, f"--benchmark_out={out}"]
-        # 1: some case failed
+        # status 1: some case failed
         done = run_program(command, SuiteError, ok=(0, 1))
         if done.is_interrupted:
             raise KeyboardInterrupt
@@ -164,8 +165,8 @@ class SuiteProgram:
 
 
 def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> SuiteProgram:
-    """For full steps of these variants there. SuiteError where the program is absent, or refuses
-    them: it alone knows every variant."""
+    """The program on this device. SuiteError where it is not built, or refuses the variants, all of
+    which it alone knows."""
     options = (f"--threads={threads}",) if threads else ()
     program = SuiteProgram((f"--device={device}", *options))
     program.list_cases([f"--components={STEP}", f"--variants={','.join(variants)}"])
@@ -173,7 +174,7 @@ def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> 
 
 
 TRAINING_PROGRAM = PROJECT / "build/benchmarks/tiny_llama_train"
-# With one of these, files go to --profile-dir; without, to --output-dir.
+# with one of these the program writes to --profile-dir, without to --output-dir
 PROFILER_FLAGS = {
     *("--enable-pytorch-profiler", "--profile-memory"),
     *("--enable-deepspeed-flops", "--enable-flops-profiler"),
@@ -183,9 +184,9 @@ LOSS_NOT_FINITE = 1
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One process that came to its end. `output`: standard output and errors as they came.
-    `seconds`: from start to end, loading included. `summary`: its performance_summary.json, None
-    where it wrote none."""
+    """A process that ended by itself. `output`: standard output and error in their order.
+    `seconds`: of the whole process. `summary`: its performance_summary.json, None where it wrote
+    none."""
 
     exit_status: int
     output: str
@@ -194,12 +195,12 @@ class TrainingRun:
 
 
 def command_line(options: Sequence[str]) -> str:
-    """How a user of the checkout would type it."""
+    """The command as a user of the checkout would type it."""
     return shlex.join([str(TRAINING_PROGRAM.relative_to(PROJECT)), *options])
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells a file from the one that replaces it."""
+    """Differs between a file and one that replaced it; None where there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -210,19 +211,18 @@ def _identity(path: Path) -> tuple[int, int] | None:
 @dataclass
 class TrainingProgram:
     """tiny_llama_train with the options that all its runs share, e.g. `--device=cpu`. `hear` gets
-    each line that it says."""
+    each line of its output."""
 
     program: Path = TRAINING_PROGRAM
     arguments: tuple[str, ...] = ()
     hear: Callable[[str], object] = lambda _: None
 
     def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
-        """Trains with these options, without a folder among them: its files go to `folder`.
+        """Trains with these options, which name no folder: files go to `folder`, the output line by
+        line to `log`. A loss that is not finite is exit status 1.
 
-        `log` gets all that the program says, while it says it. A loss that is not finite comes back
-        as exit status 1. Raises TrainingError where the program cannot be started, refuses its
-        options or what it was given, or does not come to its end; KeyboardInterrupt after Ctrl-C,
-        once the program has written what it had.
+        TrainingError where the program cannot be started, refuses its options or does not end by
+        itself; KeyboardInterrupt after Ctrl-C, once the program has written its files.
         """
         arguments = [*self.arguments, *options]
         flag = "--profile-dir" if PROFILER_FLAGS & set(arguments) else "--output-dir"
@@ -234,7 +234,7 @@ class TrainingProgram:
         if done.is_interrupted:
             raise KeyboardInterrupt
         said = (done.status, done.output, done.seconds)
-        # a summary of an earlier run is not this run's
+        # a file that was there before is an earlier run's
         if _identity(folder / SUMMARY) in {None, before}:
             return TrainingRun(*said, None)
         try:
@@ -245,10 +245,10 @@ class TrainingProgram:
 
 @dataclass(frozen=True)
 class CaseCost:
-    """A case by the suite's formulas (model/cost.hpp); FLOPs and bytes are those of an iteration.
+    """The costs of one iteration of a case, by the suite's formulas (model/cost.hpp).
 
-    `predicted_memory_bytes`: the most that is alive at once. `fits`: in the memory that was free
-    when it was asked; `reason`: why not, empty where it does.
+    `predicted_memory_bytes`: the peak. `fits`: whether that was free when the costs were computed;
+    `reason`: why it does not fit.
     """
 
     name: CaseName
@@ -270,8 +270,8 @@ DRY_RUN = ("--dry-run", "--benchmark_format=json")
 def read_case_costs(
     document: Json, source: str = "costs", error: type[ToolError] = BadInputError
 ) -> list[CaseCost]:
-    """Of the JSON of --dry-run; `error` names the source, the case, the key and the value that is
-    wrong."""
+    """The costs in the JSON of --dry-run; where that breaks its schema, an `error` that names
+    `source`, key and value."""
     if problem := schema_problem(document, SCHEMAS["costs"]):
         raise error(f"{source}: {problem}; ask anew: tiny_llama_bench {' '.join(DRY_RUN)}")
     return [
@@ -286,16 +286,13 @@ def read_case_costs(
 
 
 def read_costs(path: Path) -> list[CaseCost]:
-    """Of a file of that; the error names it."""
+    """The costs in a file; BadInputError names it."""
     return read_case_costs(read_json(path)[0], str(path))
 
 
 def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) -> Json:
-    """What the program answers as JSON.
-
-    SuiteError where it refuses the options, cannot be started, ends with another status than those
-    in `ok`, or says nonsense.
-    """
+    """The JSON that the program prints. SuiteError where it cannot be started, refuses the options,
+    ends with a status that is not in `ok`, or prints no JSON."""
     done = run_program([str(program), *options], SuiteError, ok=ok)
     try:
         return parse_json(done.output)
@@ -304,23 +301,23 @@ def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) 
 
 
 def ask_dry_run(program: Path, options: Sequence[str]) -> tuple[Json, list[CaseCost]]:
-    """The whole answer on the cases that the axes in `options` name, and the cases as read.
-    SuiteError as ask_json."""
+    """The answer of --dry-run for the cases of these options, and its costs. SuiteError as of
+    ask_json()."""
     document = ask_json(program, [*DRY_RUN, *options])
     return document, read_case_costs(document, f"{program.name} --dry-run", SuiteError)
 
 
-# The costs of the cases that these options name: ask_costs() of a program.
+# from options that name cases to their costs: ask_costs() of a program, or a fake in tests
 Predictor = Callable[[Sequence[str]], list[CaseCost]]
 
 
 def step_options(device: str, **axes: str) -> list[str]:
-    """Options that name training steps: sizes, dtypes, variants, batch, seq, as text. Of an axis
-    that is left out or empty each size's own is meant."""
+    """Options that name training steps. `axes`: sizes, dtypes, variants, batch, seq, as text; where
+    one is left out or empty, each size's own."""
     given = [f"--{name}={values}" for name, values in axes.items() if values]
     return [f"--device={device}", f"--components={STEP}", *given]
 
 
 def ask_costs(program: Path, options: Sequence[str]) -> list[CaseCost]:
-    """The cases alone. SuiteError as ask_dry_run."""
+    """The costs of the cases that these options name. SuiteError as of ask_json()."""
     return ask_dry_run(program, options)[1]

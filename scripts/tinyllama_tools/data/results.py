@@ -1,9 +1,10 @@
-"""Reads what the programs measured: of one file, of several rounds, of a run of several ranks.
+"""Reads result files: one file, several rounds of a run, and the files of a run of several ranks.
 
-results/schema.json describes a whole file of the suite; a test holds this reader to it. Thousands
-of cases are read within a second, which a check of the whole schema is too slow for.
-docs/training_files.md says what the keys of a training summary mean."""
+results/schema.json describes a file of the suite, and a test compares this reader with it; checking
+the whole schema here would take seconds for thousands of cases. docs/training_files.md explains the
+keys of a training summary."""
 
+import contextlib
 import functools
 import hashlib
 import statistics
@@ -17,6 +18,7 @@ from typing import Any
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     RESULTS,
+    SUITE_FILE,
     BadInputError,
     Json,
     bad_file,
@@ -53,7 +55,7 @@ from tinyllama_tools.data.names import (
     parse_collective_name,
 )
 from tinyllama_tools.data.other_benchmarks import read_other_rows
-from tinyllama_tools.data.profiles import is_training_summary, read_training
+from tinyllama_tools.data.profiles import SUMMARY, is_training_summary, read_training
 from tinyllama_tools.data.studies import (
     CONTEXT_OF_RANKS,
     RANK_FILES,
@@ -64,24 +66,25 @@ from tinyllama_tools.data.studies import (
 )
 
 SCHEMA_VERSION = 4
-# What it lacks, a bandwidth for each traffic, was the second-level cache's for all that fits into
-# the last level. Its rows were timed by the mean; beside it stands the median, a time as of now.
+# An earlier version that is still read. It has no bandwidth curve, only memory's bandwidth and one
+# for all that fits into a cache; its times are means, with the median beside, which is used here.
 WITHOUT_CURVE = 3
 NO_ROOFLINE = (
     f"schema_version {WITHOUT_CURVE}: without a bandwidth curve, so there is no roofline; "
     f"{MEASURE_AGAIN}"
 )
-# measurements of the machine, which are the percentages' denominators and nobody's code
+# begins the name of a row that measures the machine
 PEAKS = "peak/"
 NO_REASON = "no reason given"
-# what a compiler left nothing of; and longer than there are computers
+# A time outside of these was not measured: a damaged file has it.
 SHORTEST_SECONDS, LONGEST_SECONDS = 1e-24, 1e10
-# over the baseline at the same point of the same file; its interval is _low and _high
+# begins the counters of a speedup over the baseline of the same file, and of its interval's ends
 SPEEDUP = "speedup"
 
 
 def _is_row(row: object) -> bool:
-    """Beyond doubt, which the schema would take seconds for where there are thousands."""
+    """Whether an entry has the keys of a row. For thousands of rows this takes milliseconds, and a
+    check by the schema seconds."""
     return (
         isinstance(row, dict)
         and isinstance(row.get("run_name"), str)
@@ -92,11 +95,11 @@ def _is_row(row: object) -> bool:
 
 
 def _check(document: Json, path: Path) -> None:
-    """So far that its rows can be told apart; BadInputError as of read_rows."""
+    """Checks the version and the form of the rows; BadInputError as of read_rows()."""
     version = document["context"].get("schema_version")
     if version is None:
         what = "its context has no schema_version, so it is of another benchmark"
-        raise bad_file(path, what, "of such files, scripts/compare alone reads the times")
+        raise bad_file(path, what, "only scripts/compare reads such files")
     if version not in (SCHEMA_VERSION, WITHOUT_CURVE):
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION} or {WITHOUT_CURVE}"
         raise bad_file(path, what, "measure again with this version of the suite")
@@ -111,14 +114,14 @@ def _seconds(entry: Json, path: Path) -> float:
     time, unit = entry["real_time"], entry["time_unit"]
     seconds = time * UNITS[unit] if is_number(time) else 0.0
     if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        limits = f"of {SHORTEST_SECONDS:g} s to {LONGEST_SECONDS:g} s"
-        what = f"real_time {time} {unit}, must be a positive, finite number {limits}"
+        limits = f"{SHORTEST_SECONDS:g} s to {LONGEST_SECONDS:g} s"
+        what = f"real_time {time} {unit}, must be a positive, finite number, {limits}"
         raise bad_file(path, f"{entry['run_name']}: {what}", MEASURE_AGAIN)
     return seconds
 
 
 def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float], frozenset[str]]:
-    """Medians, and the names of those that were not the same every time."""
+    """The medians of the counters, and the names of those that differ between repetitions."""
     first, others = repetitions[0], repetitions[1:]
     found, varying = {}, set()
     for name, value in first.items():
@@ -143,15 +146,14 @@ def _refuse_twice(name: str, repetitions: Sequence[Json], path: Path) -> None:
         if count > 1:
             raise bad_file(
                 path,
-                f"{name}: repetition {index} is there {count} times, but a case belongs once in a "
-                "file",
+                f"{name}: repetition {index} is there {count} times, but a file has a case once",
                 "give two runs as two files: --base A.json B.json",
             )
 
 
 def _suite_case(name: str, entries: Sequence[Json], path: Path, *, is_peak: bool) -> StoredCase:
-    """The median over its repetitions; of a peak the best one alone: what a machine can do is the
-    best it did."""
+    """The case of these rows: the median over its repetitions; for a peak the best repetition,
+    since a peak is the best that the machine does."""
     repetitions = [entry for entry in entries if entry["run_type"] == ITERATION]
     _refuse_twice(name, repetitions, path)
     for entry in repetitions:
@@ -164,7 +166,7 @@ def _suite_case(name: str, entries: Sequence[Json], path: Path, *, is_peak: bool
     if is_peak and repetitions:
         entries = repetitions = [max(repetitions, key=_peak_rate)]
     if not repetitions:
-        # --benchmark_report_aggregates_only leaves the median of them
+        # --benchmark_report_aggregates_only leaves only their median
         repetitions = [entry for entry in entries if entry.get("aggregate_name") == "median"]
         if not repetitions:
             raise bad_file(path, f"{name}: neither a repetition nor a median", MEASURE_AGAIN)
@@ -193,7 +195,7 @@ def _without(content: Json, key: str) -> Json:
 
 
 def _without_roofline(context: Json) -> Json:
-    """Of a file of WITHOUT_CURVE: peaks of GEMMs and memory's bandwidth stay."""
+    """The context of a file of WITHOUT_CURVE, with its peaks of GEMMs and of memory alone."""
     if not (measured := value_at(context, "peaks.measured")):
         return context
     kept = _without(measured, "cache_bandwidth")
@@ -201,7 +203,7 @@ def _without_roofline(context: Json) -> Json:
 
 
 def _timed_by_median(row: Json) -> Json:
-    """A row of WITHOUT_CURVE: where it has no median, of its samples, its time stays a mean."""
+    """A row of WITHOUT_CURVE with the median of its samples as its time, if it has one."""
     if not (median := row.get("median_ns")):
         return row
     return row | {"real_time": median * 1e-9 / UNITS[row["time_unit"]]}
@@ -215,8 +217,8 @@ def _by_name(rows: Sequence[Json]) -> dict[str, list[Json]]:
 
 
 def _read_other(document: Json, path: Path) -> StoredRun:
-    """Of another Google Benchmark program. What its context calls as ours does, and is something
-    else, is left out: AddCustomContext("device", "gpu0")."""
+    """A run of another Google Benchmark program. Keys of its context that mean something else than
+    ours, as in AddCustomContext("device", "gpu0"), are left out."""
     rows, warnings = read_other_rows(document, path)
     cases = {n: _suite_case(n, own, path, is_peak=False) for n, own in _by_name(rows).items()}
     context = {
@@ -228,11 +230,11 @@ def _read_other(document: Json, path: Path) -> StoredRun:
 
 
 def read_rows(document: Json, path: Path) -> StoredRun:
-    """The cases and the machine's peaks of a result file, none of which need be there.
+    """The cases and peaks of a result file, which may have none of either.
 
-    BadInputError naming the file, the case and the value for a wrong schema_version, a foreign
-    file, an unknown unit, a time or counter that is not finite or a time of zero or less, and a
-    case that is there twice.
+    BadInputError, with file, case and value, for a wrong schema_version, another program's file, an
+    unknown unit, a time or counter that is not finite, a time of 0 or less, and a case that is
+    there twice.
     """
     _check(document, path)
     context, rows = document["context"], document["benchmarks"]
@@ -253,7 +255,8 @@ class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
     over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
     the `seconds` is from, the first of the set is 1. `above_peak`: why some file has it without
-    shares of peaks. `each`: of every repetition of all files."""
+    shares of peaks. `each`: of every repetition of all files. `disturbances`: why the time of a
+    file is doubtful, one for each file where it is."""
 
     name: CaseName
     seconds: tuple[float, ...]
@@ -262,18 +265,27 @@ class MeasuredCase:
     rounds: tuple[int, ...] = ()
     above_peak: str = ""
     each: tuple[float, ...] = ()
+    disturbances: tuple[str, ...] = ()
 
     @cached_property
     def median_seconds(self) -> float:
-        """Over the files."""
+        """The median over the files."""
         return statistics.median(self.seconds)
+
+    @property
+    def disturbance(self) -> str:
+        """Why its time is doubtful, in words; empty where nothing was found."""
+        reasons = "; ".join(dict.fromkeys(self.disturbances))
+        if not reasons or len(self.seconds) == 1:
+            return reasons
+        return f"{len(self.disturbances)} of {len(self.seconds)} rounds: {reasons}"
 
 
 @dataclass(frozen=True)
 class ResultSet:
-    """`cases` by their full name; `left_out`: those without a figure. `paths`: of the rounds.
-    `context`: of the first file, with the best peaks of all files; the others' is alike where it
-    matters (SAME_RUN). `warnings`: what is odd, and cases that some of the rounds lack."""
+    """Rounds of one run. `cases` by name; `left_out`: those that were not measured. `paths`: of the
+    rounds. `context`: of the first file, with the best peaks of all; the files agree in SAME_RUN.
+    `warnings`: doubtful values, and cases that some round lacks."""
 
     title: str
     paths: tuple[Path, ...]
@@ -285,7 +297,7 @@ class ResultSet:
 
 
 def title_of(context: Mapping[str, Any]) -> str:
-    """Device, commit and day, which tell one set from another."""
+    """Device, commit and day of a result, to tell it from others."""
     device = (context.get("device") or {}).get("name") or "unknown device"
     commit = str(context.get("git_commit") or "unknown commit")[:8]
     changed = " with changes" if context.get("git_dirty") else ""
@@ -295,7 +307,7 @@ def title_of(context: Mapping[str, Any]) -> str:
 def refuse_other_run(
     first: Mapping[str, Any], first_path: Path, other: Mapping[str, Any], path: Path
 ) -> None:
-    """BadInputError unless a file's context says what the first file's does."""
+    """BadInputError where a file's context differs from the first file's in SAME_RUN."""
     if found := first_difference(first, other, SAME_RUN):
         name, here, there = found
         raise BadInputError(
@@ -312,7 +324,8 @@ def _median_counters(rows: Sequence[StoredCase]) -> Mapping[str, float]:
 
 
 def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | StoredCase:
-    """A failure in any round is the case's failure; a skip in some rounds leaves the others."""
+    """A case over its rounds. It failed if it failed in any; rounds that skipped it do not
+    count."""
     measured = {number: row for number, row in rows.items() if row.seconds is not None}
     if failed := [row for row in rows.values() if row.failed]:
         return failed[0]
@@ -327,13 +340,14 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
         tuple(measured),
         next((row.above_peak for row in found if row.above_peak), ""),
         tuple(seconds for row in found for seconds in row.each),
+        tuple(filter(None, (row.disturbance for row in found))),
     )
 
 
 def _products(
     runs: Sequence[StoredRun],
 ) -> tuple[tuple[ProductRate, ...], dict[str, StoredCase]]:
-    """Of each shape the best; and rows about the machine that no file has a figure of."""
+    """The best rate of each GEMM; and the peaks' rows that no file has a value for."""
     rows = [(name, row) for run in runs for name, row in run.peaks.items()]
     products = [found for name, row in rows if (found := product_rate(name, row)) is not None]
     measured = {name for name, row in rows if row.seconds is not None}
@@ -342,15 +356,16 @@ def _products(
 
 
 def _hosts(runs: Sequence[StoredRun]) -> list[str]:
-    """A warning where machines of one kind, whose times differ, are one set."""
+    """A warning where the files are of several hosts, whose times differ though their devices are
+    alike."""
     hosts = dict.fromkeys(str(run.context.get("host_name")) for run in runs)
     several = f"measured on {len(hosts)} hosts: {listed(list(hosts), 3)}; medians mix them"
     return [several] if len(hosts) > 1 else []
 
 
 def combine(runs: Sequence[StoredRun]) -> ResultSet:
-    """Rounds of the same run as one set; BadInputError where they are not. A file without cases
-    tells of products and peaks alone, and is no round."""
+    """The set of these rounds; BadInputError where they are of different runs. A file without cases
+    adds its GEMMs and peaks, and does not count as a round."""
     first, rounds = runs[0], [run for run in runs if run.cases]
     for run in runs[1:]:
         refuse_other_run(first.context, first.path, run.context, run.path)
@@ -364,7 +379,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     for text, found in rows.items():
         name = parse_case_name(text)
         if name is None or name.is_data_parallel:
-            # of several ranks, or a collective: read_scaling_run() reads those
+            # data-parallel steps and collectives are for read_scaling_run()
             warnings.append(f"not a case of one process of this suite: {text}")
         elif isinstance(case := _measured_case(name, found), StoredCase):
             left_out[text] = case
@@ -380,9 +395,9 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     context, odd = merged_peaks([run.context for run in runs], products)
     counters = restated([(case.name, case.counters) for case in cases.values()], context)
     for text, found in zip(cases, counters, strict=True):
-        # over a baseline that another round found wrong, nothing is known to be faster
+        # no speedup over a baseline that failed in another round
         baseline = str(replace(cases[text].name, variant=BASELINE))
-        own = {n: of for n, of in found.items() if not n.startswith(SPEEDUP) or baseline in cases}
+        own = {n: v for n, v in found.items() if not n.startswith(SPEEDUP) or baseline in cases}
         cases[text] = replace(cases[text], counters=own)
     paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
     title = title_of(first.context)
@@ -395,11 +410,11 @@ def _foreign(path: Path, document: Json, programs: str) -> BadInputError:
 
 
 def read_result_set(paths: Sequence[Path]) -> ResultSet:
-    """Of result files of tiny_llama_bench, each a round, or what other processes of the same run
-    measured of GEMMs and peaks.
+    """The set of result files of tiny_llama_bench: rounds of one run, and files of the same run
+    with GEMMs and peaks alone.
 
-    BadInputError for a file that cannot be used, for files of another run than the first
-    (SAME_RUN), and where no file holds a case or a product.
+    BadInputError for a file that cannot be used, for files that differ in SAME_RUN, and where no
+    file holds a case or a GEMM.
     """
     runs = []
     for path in paths:
@@ -413,9 +428,31 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
     return combine(runs)
 
 
+NAME_A_RESULT = "name a result of scripts/bench, scripts/study --grid or scripts/scaling"
+
+
+def result_in(folder: Path, names: Sequence[str]) -> Path:
+    """The first of these files that a folder holds; else the one result of the suite that was put
+    there under a name of its own, as --benchmark_out does. BadInputError where there is none."""
+    if inside := [folder / name for name in names if (folder / name).exists()]:
+        return inside[0]
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(BadInputError):
+            found += [path] if is_result(read_json(path)[0]) else []
+    if len(found) == 1:
+        return found[0]
+    several = f"holds {len(found)} results ({listed([path.name for path in found], 3)}); name one"
+    known = f"{', '.join(names)}, or one result of tiny_llama_bench"
+    none = f"holds none of {known}; {NAME_A_RESULT}"
+    raise BadInputError(f"{folder}: {several if found else none}")
+
+
 def read_stored(path: Path) -> StoredRun:
     """A run of the suite, of another Google Benchmark program or of the training program, told by
-    its content; BadInputError, too, for one without cases."""
+    its content, or that of a folder; BadInputError, too, for one without cases."""
+    if path.is_dir():
+        path = result_in(path, (SUITE_FILE, SUMMARY))
     document, data = read_json(path)
     if is_training_summary(document):
         run = read_training(document, path)
@@ -430,15 +467,15 @@ def read_stored(path: Path) -> StoredRun:
     return replace(run, digest=hashlib.sha256(data).hexdigest())
 
 
-# ---- the folder of a data-parallel run: what each number of ranks measured, and what failed
+# ---- the folder of a data-parallel run: a result for each number of ranks, and what failed
 
 REMEDY = "name a result of tiny_llama_scaling, or measure first: scripts/scaling --processes 1,2"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A number of ranks that was not measured to its end. `status`: of the run, `words`: of the
-    rank that ended first."""
+    """A number of ranks whose run failed. `status`: the exit status; `words`: the rank that caused
+    it, and what that said."""
 
     ranks: int
     status: int
@@ -446,20 +483,20 @@ class Failure:
 
 
 def result_file(folder: Path, ranks: int) -> Path:
-    """What tiny_llama_scaling writes at rank 0; ranks_<N>.log beside it has what the ranks said."""
+    """The file that rank 0 writes; ranks_<N>.log beside it has the output of all ranks."""
     return folder / f"ranks_{ranks}.json"
 
 
 def _ranks_of(path: Path) -> int:
-    """Of a file that is named as result_file() names it; 0 for others."""
+    """The number of ranks in a file's name, as result_file() has it; 0 in other names."""
     digits = path.stem.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else 0
 
 
 @functools.cache
 def _schema() -> Json:
-    """What is used here and read_rows() does not look at, as the published schema has it; all of
-    that takes a second for a thousand rows."""
+    """The part of the published schema for keys that are used here and read_rows() does not check;
+    checking all of it takes a second for a thousand rows."""
     published = read_json(RESULTS / "schema.json")[0]
     context = published["$defs"]["context"]["properties"]
     row = {"repetition_index": {"type": "integer"}, "cpu_time": {"type": "number", "minimum": 0}}
@@ -471,37 +508,38 @@ def _schema() -> Json:
     }
 
 
-# by the number of a round
+# number of a round: the value
 Rounds = Mapping[int, float]
 
 
-# Of a step or call, the mean of each round: the slowest rank's, and the processors' of rank 0, of
-# all its threads together.
+# Clocks of a row, each the mean of a round: seconds of the slowest rank, and processor seconds of
+# all threads of rank 0.
 SECONDS, CPU_SECONDS = "seconds", "cpu_seconds"
 CLOCKS = {"real_time": SECONDS, "cpu_time": CPU_SECONDS}
 
 
 @dataclass(frozen=True)
 class Row:
-    """`rounds`: what the file says of each, by its number, with its clocks in seconds."""
+    """A step or collective. `rounds`: the file's entry of each round, with its clocks in
+    seconds."""
 
     name: CaseName | CollectiveName
     rounds: Mapping[int, Json]
 
     def figures(self, key: str) -> Rounds:
-        """Of a counter or clock."""
-        return {n: of[key] for n, of in self.rounds.items() if is_number(of.get(key))}
+        """The values of a counter or clock."""
+        return {n: entry[key] for n, entry in self.rounds.items() if is_number(entry.get(key))}
 
     @property
     def median_seconds(self) -> float:
-        """Over the rounds."""
+        """The median over the rounds."""
         return statistics.median(self.figures(SECONDS).values())
 
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """One world: `steps` by mode at the batch of a rank, and by ALONE_GLOBAL. `failed`: rows
-    without a figure, with their reason."""
+    """The result of one number of ranks. `steps`: by mode, at the batch of a rank; ALONE_GLOBAL at
+    the whole batch. `failed`: rows that were not measured, with their reason."""
 
     path: Path
     context: Mapping[str, Any]
@@ -511,12 +549,12 @@ class ScalingResult:
 
     @property
     def distributed(self) -> Mapping[str, Any]:
-        """What the context says of the ranks."""
+        """The context's entry about the ranks."""
         return self.context[CONTEXT_OF_RANKS]
 
     @property
     def ranks(self) -> int:
-        """How many."""
+        """The number of ranks."""
         return self.distributed["world_size"]
 
     @property
@@ -526,18 +564,19 @@ class ScalingResult:
 
     @property
     def step(self) -> Row | None:
-        """The data-parallel step that efficiencies are of."""
+        """The data-parallel step whose efficiency is that of the run."""
         return next((self.steps[mode] for mode in STEPS if mode in self.steps), None)
 
     @property
     def name(self) -> CaseName | None:
-        """Of any of the steps; None where only collectives were measured."""
+        """The case of a step; None where only collectives were measured."""
         row = self.step or next(iter(self.steps.values()), None)
         return row.name if row is not None else None
 
 
 def read_scaling_result(path: Path) -> ScalingResult:
-    """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
+    """The result in a file; BadInputError for another kind of file, or a value that cannot be
+    used."""
     document, _ = read_json(path)
     if not is_scaling_result(document):
         raise bad_file(path, f"has no context.{CONTEXT_OF_RANKS}", REMEDY)
@@ -553,41 +592,44 @@ def read_scaling_result(path: Path) -> ScalingResult:
             unit = UNITS[entry["time_unit"]]
             clocks = {name: unit * entry[key] for key, name in CLOCKS.items() if key in entry}
             rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry | clocks
-    rows = [Row(name, of) for text, of in rounds.items() if (name := parse_collective_name(text))]
-    parsed = [(parse_case_name(text), of) for text, of in rounds.items()]
-    named = [(name, of) for name, of in parsed if name and name.is_data_parallel]
-    # the whole batch of strong scaling is more than a rank's
+    collectives = [
+        Row(name, entries)
+        for text, entries in rounds.items()
+        if (name := parse_collective_name(text))
+    ]
+    parsed = [(parse_case_name(text), entries) for text, entries in rounds.items()]
+    named = [(name, entries) for name, entries in parsed if name and name.is_data_parallel]
+    # strong scaling also has steps of the whole batch, which is larger than a rank's
     batch = min((name.batch for name, _ in named), default=0)
     steps: dict[str, Row] = {}
-    for name, of in named:
+    for name, entries in named:
         is_global = name.mode == ALONE and name.batch != batch
-        steps[ALONE_GLOBAL if is_global else name.mode] = Row(name, of)
-    if not (steps or rows or failed):
+        steps[ALONE_GLOBAL if is_global else name.mode] = Row(name, entries)
+    if not (steps or collectives or failed):
         raise bad_file(path, "holds neither a data-parallel step nor a collective", REMEDY)
-    return ScalingResult(path, document["context"], steps, rows, failed)
+    return ScalingResult(path, document["context"], steps, collectives, failed)
 
 
 def _stated(path: Path) -> list[Failure]:
-    """What a folder's own scaling.json says was not measured, which reading again does not undo. A
-    damaged one, which is about to be made anew, says nothing."""
+    """The failures in a folder's scaling.json, which stay failures when its results are read again.
+    None where that file is damaged: it is about to be replaced."""
     try:
         found = read_json(path / SCALING_FILE)[0].get("failures")
     except BadInputError:
         return []
     if schema_problem(found, SCHEMAS["scaling"]["properties"]["failures"]):
         return []
-    return [Failure(of["ranks"], of["status"], of["words"]) for of in found]
+    return [Failure(one["ranks"], one["status"], one["words"]) for one in found]
 
 
 def read_scaling_run(
     path: Path, known: Sequence[Failure] | None = None
 ) -> tuple[list[ScalingResult], list[Failure]]:
-    """Of a folder every ranks_<N>.json that can be used, of a file that file; and the numbers of
-    ranks without a usable result. `known`: failures of the run, which come first; None where it was
-    an earlier one.
+    """The results in a folder's ranks_<N>.json, or in one such file; and the failures. `known`: the
+    failures of a run that has just ended; None for an earlier run, whose scaling.json has them.
 
-    A file that cannot be used becomes a failure of its number of ranks, unless that has one
-    already. BadInputError where none can be used.
+    A file that cannot be used is a failure of its number of ranks, unless that has one already.
+    BadInputError where no file can be used.
     """
     files = sorted(path.glob(RANK_FILES), key=_ranks_of) if path.is_dir() else [path]
     if not files:

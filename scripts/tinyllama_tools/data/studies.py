@@ -1,4 +1,4 @@
-"""The folder of a grid study: names and schemas of its files, and the axes of frontier.json."""
+"""Names and schemas of files that the commands write, and the axes of frontier.json."""
 
 import contextlib
 import json
@@ -10,35 +10,35 @@ from tinyllama_tools.core.app import Json, parse_json
 
 KIND = "grid"
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
-# training steps of a bigger size, which no rate is calibrated on: what predictions are checked by
+# training steps of a larger size, which no rate is calibrated on: predictions are checked by them
 CHECK = "check.json"
-# by what a file is; of results of the suite, what is computed with of context and rows
+# kind of file: its schema; that of the suite's results has only what the tools compute with
 SCHEMAS: Mapping[str, Json] = json.loads(
     Path(__file__).with_name("schemas.json").read_text(encoding="utf-8")
 )
-# a projection's are as those of fixtures/interconnects.json; none where none is of the device
+# a projection lists links as fixtures/interconnects.json does, or none
 SCHEMAS["scaling"]["properties"]["projection"]["properties"] |= {
     "interconnects": SCHEMAS["interconnects"] | {"minItems": 0}
 }
 
 
 def round_file(folder: Path, number: int) -> Path:
-    """The result of a round, from 1."""
+    """The result file of a round, which are counted from 1."""
     return folder / f"round_{number}.json"
 
 
 def journal_of(result: Path) -> Path:
-    """Beside the result file."""
+    """The journal beside a result file."""
     return result.with_name(result.stem + ".journal.jsonl")
 
 
 def rounds_of(folder: Path) -> list[Path]:
-    """The results of all rounds that ended, in their order."""
+    """The result files of all rounds that ended, in their order."""
     return sorted(folder.glob("round_*.json"), key=lambda path: (len(path.name), path.name))
 
 
 def journaled_names(journal: Path) -> list[str]:
-    """The cases that a journal holds; a last line that was cut short is none."""
+    """The cases of a journal, without a last line that was cut short."""
     try:
         lines = journal.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def journaled_names(journal: Path) -> list[str]:
 
 
 def why_no_round(folder: Path) -> str:
-    """Of a folder without the result of a round: what is there, and how to go on."""
+    """Says what a folder holds that has no result of a round, and how to continue."""
     cases = len(journaled_names(journal_of(round_file(folder, 1))))
     there = f"{cases} cases in its journal" if cases else "nothing was measured"
     try:
@@ -65,8 +65,8 @@ def why_no_round(folder: Path) -> str:
 
 
 class Axis(NamedTuple):
-    """`searched` and `given`: "batch" or "seq". `key`: of frontier.json's list of points;
-    `largest_key`: of a point's answer."""
+    """What frontier.json searches (`searched`, "batch" or "seq") at each value of the other axis
+    (`given`). `key`: its list of points; `largest_key`: the result in a point."""
 
     searched: str
     given: str
@@ -80,7 +80,7 @@ BY_BATCH = Axis("seq", "batch", "sequences", "longest sequence", "longest_seq")
 AXES: Mapping[str, Axis] = {axis.given: axis for axis in (BY_SEQ, BY_BATCH)}
 
 
-# of several ranks: what scripts/scaling writes, and beside it the programs' files
+# files of scripts/scaling, and beside them those of tiny_llama_scaling
 SCALING_KIND, SCALING_SCHEMA_VERSION = "scaling", 2
 SCALING_FILE, SCALING_PAGE = "scaling.json", "scaling.md"
 RANK_FILES = "ranks_*.json"

@@ -1,8 +1,8 @@
 """What a step loses time and memory to, and what the workshop's optimizations can bring.
 
-The expected speedup is Amdahl's: with a share p of the step that becomes f times as fast, the step
-becomes 1 / (1 - p + p / f) times as fast, and at most 1 / (1 - p). p is measured; f is assumed,
-with the reason beside it. The categories overlap (softmax is a part of attention, launches are a
+The expected speedup is Amdahl's: where a share p of the step becomes f times as fast, the step
+becomes 1 / (1 - p + p / f) times as fast, and at most 1 / (1 - p). p is measured; f is assumed, and
+the reason stands beside it. The categories overlap (softmax is a part of attention, launches are a
 part of everything), so neither shares nor speedups may be added up or multiplied.
 """
 
@@ -42,7 +42,7 @@ COPIES = re.compile(r"::(copy_|clone|contiguous|_to_copy|cat|_reshape_copy)$|mem
 SMALL_CALL_SECONDS = 20e-6
 # The smallest speedup that the worksheet's table expects of any category.
 HIGH_IMPACT = 1.1
-# What anything has to bring to be worth doing: below it, a step is as fast as before.
+# The smallest speedup of a step that is worth the work.
 WORTHWHILE_SPEEDUP = 1.02
 LOW_EFFORT = ("Low", "Low-Medium")
 QUADRANTS = {
@@ -51,7 +51,7 @@ QUADRANTS = {
     3: "Low Impact, Low Effort (Priority 3)",
     4: "Low Impact, High Effort (Priority 4 - Skip)",
 }
-# what bottlenecks.md.j2 shows beside the ranking
+# what bottlenecks.md.j2 explains the ranking with
 PRIORITIES = {"quadrants": QUADRANTS, "high_impact": HIGH_IMPACT}
 
 
@@ -60,12 +60,12 @@ def amdahl(share: float, factor: float) -> float:
     return 1 / (1 - share + share / factor)
 
 
-# Shares of what was recorded.
+# ---- shares of the step, as a profile recorded them
 
 
 def small_calls_percent(table: Sequence[Json]) -> float | None:
-    """Share of the calls that work on values and take less than SMALL_CALL_SECONDS each: on a GPU
-    of those with time of their own there, on a CPU of those that do not only dispatch."""
+    """Share of calls that take less than SMALL_CALL_SECONDS: on a GPU among those that ran kernels,
+    on a CPU among those that do more than dispatch others. None where there is no such call."""
     on_device = [row for row in table if row.get("device_self_seconds")]
     clock = "device_self_seconds" if on_device else "cpu_self_seconds"
     rows = on_device or [row for row in table if not DISPATCH.search(row["name"])]
@@ -75,15 +75,15 @@ def small_calls_percent(table: Sequence[Json]) -> float | None:
 
 
 def launch_part(summary: Json) -> float | None:
-    """Launch overhead as a part of the step; None where it was not measured."""
+    """Launch overhead as a part of the step (0 to 1); None where it was not measured."""
     percent = value_at(summary, "operators.launch_overhead_percent")
     return None if percent is None else min(percent, 100.0) / 100
 
 
 def recorded_part(summary: Json) -> float | None:
-    """What components are shares of, as a part of the step; None where it was not measured.
+    """The part of the step (0 to 1) that the components' shares are of; None where it is not known.
 
-    On a GPU they are shares of the kernels' time, which is the step's without launch overhead.
+    On a GPU that is the kernels' time: the step without launch overhead.
     """
     if value_at(summary, "operators.device_time") != "gpu":
         return 1.0
@@ -92,18 +92,18 @@ def recorded_part(summary: Json) -> float | None:
 
 
 def memory_bound(components: Sequence[Json], points: Sequence[Json]) -> list[Json]:
-    """Components whose roofline is memory's; the optimizer, which moves parameters and multiplies
-    nothing, whether or not it has a point."""
+    """Components that memory's bandwidth limits; of them the optimizer always, which has no GEMM,
+    even where it has no point."""
 
-    def is_bound(name: str) -> bool:
+    def is_limited(name: str) -> bool:
         point = roofline_point(points, name)
         return name == "optimizer" or (point is not None and point["bound"] == "memory")
 
-    return [component for component in components if is_bound(component["name"])]
+    return [component for component in components if is_limited(component["name"])]
 
 
 def fragmentation_share(summary: Json) -> float | None:
-    """Host time that goes into getting memory: all that fragmentation can cost in time."""
+    """Percent of the host's time that goes into allocations: all that fragmentation can cost."""
     table = value_at(summary, "operators.table") or []
     total = sum(row["cpu_self_seconds"] for row in table)
     spent = sum(row["cpu_self_seconds"] for row in table if ALLOCATION.fullmatch(row["name"]))
@@ -113,11 +113,11 @@ def fragmentation_share(summary: Json) -> float | None:
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"
 LAUNCHES, MEMORY, SOFTMAX = "Kernel launch overhead", "Memory fragmentation", "Softmax operations"
 OF_ATTENTION = ("sdpa", "fused_attention")
-# Rows of exercise 3's worksheet: name, difficulty and speedup as it says, the switches of which any
-# is its optimization, what its share of the step is of, and the assumption behind its factor.
+# Rows of exercise 3's worksheet: name, difficulty and speedup, as printed there; the switches that
+# each do its optimization; what its share of the step counts; the assumption behind its factor.
 CATEGORIES: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     (
-        *(QKV, "Low-Medium", "1.2-1.5x", ("qkv",), "products of Q, K and V"),
+        *(QKV, "Low-Medium", "1.2-1.5x", ("qkv",), "GEMMs of Q, K and V"),
         "3 launches become 1 with the same FLOPs: only the launch part of the time shrinks",
     ),
     (
@@ -126,12 +126,12 @@ CATEGORIES: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
     ),
     (
         *(SWIGLU, "Low", "1.1-1.3x", ("gate_up", "fused_swiglu")),
-        "products of gate and up, and silu(gate) * up",
+        "GEMMs of gate and up, and silu(gate) * up",
         "2 launches become 1 with the same FLOPs; silu(gate) * up moves 3 tensors instead of 5",
     ),
     (
         *(LAUNCHES, "Medium-High", "1.5-3.0x", ("graph",), "time of launches against computation"),
-        "GPU: a captured graph is one launch; CPU: 7 products of a layer become 4 by fusion",
+        "GPU: a captured graph is one launch; CPU: 7 GEMMs of a layer become 4 by fusion",
     ),
     (
         *(MEMORY, "Medium", "1.1-1.4x", ()),
@@ -147,7 +147,7 @@ CATEGORIES: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
 
 
 def category_shares(summary: Json) -> dict[str, float | None]:
-    """Of the step, in percent, by category; None is what was not measured."""
+    """Percent of the step by category; None where it was not measured."""
     operators, part = summary["operators"] or {}, recorded_part(summary)
 
     def of_step(percent: float | None) -> float | None:
@@ -168,21 +168,22 @@ def category_shares(summary: Json) -> dict[str, float | None]:
 
 
 def category_factors(summary: Json) -> dict[str, float | None]:
-    """How many times as fast a share is assumed to become; None where there is no ground for any.
+    """How many times as fast a category's share is assumed to become; None where nothing measured
+    supports a factor.
 
-    A GPU's captured step is one launch; elsewhere the 7 products of a layer's forward (Q, K, V,
-    output, gate, up, down) become 4 where QKV and gate-up are fused, and the LM head stays. silu
-    reads gate and writes, the product reads both and writes: of five passes one kernel leaves two
-    reads and a write.
+    Launches: a GPU's captured step is one launch. Elsewhere the 7 GEMMs of a layer's forward (Q, K,
+    V, output, gate, up, down) become 4 where QKV and gate-up are fused, and the LM head stays.
+    SwiGLU: silu reads gate and writes, the multiplication reads two tensors and writes one: five
+    passes over memory, of which one fused kernel keeps three.
     """
-    of, launches = summary["configuration"], launch_part(summary)
+    config, launches = summary["configuration"], launch_part(summary)
     operators, memory = summary["operators"] or {}, summary["memory"] or {}
 
     def fewer_launches(before: int) -> float | None:
-        # so many GEMMs become one: FLOPs stay, so only the launch part of the time shrinks
+        # `before` GEMMs become one: FLOPs stay, so only the launch part of the time shrinks
         return None if launches is None else 1 / (1 - launches + launches / before)
 
-    swiglu, causal = fewer_launches(2), 2 * of["seq_len"] / (of["seq_len"] + 1)
+    swiglu, causal = fewer_launches(2), 2 * config["seq_len"] / (config["seq_len"] + 1)
     if swiglu is not None:
         names = ("ffn/gate_up_proj", "ffn/swiglu")
         first, second = (component_percent(operators["components"], name) for name in names)
@@ -194,8 +195,8 @@ def category_factors(summary: Json) -> dict[str, float | None]:
         ATTENTION: causal,
         SWIGLU: swiglu,
         LAUNCHES: operators.get("kernels_per_step")
-        or (7 * of["n_layers"] + 1) / (4 * of["n_layers"] + 1),
-        # one allocation is left where all were small
+        or (7 * config["n_layers"] + 1) / (4 * config["n_layers"] + 1),
+        # where all allocations are small, one is left
         MEMORY: None if small is None else max(every / max(every - small, 1), 1.0),
         SOFTMAX: causal,
     }
@@ -203,10 +204,10 @@ def category_factors(summary: Json) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One category, judged. None is what the profile does not say.
+    """A category with what it can bring. None: the profile does not say.
 
-    `expected_speedup` and `upper_bound`: of the whole step, by Amdahl's law. `measured`: of the
-    whole step with a switch, where an ablation measured one.
+    Speedups are of the whole step: `expected_speedup` and `upper_bound` by Amdahl's law, `measured`
+    with which switch, where an ablation measured one.
     """
 
     name: str
@@ -228,10 +229,8 @@ class Bottleneck:
 
     @property
     def best_known_speedup(self) -> float | None:
-        """Measured where it was, else expected; never above the bound.
-
-        A switch can do more than one category: what is beyond the bound is not this one's doing.
-        """
+        """The measured speedup, else the expected one; at most `upper_bound`: what a switch brings
+        beyond that, it does to other categories."""
         if self.measured is None:
             return self.expected_speedup
         median = self.measured[1].median
@@ -239,7 +238,7 @@ class Bottleneck:
 
     @property
     def quadrant(self) -> int | None:
-        """Of QUADRANTS, None where nothing is known of its impact."""
+        """A key of QUADRANTS; None where no speedup is known."""
         if self.best_known_speedup is None:
             return None
         impact = 1 if self.best_known_speedup >= HIGH_IMPACT else 3
@@ -247,19 +246,18 @@ class Bottleneck:
 
     @property
     def is_shown(self) -> bool:
-        """False where an ablation measured its switches and showed no difference."""
+        """False where an ablation measured a switch of it and showed no difference."""
         return self.measured is None or self.measured[1].shows_difference
 
     @property
     def is_worthwhile(self) -> bool:
-        """It brings WORTHWHILE_SPEEDUP or more, by all that is known."""
+        """Whether the best known speedup is WORTHWHILE_SPEEDUP or more."""
         return self.is_shown and (self.best_known_speedup or 0) >= WORTHWHILE_SPEEDUP
 
 
 def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bottleneck]:
-    """The six categories, most urgent first: by quadrant, then by speedup, then by share.
+    """The six categories, those that are worthwhile first; then by quadrant, speedup and share.
 
-    What is not worthwhile comes after all that is, however little effort it takes.
     `summary`: a checked performance_summary.json. `ablation`: step_ratios.find_ablation().
     """
     shares, factors = category_shares(summary), category_factors(summary)
@@ -283,7 +281,7 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     return sorted((judged(*category) for category in CATEGORIES), key=urgency)
 
 
-# How much memory each of the workshop's four optimizations saves at most.
+# the workshop's four optimizations of memory
 FLASH, CHECKPOINTING = "Flash Attention", "Gradient Checkpointing"
 MIXED, FUSION = "Mixed Precision (FP16/BF16)", "Kernel Fusion"
 # Components whose intermediate tensors a fused kernel keeps to itself.
@@ -291,8 +289,8 @@ FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
 
 
 def memory_effects(summary: Json) -> list[Json]:
-    """Upper bounds from the memory at the peak, most first: `name`, `saved_bytes`, `saved_percent`
-    of the peak, and `basis`, what it would save all of."""
+    """What each optimization of memory saves at most at the peak, the largest first: `name`,
+    `saved_bytes`, `saved_percent` of the peak, and `basis`, what would be saved."""
     memory, layers = summary["memory"], summary["configuration"]["n_layers"]
     peak, components = memory["breakdown_at_peak"], memory["component_activation_bytes"]
     scores, kept = peak["attention_scores"], peak["activations"] + peak["attention_scores"]

@@ -1,5 +1,5 @@
-"""How long collectives take: formulas by ranks and bytes, fits to what was measured, known links,
-and the buckets that gradients travel in. docs/distributed.md has the formulas in a table.
+"""How long collectives take: formulas by ranks and bytes, fits to measured ones, known links, and
+the buckets that gradients are reduced in. docs/distributed.md has the formulas in a table.
 
 - R. Hockney, The communication challenge for MPP, Parallel Computing 20 (1994): latency and
   bandwidth, t = alpha + bytes / bandwidth.
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
 
 
 class Link(NamedTuple):
-    """`latency` in s a message, `bandwidth` in bytes/s that a device sends while it receives as
-    many. There is no contention: every link is there for its pair alone."""
+    """`latency`: seconds a message; `bandwidth`: bytes/s in each direction at once. There is no
+    contention: every pair of devices has a link of its own."""
 
     latency: float
     bandwidth: float
 
 
 def ring_all_reduce(ranks: int, size: float, link: Link) -> float:
-    """2 (N - 1) a + 2 (N - 1)/N n/B: a reduce-scatter and an all-gather, each of N - 1 steps with
-    an Nth of the vector. The time to add numbers up is not counted."""
+    """2 (N - 1) a + 2 (N - 1)/N n/B, with latency a and bandwidth B: a reduce-scatter and an
+    all-gather of N - 1 steps each, a step with an Nth of the n bytes. Additions are not counted."""
     return 2 * (ranks - 1) * (link.latency + size / ranks / link.bandwidth)
 
 
 def tree_all_reduce(ranks: int, size: float, link: Link) -> float:
     """2 (sqrt(2 h a) + sqrt(n/B))², h = ceil(log2 N).
 
-    A reduction and a broadcast over two trees, each of which carries half of the vector. In k
-    packets, the last of them arrives after 2 h + k steps of a + n / (k B); the best k is
-    sqrt(2 h n / (a B)). With fewer than one packet for the best k the vector travels whole.
+    A reduction and a broadcast over two trees, each of which carries half of the n bytes. Sent in
+    k packets, the last one arrives after 2 h + k steps of a + n / (k B); the best k is
+    sqrt(2 h n / (a B)), and at least 1.
     """
     steps = 2 * math.ceil(math.log2(ranks))
     whole = size / link.bandwidth
@@ -69,16 +69,17 @@ def tree_all_reduce(ranks: int, size: float, link: Link) -> float:
 
 
 def flat_all_reduce(ranks: int, size: float, link: Link) -> tuple[float, str]:
-    """Seconds of the better of ring and tree, and which that is."""
-    of = (ranks, size, link)
+    """Seconds of the faster of ring and tree, and which that is."""
     if ranks < 2:
         return 0.0, "none"
-    return min((ring_all_reduce(*of), "ring"), (tree_all_reduce(*of), "tree"))
+    ring, tree = ring_all_reduce(ranks, size, link), tree_all_reduce(ranks, size, link)
+    return min((ring, "ring"), (tree, "tree"))
 
 
 def all_reduce(ranks: int, size: float, over: Json) -> tuple[float, str]:
-    """Within a node reduce-scatter, between nodes all-reduce of each device's share by its own
-    network link, within the node all-gather. Seconds, and what is the best between nodes.
+    """Seconds, and the faster algorithm. Over several nodes: a reduce-scatter within each node, an
+    all-reduce between nodes, in which every device sends its share over a network link of its own,
+    and an all-gather within each node; the algorithm is then that between nodes.
 
     ValueError where the ranks do not fill whole nodes.
     """
@@ -95,61 +96,62 @@ def all_reduce(ranks: int, size: float, over: Json) -> tuple[float, str]:
 
 
 def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
-    """The link that explains a measured all-reduce t = alpha + n / bandwidth of two ranks or more
-    as a ring: the formula above, turned round."""
+    """The link over which ring_all_reduce() would take the measured t = alpha + n / bandwidth, with
+    two ranks or more."""
     return Link(alpha / (2 * (ranks - 1)), bandwidth * 2 * (ranks - 1) / ranks)
 
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
-# the name of the link that was measured here, and a kind of local steps
+# the interconnect that was measured here; and the kind of a local step that was measured
 MEASURED = "measured"
 
 
 def read_interconnects(path: Path = FIXTURE) -> list[Json]:
-    """As scaling.json has them; BadInputError naming the value that is wrong."""
+    """In the form of scaling.json; BadInputError names the value that is wrong."""
     document, _ = read_json(path)
     schema = {"properties": {"interconnects": SCHEMAS["interconnects"]}}
     if problem := schema_problem(document, schema | {"required": ["interconnects"]}):
-        raise bad_file(path, problem, "correct it, as the others are")
+        raise bad_file(path, problem, "correct it after the other entries")
     return document["interconnects"]
 
 
-# what a match may say beside the words of the name
-OF_DEVICE = ("backend", "threads", "architecture", "whole_node")
+# what a match may name beside words of the device's name
+DEVICE_KEYS = ("backend", "threads", "architecture", "whole_node")
 
 
 def stands_for(over: Json, device: Mapping[str, Any]) -> bool:
-    """Whether the figures of an interconnect are of this device's links. `device`: of a local step.
-    Names are matched as those of fixtures/device_peaks.json are, by words."""
+    """Whether the figures of an interconnect are those of this device's links. `device`: that of a
+    local step. Names match by words, as in fixtures/device_peaks.json."""
     name = str(device["name"]).lower()
     return any(
-        all(of.get(key) in (None, device[key]) for key in OF_DEVICE)
-        and all(word in name for word in of["words"])
-        and not any(word in name for word in of.get("without", ()))
-        for of in over["match"]
+        all(match.get(key) in (None, device[key]) for key in DEVICE_KEYS)
+        and all(word in name for word in match["words"])
+        and not any(word in name for word in match.get("without", ()))
+        for match in over["match"]
     )
 
 
 def figures_from(over: Json) -> str:
-    """Where latency and bandwidth of an interconnect's links come from."""
+    """Where the latency and bandwidth of an interconnect's links come from."""
     if over["name"] == MEASURED:
         return "measured"
     links = [link for link in (over["device"], over["network"]) if link]
-    return "datasheet, latency assumed" if any(of["is_assumed"] for of in links) else "datasheet"
+    is_assumed = any(link["is_assumed"] for link in links)
+    return "datasheet, latency assumed" if is_assumed else "datasheet"
 
 
 FIRST_BUCKET_BYTES = MIB
-# of a gradient, which has its parameter's type (docs of --dtypes)
+# of an element of a gradient, which has its parameter's type
 BYTES = {"f32": 4, "amp_bf16": 4, "amp_f16": 4, "bf16": 2, "f16": 2}
 
 
 def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
-    """Bytes of each bucket in the order in which a backward fills them; the last one is only ready
+    """Bytes of each bucket in the order in which a backward fills them; the last one is full only
     when the backward ends. `sizes`: bytes of each gradient in the order of the model.
 
-    The same rule as benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
-    order in the model, cut where the next one would make a bucket larger than asked for; the first
-    bucket holds 1 MiB at most, and a larger parameter has a bucket of its own.
+    The rule of benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
+    order in the model; a new bucket begins where the next parameter would make one larger than
+    asked for. The first bucket holds at most 1 MiB, and a larger parameter has its own bucket.
     """
     buckets: list[float] = []
     for size in reversed(sizes):
@@ -161,14 +163,15 @@ def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
     return buckets
 
 
-def buckets_of(of: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[float]:
-    """Of a problem size in a dtype. Parameters are in the order of the model: embedding, layers
-    (norm, Q, K, V, O, norm, gate, up, down, as model/block.cpp names them), final norm, LM head."""
-    hidden, square = of["hidden_dim"], of["hidden_dim"] ** 2
-    table, inner = hidden * of["vocab_size"], hidden * of["intermediate_dim"]
-    key = square // of["n_heads"] * of["n_kv_heads"]
+def buckets_of(size: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[float]:
+    """plan_buckets() for a size of fixtures/problem_sizes.json. The order of its parameters:
+    embedding, layers (norm, Q, K, V, O, norm, gate, up, down: model/block.cpp), final norm, LM
+    head."""
+    hidden, square = size["hidden_dim"], size["hidden_dim"] ** 2
+    table, inner = hidden * size["vocab_size"], hidden * size["intermediate_dim"]
+    key = square // size["n_heads"] * size["n_kv_heads"]
     layer = [hidden, square, key, key, square, hidden, inner, inner, inner]
-    counts = [table, *layer * of["n_layers"], hidden, table]
+    counts = [table, *layer * size["n_layers"], hidden, table]
     return plan_buckets([BYTES[dtype] * count for count in counts], bucket_bytes)
 
 
@@ -177,11 +180,11 @@ FEWEST_SIZES = 3
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """t = alpha + bytes / bandwidth at `ranks` ranks, of `sizes` sizes. `alpha` in s: what no byte
-    can save. `bandwidth` in bytes/s of the collective as a whole (nccl-tests' algorithm bandwidth).
-    Ranges: 95 % intervals, `low` and `high`, None where there is no end. In percent: `scatter`, the
-    largest misfit of a size, and what predictions of each size from the others are off by; None
-    where there are too few sizes to leave one out."""
+    """t = alpha + bytes / bandwidth at `ranks` ranks, fitted to `sizes` sizes. `alpha`: seconds of
+    a call on no bytes. `bandwidth`: bytes/s of the whole collective (nccl-tests' algorithm
+    bandwidth). Ranges: 95 % intervals, `low` and `high`, None where there is no end. `scatter`: the
+    largest misfit of a size in percent. Held out: errors in percent where each size is predicted
+    from the others; None where there are too few sizes to leave one out."""
 
     operation: str
     ranks: int
@@ -195,15 +198,15 @@ class AlphaBeta:
     worst_held_out: float | None
 
     def seconds(self, size: float) -> float:
-        """Of one call on so many bytes."""
+        """Of a call on `size` bytes."""
         return self.alpha + size / self.bandwidth
 
 
 def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) -> AlphaBeta:
-    """`seconds_of`: seconds of a call by its bytes. By least squares of relative errors, so that
-    1 KiB counts as much as the largest bucket; intervals are Student's, over sizes.
+    """`seconds_of`: seconds of a call by its bytes. Least squares of relative errors, so that 1 KiB
+    counts as much as the largest bucket; intervals are Student's, over sizes.
 
-    BadInputError where there are fewer than three sizes, and where a term would not be positive.
+    BadInputError where there are fewer than three sizes, or where a fitted term is not positive.
     """
     what, count = f"{operation}, {ranks} ranks", len(seconds_of)
     if count < FEWEST_SIZES:
@@ -238,14 +241,15 @@ def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) 
 
 
 def fit_collectives(rows: Sequence[Row]) -> tuple[list[AlphaBeta], list[str]]:
-    """One fit for each operation and number of ranks above 1; and the refusals."""
+    """One fit for each operation and number of ranks above 1; and why others have none."""
     fits, refused = [], []
     for operation in OPERATIONS:
         own = [row for row in rows if row.name.operation == operation]
         for ranks in sorted({row.name.ranks for row in own} - {1}):
-            of = {row.name.bytes: row.median_seconds for row in own if row.name.ranks == ranks}
+            alike = [row for row in own if row.name.ranks == ranks]
+            seconds = {row.name.bytes: row.median_seconds for row in alike}
             try:
-                fits.append(fit_alpha_beta(operation, ranks, of))
+                fits.append(fit_alpha_beta(operation, ranks, seconds))
             except BadInputError as error:
                 refused.append(str(error))
     return fits, refused

@@ -1,9 +1,9 @@
-"""What a data-parallel run says: efficiencies and shares, and where the rest of an ideal step went;
-and what more devices would give, from a local step and a model of links. docs/distributed.md
+"""What a data-parallel run shows: efficiencies, and where the rest of an ideal step went; and what
+more devices would bring, projected from a local step and a model of links. docs/distributed.md
 defines every figure.
 
 Every figure is a median over rounds, with the exact interval of a median. Losses are percent of a
-step; with the efficiency they add up to 100 in every round, and so their medians nearly do.
+step; in each round they add up to 100 with the efficiency, and so their medians nearly do.
 """
 
 import statistics
@@ -55,10 +55,10 @@ from tinyllama_tools.stats.rank_tests import Estimate, median_interval
 @dataclass(frozen=True)
 class ScalingPoint:
     """One number of ranks. Efficiencies and shares in percent; None where a row that they need was
-    not measured. `communication_free`: of the step, what the same ranks reach without communication
-    (local / step). `busy`: of the time of the gradients' all-reduce timed by itself, what rank 0's
-    processors work for it; none on a GPU, nor of a sharded step, which makes no all-reduce. Where a
-    rank has no processor to spare, no more than the rest can be hidden."""
+    not measured. `communication`: by how much the step is longer than what the slowest rank
+    computes without any, of the step. `busy`: how much of the all-reduce, timed by itself, rank 0's
+    processors work for it; where a rank has no processor to spare, only the rest of it can be
+    hidden. None on a GPU, and for a sharded step, which makes no all-reduce."""
 
     ranks: int
     mode: str
@@ -67,26 +67,26 @@ class ScalingPoint:
     samples_per_second: float
     efficiency: Estimate | None
     speedup: Estimate | None
-    communication_free: Estimate | None
+    communication: Estimate | None
     overlap: Estimate | None
     busy: Estimate | None
 
 
 def over_rounds(values: Iterable[float]) -> Estimate | None:
-    """None without a value."""
+    """Their median; None without a value."""
     found = list(values)
     return Estimate(statistics.median(found), median_interval(found), len(found)) if found else None
 
 
 def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
-    """One for each way of a data-parallel step that was measured, the main one first; shares are
-    the program's own, of each round."""
-    # alone, a rank has the whole batch anyway
+    """One for each way of a data-parallel step that was measured, the main one first. Shares are
+    computed by the program, in each round."""
+    # with one rank, strong scaling is weak scaling
     kind, busy = result.scaling if result.ranks > 1 else WEAK, None
     if COMMUNICATION in result.steps and result.distributed["backend"] == GLOO:
         sums = result.steps[COMMUNICATION]
         seconds, cpu = sums.figures(SECONDS), sums.figures(CPU_SECONDS)
-        busy = over_rounds(100 * cpu[n] / of for n, of in seconds.items() if n in cpu)
+        busy = over_rounds(100 * cpu[n] / time for n, time in seconds.items() if n in cpu)
     for mode in (mode for mode in STEPS if mode in result.steps):
         row = result.steps[mode]
         batch, seconds = row.name.batch, over_rounds(row.figures(SECONDS).values())
@@ -98,15 +98,16 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
             seconds,
             result.ranks * batch / seconds.median,
             over_rounds(efficiency),
-            over_rounds(result.ranks * of / 100 for of in efficiency),
-            over_rounds(100 - of for of in row.figures("communication_percent").values()),
+            over_rounds(result.ranks * percent / 100 for percent in efficiency),
+            over_rounds(row.figures("communication_percent").values()),
             over_rounds(row.figures("overlap_percent").values()) if mode == OVERLAP else None,
             busy if mode != SHARDED else None,
         )
 
 
-# the program's counters of a step, and their names for people
+# counters of a step, with their names in tables
 SMALL_BATCH = "loss_small_batch_percent"
+EFFICIENCY = "efficiency"
 LOSSES = {
     SMALL_BATCH: "small batch",
     "loss_slower_local_percent": "slower local work",
@@ -116,37 +117,38 @@ LOSSES = {
 
 
 def losses_of(result: ScalingResult) -> Iterator[Json]:
-    """Of the data-parallel step of several ranks, where every counter was measured, the efficiency
-    first: `percent` of the step, median over rounds; `low`, `high`: None for one round."""
+    """Efficiency and losses of the data-parallel step, where several ranks measured all of them:
+    `percent` of the step, median over rounds; `low`, `high`: None after one round."""
     if result.ranks == 1 or result.step is None:
         return
-    names = {f"{result.scaling}_efficiency_percent": "efficiency", **LOSSES}
+    names = {f"{result.scaling}_efficiency_percent": EFFICIENCY, **LOSSES}
     if result.scaling != STRONG:
         del names[SMALL_BATCH]
     counters = {name: result.step.figures(key) for key, name in names.items()}
-    for name, of in counters.items() if all(counters.values()) else ():
-        found = over_rounds(of.values())
+    for name, rounds in counters.items() if all(counters.values()) else ():
+        found = over_rounds(rounds.values())
         part = {"ranks": result.ranks, "name": name, "percent": found.median}
         yield part | {end: getattr(found.interval, end, None) for end in ("low", "high")}
 
 
-# the kind of a local step that is not MEASURED
+# kind of a local step, beside MEASURED
 PREDICTED = "predicted"
-# By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.
+# of the local step: by FLOPs, twice the forward; the optimizer's time is neglected
 BACKWARD_SHARE = 2 / 3
 
 
-def step_bounds(local: float, buckets: Sequence[float]) -> tuple[float, float]:
-    """Seconds of a step with as much communication hidden as can be, and with nothing hidden.
-    `buckets`: seconds of each all-reduce; the last is ready only when the backward ends."""
+def step_range(local: float, buckets: Sequence[float]) -> tuple[float, float]:
+    """Seconds of a step with as much communication hidden as possible, and with none hidden.
+    `buckets`: seconds of each all-reduce; the last can begin only when the backward has ended."""
     total = sum(buckets)
     return local + max(buckets[-1], total - BACKWARD_SHARE * local), local + total
 
 
 def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
-    """What the model says, `low` to `high` seconds, beside what was measured; with the fit itself
-    at its own ranks, and at others, `fitted_at`, as a projection over its link. `percent_off`: of
-    the measured, above 0 where the model says too much, 0 between the bounds."""
+    """The model's time, `low` to `high` seconds, beside the measured one. At the ranks of the fit
+    that is the fit itself, at others a projection over the link that was fitted at `fitted_at`
+    ranks. `percent_off`: of the measured, above 0 where the model's is too long, 0 between low and
+    high."""
     link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
     each = [
         fit.seconds(size)
@@ -157,7 +159,7 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
     medians = {mode: row.median_seconds for mode, row in result.steps.items()}
     said = {COMMUNICATION: ("all-reduce of all buckets", (sum(each), sum(each)))}
     if (alone := medians.get(ALONE)) is not None:
-        said[OVERLAP] = ("step, from a rank alone", step_bounds(alone, each))
+        said[OVERLAP] = ("step, from a rank alone", step_range(alone, each))
     for mode, (what, (low, high)) in said.items():
         if (measured := medians.get(mode)) is None:
             continue
@@ -175,7 +177,7 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
 @dataclass(frozen=True)
 class Analysis:
     """`results` in the order of ranks. `refused`: fits that the data does not support, with the
-    reason. `failed`: rows without a figure. `warnings`: what to know before any number."""
+    reason. `failed`: why rows have no figure. `warnings`: what differs between numbers of ranks."""
 
     results: tuple[ScalingResult, ...]
     points: tuple[ScalingPoint, ...]
@@ -188,25 +190,25 @@ class Analysis:
 
     @property
     def name(self) -> CaseName | None:
-        """Of a step; None where only collectives were measured."""
+        """That of a step; None where only collectives were measured."""
         return next((one.name for one in self.results if one.name is not None), None)
 
     @property
     def device(self) -> str:
-        """Of all worlds; may be empty."""
+        """Its name; empty where it is not known."""
         return (self.results[0].context.get("device") or {}).get("name", "")
 
     @property
     def collectives(self) -> list[Row]:
-        """Of all worlds."""
+        """At all numbers of ranks."""
         return [row for result in self.results for row in result.collectives]
 
     @property
     def interconnect(self) -> Json | None:
-        """What explains the all-reduce of the largest world that has a fit as a ring, as
-        read_interconnects() has others, for the device that was measured; None without a fit. Where
-        all its ranks were on one host it is no link between hosts, and serves as many ranks as that
-        has room for."""
+        """The link over which a ring would take the times that were fitted at the most ranks, in
+        the form of read_interconnects(), for the device that was measured; None without a fit.
+        Where all ranks were on one host, it is no link between hosts: `most_ranks` is then how many
+        the host has room for."""
         found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
         if not found:
             return None
@@ -224,14 +226,14 @@ class Analysis:
         about = {"name": MEASURED, "title": title, "devices_per_node": 1}
         own = {key: device[key] for key in ("backend", "threads", "architecture") if device[key]}
         about["match"] = [{"words": [str(device["name"]).lower()], **own}]
-        if len({of["node"] for of in world.distributed["ranks"]}) == 1:
-            # how many GPUs a host has is not in the file
+        if len({rank["node"] for rank in world.distributed["ranks"]}) == 1:
+            # the file does not say how many GPUs a host has
             rooms = world.context.get("num_cpus", 0) // (device["threads"] or 1)
             about["most_ranks"] = max(fit.ranks, rooms if device["backend"] == "cpu" else 0)
         return about | {"network": network, "device": None}
 
 
-# what must not differ between the worlds of one run
+# what should be alike at all numbers of ranks of a run
 SAME = (
     *("device", "git_commit", "git_dirty", "torch_version", "threads", "seed"),
     *("distributed.bucket_MiB", "distributed.scaling", "distributed.gradient_bytes"),
@@ -247,8 +249,8 @@ def _differences(ordered: Sequence[ScalingResult]) -> Iterator[str]:
 
 
 def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
-    """BadInputError for steps that have no place on one curve, for another device, and for two
-    results of one number of ranks."""
+    """BadInputError for results of different devices or steps, or twice of one number of ranks:
+    they make no curve."""
     first = ordered[0]
     for other in ordered[1:]:
         if found := first_difference(first.context, other.context, SAME_DEVICE):
@@ -269,8 +271,7 @@ def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
 
 
 def analyse(results: Sequence[ScalingResult]) -> Analysis:
-    """Of one result or more; BadInputError where they are of different steps, or where two are of
-    as many ranks."""
+    """BadInputError where the results, one or more, are not of one run."""
     ordered = sorted(results, key=lambda one: one.ranks)
     _refuse_no_run(ordered)
     fits, refused = fit_collectives([row for one in ordered for row in one.collectives])
@@ -278,7 +279,7 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     reductions = {fit.ranks: fit for fit in fits if fit.operation == ALL_REDUCE}
     checks: list[Json] = []
     for result in ordered:
-        # from its own fit, and where all are alike from that of the largest smaller number of ranks
+        # against its own fit; and where all are alike, against that of the next fewer ranks
         fewer = (ranks for ranks in reductions if ranks < result.ranks and not warnings)
         smaller = max(fewer, default=0)
         used = [reductions[n] for n in (result.ranks, smaller) if n in reductions]
@@ -295,16 +296,16 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     )
 
 
-# ---- what more devices would give: a projection, not a measurement, of weak scaling, where every
-# device has a batch of its own. Imbalance, slower local work, other traffic, start of operations
-# and input are in no figure of it.
+# ---- what more devices would bring with weak scaling, where every device has a batch of its own: a
+# projection, not a measurement. It neglects imbalance, slower local work, other traffic, launches
+# and input.
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """`seconds` at the batch of `name`, between `low` and `high` where it is PREDICTED, which
+    """`seconds` at the batch of `name`. `low` to `high`: the range of a PREDICTED one, which
     `range_words` names. `source`: the file and row, or what the prediction rests on, with its
-    commit. `device`: device_of() that, and `whole_node`."""
+    commit. `device`: device_of(), and `whole_node`."""
 
     name: CaseName
     seconds: float
@@ -317,8 +318,7 @@ class LocalStep:
 
 
 class StepSource(NamedTuple):
-    """A result of the suite that local steps are taken from. `costs`: of the study's own file;
-    empty where there is none."""
+    """A result of the suite that local steps are taken from. `costs`: those of a grid study."""
 
     path: Path
     results: ResultSet
@@ -326,8 +326,9 @@ class StepSource(NamedTuple):
 
 
 def read_step_source(path: Path) -> StepSource:
-    """A result of the suite, or a folder of one. BadInputError for one that cannot be used, which
-    is to be said before hours of measuring: also of cold caches, which no training step has."""
+    """`path`: a result of the suite, or the folder of a run or a grid study. BadInputError for one
+    that cannot be used, also for one of cold caches, which no step in a training run has. Read
+    before ranks are measured for hours."""
     files, costs = [path], []
     if path.is_dir():
         files = rounds_of(path) or [path / SUITE_FILE]
@@ -342,9 +343,9 @@ def read_step_source(path: Path) -> StepSource:
 
 
 def _placed(context: Mapping[str, Any], *, is_shared: bool = False) -> Json:
-    """device_of() and `whole_node`: whether nothing else of its node computes. That is so of a GPU,
-    whose step does not know of its neighbours; of a CPU where there is a thread for each core, of
-    which there may be two logical processors, and no rank beside it: `is_shared`."""
+    """device_of() and `whole_node`: whether the step had its node to itself. A GPU's has: other
+    GPUs do not slow it. A CPU's has where it ran a thread for each core (which may be two logical
+    processors) and no other rank was on the node: `is_shared`."""
     device = device_of(context)
     has_all = 2 * (device["threads"] or 0) >= context.get("num_cpus", 0) and not is_shared
     return device | {"whole_node": device["backend"] != "cpu" or has_all}
@@ -358,8 +359,7 @@ def _made_by(context: Mapping[str, Any]) -> str:
 def _predicted_steps(
     source: StepSource, dtype: str, variant: str
 ) -> tuple[dict[str, LocalStep], str]:
-    """By size, at its own batch and sequence, from the rates of what was measured; and why there is
-    none of others."""
+    """By size, at its own batch and sequence; and why other sizes have none."""
     try:
         rates = calibrate_rates(source.results, dtype, variant)
         found, _ = predict_steps(rates, source.costs)
@@ -367,7 +367,7 @@ def _predicted_steps(
         return {}, str(error)
     context = source.results.context
     basis = f"{rates.basis()}, {_made_by(context)}"
-    how = (PREDICTED, basis, _placed(context), rates.spread.words)
+    how = (PREDICTED, basis, _placed(context), rates.errors.range_words)
     steps = {
         one.cost.name.size: LocalStep(one.cost.name, one.seconds, one.low, one.high, *how)
         for one in found
@@ -385,16 +385,16 @@ REMEDY = (
 def local_steps(
     results: Sequence[ScalingResult], source: StepSource | None, dtype: str, variant: str
 ) -> tuple[dict[str, LocalStep], dict[str, str]]:
-    """Of every size: measured in the source (at the size's own batch and sequence, else at the
-    largest batch of its longest sequence), else by the rank that computed alone, else predicted
-    from the source; and why the other problem sizes have none."""
+    """By size: measured in the source (at the size's own batch and sequence, else at the largest
+    batch of its longest sequence), else by the rank that computed alone, else predicted from the
+    source; and why the other problem sizes have none."""
     found, reason, measured = {}, REMEDY, []
     ranks = results[-1].distributed["ranks"]
     is_shared = len({rank["node"] for rank in ranks}) < len(ranks)
-    # the world with the fewest ranks counts, whose rank alone had no neighbours that wait
+    # of several, that with the fewest ranks counts: fewer others wait beside the rank alone
     for one in results[::-1]:
         if (row := one.steps.get(ALONE)) is not None:
-            # the same step as a case of one process
+            # as the suite names the step of one process
             name = replace(row.name, ranks=None, mode="")
             where = f"{row.name}, {one.path.name}, {_made_by(one.context)}"
             own = (where, _placed(one.context, is_shared=is_shared))
@@ -414,22 +414,22 @@ def local_steps(
             if case.name.is_training_step
             and (case.name.dtype, case.name.variant) == (dtype, variant)
         ]
-    # the last of a size counts
+    # the last one of a size counts
     for name, seconds, where, device in measured:
         found[name.size] = LocalStep(name, *[seconds] * 3, MEASURED, where, device)
     ordered = {size: found[size] for size in (*problem_sizes(), *found) if size in found}
     return ordered, {size: reason for size in problem_sizes() if size not in found}
 
 
-# for which steps are projected
+# numbers of devices that steps are projected for
 RANKS = tuple(2**power for power in range(3, 13))
 
 
 def project(step: LocalStep, buckets: Sequence[float], over: Json, ranks: int) -> Json:
-    """A row of scaling.json: seconds from as much hidden as can be to nothing; efficiencies in
-    percent, low with high seconds. `buckets`: bytes of each."""
+    """A row of scaling.json. `seconds_low`: with as much communication hidden as possible,
+    `seconds_high`: with none; efficiencies in percent. `buckets`: bytes of each."""
     each, algorithms = zip(*(all_reduce(ranks, size, over) for size in buckets), strict=True)
-    low, high = step_bounds(step.seconds, each)
+    low, high = step_range(step.seconds, each)
     return {
         "size": step.name.size,
         "device": device_text(step.device),
@@ -450,7 +450,7 @@ def project(step: LocalStep, buckets: Sequence[float], over: Json, ranks: int) -
     }
 
 
-NO_STEP = "no data-parallel step was measured, so dtype and variant of a projection are open"
+NO_STEP = "no data-parallel step was measured, whose dtype and variant a projection takes"
 MEASURE_THERE = (
     "measure the step there, scripts/bench --components full_step, and give its results.json to "
     "--local-step"
@@ -458,11 +458,11 @@ MEASURE_THERE = (
 
 
 def _why_no_link(over: Json, steps: Iterable[LocalStep]) -> str:
-    """What is missing for an interconnect, or beyond some number of ranks; empty where nothing
-    is."""
+    """Why there is no projection over an interconnect, or none beyond some number of ranks; empty
+    where there is."""
     others = [step.device for step in steps if not stands_for(over, step.device)]
     devices = ", ".join(dict.fromkeys(map(device_text, others)))
-    if others and any("whole_node" in of for of in over["match"]):
+    if others and any("whole_node" in match for match in over["match"]):
         return (
             f"figures are of whole nodes, and a step is of a part of one, {devices}; measure it "
             "with all processors of a host, and give its results.json to --local-step"
@@ -481,8 +481,8 @@ def projection_of(
     analysis: Analysis, source: StepSource | None, interconnects: Sequence[Json]
 ) -> Json:
     """`projection` of scaling.json: over the link measured here, where there is one, and over those
-    of `interconnects` whose figures are of the device that a step was measured on;
-    `links_left_out`: what is missing for the others. `source`: as of local_steps()."""
+    of `interconnects` whose figures are of the device that the step was measured on;
+    `links_left_out`: why not over the others. `source`: as for local_steps()."""
     name, sizes = analysis.name, problem_sizes()
     links = [*filter(None, [analysis.interconnect]), *interconnects]
     local: dict[str, LocalStep] = {}
@@ -495,7 +495,7 @@ def projection_of(
         local, missing = local_steps(analysis.results, source, name.dtype, name.variant)
     last, known, rows = analysis.results[-1], [], []
     for size, step in local.items():
-        # buckets of a model of the user's own are known of what was run alone
+        # of a model without a name, only the buckets of what was run are known
         if size == name.size:
             buckets = last.distributed["bucket_bytes"]
         elif size in sizes:

@@ -1,37 +1,39 @@
-"""Predicts training steps that were not run, with rates calibrated on what was run.
+"""Predicts the time of training steps that were not run, with rates calibrated on steps that were.
 
-Of each part of a step, with coefficients by least squares of relative errors, so that a small cell
-counts as much as a large one, and none below 0:
+The time of each part of a step is described as
 
-    seconds = launch x operators + FLOPs / rate + elementwise work / rate + traffic / efficiency
+    seconds = launch x operators + FLOPs / rate + elementwise FLOPs / rate + factor x traffic time
 
-- Products grow with tokens x width^2. Their rate is a property of the device, and no product beats
-  its measured peak, so their coefficient is never below what that allows.
-- Elementwise FLOPs stand for what goes operator by operator: norms, rotary, activations and the
-  softmax over S^2 scores, which `bytes` (the least that any implementation must move) leave out.
-- Traffic is `bytes` in seconds of the bandwidth that so much traffic can see, as measured level by
-  level. So a size beyond a cache comes out slower than the rates of cached sizes say.
-No term grows faster than its figure: nothing is extrapolated with an exponent that was fitted.
+with four coefficients, fitted by least squares of relative errors, so that a small cell counts as
+much as a large one, and none below 0:
 
-The range of a prediction is meant to hold the measured time in 95 of 100 predictions. It comes from
-predicting what was measured: each size is left out in turn, the rates are calibrated on the others,
-and its steps of at least half its largest B S are predicted, since these resemble the steps of
-sizes that were not run. The error of a prediction is the logarithm of predicted over measured time.
-Its variance is described as
+- FLOPs are those of GEMMs. Their rate is a property of the device and at most its measured peak.
+- Elementwise FLOPs stand for what runs operator by operator: norms, rotary, activations and the
+  softmax over S^2 scores. `bytes`, the fewest that any implementation must move, leave that out.
+- Traffic time is `bytes` over the bandwidth that this much traffic can reach, as measured for every
+  level of cache. So a size that outgrows a cache is predicted to be slower than smaller ones.
+
+No term grows faster than its amount: no exponent is fitted, so none is extrapolated.
+
+The range of a prediction is meant to hold the measured time in 95 of 100 predictions. Its width
+comes from predicting what was measured: each size is left out in turn, the rates are calibrated on
+the others, and its large steps (at least half of its largest B S) are predicted, which resemble
+most the steps of sizes that were not run. The error of a prediction is the logarithm of predicted
+over measured time. Its variance is modelled as
 
     base^2 + (growth x distance)^2
 
-- base: the scatter at the large calibrated steps themselves, of fitted against measured times or
-  of step over sum of parts, whichever is larger;
-- distance: the logarithm of how far the step's FLOPs lie beyond those of the large calibrated ones;
-- growth: what the errors of the sizes left out show beyond the base, per unit of distance, and no
-  less than lets a factor of 10 in FLOPs add once more the base.
+- base: the scatter at the large steps that were calibrated on: of fitted over measured times, or of
+  measured step over sum of parts, whichever is larger;
+- distance: the logarithm of how far the step's FLOPs lie beyond those of these large steps;
+- growth: what the errors of the sizes left out show beyond the base, per unit of distance; at least
+  as much as adds the base once more for a factor of 10 in FLOPs.
 
-How many degrees of freedom that has is the number of sizes less one: two sizes, each predicted from
-the other, are one comparison, whose error may be small by chance. Student's quantile for that alone
-is 12.7, which makes every range useless. So an assumed growth is pooled with what was seen, as if
-ASSUMED_DEGREES further sizes had shown it, and the quantile has those degrees and the measured
-ones. With one size there is only the assumption, and the range is called assumed.
+The degrees of freedom are the number of sizes less one: two sizes, each predicted from the other,
+are one comparison, whose error may be small by chance. Student's quantile for one degree is 12.7,
+which makes every range useless. So an assumed growth is pooled with the measured one, as if
+ASSUMED_DEGREES further sizes had shown it, and the quantile has the degrees of both. With one size
+there is only the assumption, and the range is called assumed.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from scipy.special import stdtrit
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
 from tinyllama_tools.data.names import CaseName, full_step, parts_of
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -62,25 +65,25 @@ OPTIMIZER = "optimizer"
 
 def is_own_shape(name: CaseName) -> bool:
     """Whether a case has the batch and sequence of its problem size."""
-    of = problem_sizes().get(name.size)
-    return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
+    size = problem_sizes().get(name.size)
+    return size is not None and (size["batch"], size["seq"]) == (name.batch, name.seq)
 
 
 def _weights(size: str) -> int:
-    """How many weight tensors: four projections of attention, three of the feed-forward network and
-    two norms a layer; the embedding, the final norm and the LM head (model/)."""
+    """Number of weight tensors: a layer has four projections of attention, three of the
+    feed-forward network and two norms; beside them embedding, final norm and LM head (model/)."""
     return 9 * problem_sizes()[size]["n_layers"] + 3
 
 
-# what a part does in one iteration, and what each of it costs
-LAUNCH, PRODUCTS, _, TRAFFIC = range(4)
+# places in Work.amounts and in the coefficients, which are the cost of one unit of each
+LAUNCH, TRAFFIC = 0, 3
 AMOUNTS = ("operators", "hardware_flops", "elementwise_flops", "bytes")
 
 
 class Work(NamedTuple):
-    """Of one iteration of a part. `flops`: by the model's formulas; `amounts`: operators, FLOPs of
-    the products that really run, elementwise FLOPs, and seconds of the least traffic. `seconds`: 0
-    where it was not measured, and operators are not known then."""
+    """One iteration of a part. `flops`: the model's; `amounts`: operators, FLOPs of the GEMMs that
+    really run, elementwise FLOPs, and traffic time in seconds. `seconds`: 0 where it was not
+    measured, and the operators are not known then."""
 
     name: CaseName
     flops: float
@@ -91,7 +94,7 @@ class Work(NamedTuple):
 def work_of(
     name: CaseName, figures: Mapping[str, Any], machine: Machine, seconds: float = 0.0
 ) -> Work:
-    """BadInputError for a row of another program, which counts less."""
+    """BadInputError for a row without one of the counters, as older programs wrote."""
     for key in ("model_flops", *AMOUNTS):
         if key not in figures:
             what = f"{name}: the row has no counter {key}"
@@ -103,8 +106,8 @@ def work_of(
 
 @dataclass(frozen=True)
 class Step:
-    """All parts, and how often it has each. `seconds`: of the step itself, 0 where it was not
-    measured."""
+    """`parts`: each with how often the step has it. `seconds`: the step's own time, 0 where it was
+    not measured."""
 
     name: CaseName
     parts: Sequence[tuple[Work, int]]
@@ -112,23 +115,24 @@ class Step:
 
     @cached_property
     def flops(self) -> float:
-        """Of the model."""
+        """The model's."""
         return sum(count * part.flops for part, count in self.parts)
 
 
 def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
-    """By size: those of at least half its largest B S."""
+    """By size: those of at least half of its largest B S."""
     by_size: dict[str, list[tuple[int, Step]]] = {}
     for step in steps:
         by_size.setdefault(step.name.size, []).append((step.name.batch * step.name.seq, step))
+    largest = {size: max(tokens for tokens, _ in found) for size, found in by_size.items()}
     return {
-        size: [step for tokens, step in found if 2 * tokens >= max(most for most, _ in found)]
+        size: [step for tokens, step in found if 2 * tokens >= largest[size]]
         for size, found in by_size.items()
     }
 
 
 def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> list[Step]:
-    """Of one dtype and variant: the steps that were measured with all of their parts, in the order
+    """The steps of one dtype and variant that were measured with all of their parts, in the order
     of FLOPs. BadInputError naming what is missing where there is none."""
     names = {
         text: case.name
@@ -141,7 +145,7 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
         return work_of(case.name, case.counters, machine, case.median_seconds)
 
     complete, lacking = [], []
-    for size, batch, seq in sorted({(of.size, of.batch, of.seq) for of in names.values()}):
+    for size, batch, seq in sorted({(n.size, n.batch, n.seq) for n in names.values()}):
         name = full_step(size, dtype, batch, seq, variant)
         found = parts_of(name, problem_sizes()[size]["n_layers"], names)
         if missing := [*found.missing, *{str(name)} - names.keys()]:
@@ -160,19 +164,20 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
     return sorted(complete, key=lambda step: step.flops)
 
 
-# Operator by operator, tensors are moved a few times as often as the least; but each by itself fits
-# into the cache, so that only the first read and the last write of a chain of operators are the
-# memory's. What goes beyond is elementwise work. Without this bound, cells in the cache put other
-# costs that grow with tokens here, and a size beyond the cache would pay for those at the memory's
-# bandwidth: medium's step came out 6 % too slow without it, with it 1 %.
+# Largest coefficient of traffic. Run operator by operator, tensors are moved several times. Each of
+# them fits into the cache, so only the first read and the last write of a chain of operators
+# reach memory; the rest counts as elementwise work. Without this limit, cells that fit into the
+# cache put other costs that grow with tokens into this coefficient, and a size that outgrows the
+# cache pays for those at memory's bandwidth: medium's step was predicted 6 % too slow, with it 1 %.
 MOST_TRAFFIC = 2.0
 
 
 def fit_terms(amounts: Array, seconds: Array, peak: float | None) -> Array:
-    """Seconds per operator, FLOP, elementwise FLOP and second of least traffic, of the amounts
-    [cells, terms] and the seconds [cells] of a part's cells, all of the latter above 0.
+    """The four coefficients: seconds per operator, per FLOP and per elementwise FLOP, and the
+    factor on the traffic time. `amounts` [cells, terms] and `seconds` [cells], all above 0, are
+    those of a part's cells.
 
-    `peak`: FLOP/s that no product beats, None where it was not measured.
+    `peak`: FLOP/s that no GEMM exceeds, None where it was not measured.
     """
     rows = amounts / seconds[:, None]
     scale = np.abs(rows).mean(axis=0)
@@ -186,8 +191,8 @@ def fit_terms(amounts: Array, seconds: Array, peak: float | None) -> Array:
 
 @dataclass(frozen=True)
 class PartRate:
-    """`coefficients`: as of fit_terms. `operators`: of an iteration, or of a weight tensor where an
-    optimizer starts some for each. `cells`: how many they were fitted to."""
+    """`coefficients`: those of fit_terms. `operators`: of an iteration, or for each weight tensor
+    where an optimizer launches some for each. `cells`: how many they were fitted to."""
 
     coefficients: Array
     operators: float
@@ -195,7 +200,7 @@ class PartRate:
     cells: int
 
     def seconds(self, work: Work) -> float:
-        """Of one iteration, never less than the roofline allows for the traffic."""
+        """Of one iteration, never less than its traffic time."""
         amounts = work.amounts.copy()
         weights = _weights(work.name.size) if self.is_for_each_weight else 1
         amounts[LAUNCH] = self.operators * weights
@@ -203,8 +208,8 @@ class PartRate:
 
 
 def part_rate(component: str, cells: Sequence[Work], peak: float | None) -> PartRate:
-    """A part is one layer's or stands alone, so its operators are those of the measured sizes, but
-    for an optimizer that has at least one for each weight tensor."""
+    """A part has as many operators at every size, being one layer's or alone in the step; but an
+    optimizer that launches at least one for each weight tensor has more with every layer."""
     amounts = np.array([cell.amounts for cell in cells])
     seconds = np.array([cell.seconds for cell in cells])
     weights = np.array([_weights(cell.name.size) for cell in cells])
@@ -214,44 +219,44 @@ def part_rate(component: str, cells: Sequence[Work], peak: float | None) -> Part
     return PartRate(fit_terms(amounts, seconds, peak), middle, is_each, len(cells))
 
 
-# Of the logarithm, where fewer than two steps were measured.
+# of StepOverParts, where fewer than two steps were measured
 ASSUMED_SCATTER = 0.1
 
 
-class Closure(NamedTuple):
-    """Measured step over the sum of its measured parts, of the large steps of each size: small
-    ones wait for launches, which parts measured by themselves do as well or do not.
+class StepOverParts(NamedTuple):
+    """Measured step over the sum of its measured parts, at the large steps of each size. Small
+    steps would not do: their time is mostly launches, which take other times in a step than in
+    parts alone.
 
-    `ratios`: FLOPs of the largest step and the median ratio of each size; `scatter`: standard
-    deviation of the logarithm around these, and no less than what lies between the sizes.
+    `ratios`: for each size the FLOPs of its largest step and the median ratio; `scatter`: standard
+    deviation of the ratios' logarithms around these medians, at least the range of the medians.
     """
 
     ratios: Sequence[tuple[float, float]]
     scatter: float
 
     def ratio_at(self, flops: float) -> float:
-        """Of the size that is nearest in FLOPs of a step."""
-        return min(self.ratios, key=lambda of: abs(math.log(of[0] / flops)))[1]
+        """That of the size whose step is nearest in FLOPs."""
+        return min(self.ratios, key=lambda pair: abs(math.log(pair[0] / flops)))[1]
 
 
-def closure_of(large: Iterable[Sequence[Step]]) -> Closure:
-    """Of the large steps of each size."""
+def step_over_parts(large: Iterable[Sequence[Step]]) -> StepOverParts:
+    """`large`: the large steps of each size."""
     ratios, medians, around = [], [], []
-    for found in large:
-        parts = (sum(count * part.seconds for part, count in step.parts) for step in found)
-        logarithms = [math.log(s.seconds / of) for s, of in zip(found, parts, strict=True)]
+    for steps in large:
+        sums = (sum(count * part.seconds for part, count in step.parts) for step in steps)
+        logarithms = [math.log(s.seconds / parts) for s, parts in zip(steps, sums, strict=True)]
         medians.append(statistics.median(logarithms))
         around += [value - medians[-1] for value in logarithms]
-        ratios.append((max(step.flops for step in found), math.exp(medians[-1])))
+        ratios.append((max(step.flops for step in steps), math.exp(medians[-1])))
     if len(around) < 2:
-        return Closure(ratios, ASSUMED_SCATTER)
+        return StepOverParts(ratios, ASSUMED_SCATTER)
     # what changes from size to size may go on changing
-    return Closure(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
+    return StepOverParts(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
 
 
-COVERAGE = 0.95
-# Off by 20 % for each factor of 10 in FLOPs: about twice what tiny and small, predicted from each
-# other, show on the reference machine.
+# An error of 20 % for each factor of 10 in FLOPs: about twice what tiny and small, predicted from
+# each other, show on the reference machine.
 ASSUMED_GROWTH = math.log(1.2) / math.log(10.0)
 ASSUMED_DEGREES = 3
 # Sizes less than 10 % apart do not show how errors grow with size.
@@ -259,16 +264,17 @@ LEAST_DISTANCE = 0.1
 
 
 class HeldOutStep(NamedTuple):
-    """`error`: logarithm of predicted over measured; `distance`: beyond the steps of the others."""
+    """A step predicted from the other sizes. `error`: logarithm of predicted over measured;
+    `distance`: beyond the steps of the others."""
 
     size: str
     error: float
     distance: float
 
 
-class Spread(NamedTuple):
-    """Of the logarithm of predicted over true time; `held_out`: what `growth` comes from beside
-    the assumption, empty where it is assumed alone."""
+class ErrorModel(NamedTuple):
+    """Of the logarithm of predicted over true time. `held_out`: what `growth` comes from beside the
+    assumption; empty where it is assumed alone."""
 
     base: float
     growth: float
@@ -276,17 +282,18 @@ class Spread(NamedTuple):
     held_out: Sequence[HeldOutStep] = ()
 
     @property
-    def words(self) -> str:
-        """What the range may be called."""
-        return f"{100 * COVERAGE:.0f} % interval" if self.held_out else "assumed range"
+    def range_words(self) -> str:
+        """What a range may be called."""
+        return f"{100 * WANTED_CONFIDENCE:.0f} % interval" if self.held_out else "assumed range"
 
     def factor(self, distance: float) -> float:
-        """The range goes from the prediction over this to the prediction times this."""
+        """The range reaches from the prediction over this factor to the prediction times it."""
         return math.exp(self.quantile * math.hypot(self.base, self.growth * distance))
 
 
-def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
-    """`base`: as above; `held_out`: every step of a size left out, empty with one size."""
+def error_model(base: float, held_out: Sequence[HeldOutStep]) -> ErrorModel:
+    """As at the top of this file. `held_out`: every large step of each size that was left out;
+    empty where there is one size."""
     squares, degrees = ASSUMED_DEGREES * ASSUMED_GROWTH**2, ASSUMED_DEGREES
     if held_out:
         errors = statistics.fmean(held.error**2 for held in held_out)
@@ -295,46 +302,49 @@ def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
         squares += others * max(errors - base**2, 0.0) / max(distances, LEAST_DISTANCE**2)
         degrees += others
     growth = max(math.sqrt(squares / degrees), base / math.log(10.0))
-    return Spread(base, growth, float(stdtrit(degrees, (1 + COVERAGE) / 2)), held_out)
+    return ErrorModel(base, growth, float(stdtrit(degrees, (1 + WANTED_CONFIDENCE) / 2)), held_out)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """`parts`: by component. `large`: the large steps that it was calibrated on, by size."""
+    """`parts`: by component. `large`: the large steps that were calibrated on, by size.
+    `sum_of_parts`: what a step takes over the sum of its parts."""
 
     dtype: str
     variant: str
     machine: Machine
     parts: Mapping[str, PartRate]
     large: Mapping[str, Sequence[Step]]
-    closure: Closure
-    spread: Spread | None = None
+    sum_of_parts: StepOverParts
+    errors: ErrorModel | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """That it was calibrated on."""
+        """Those that were calibrated on."""
         return tuple(self.large)
 
     def distance(self, step: Step) -> float:
-        """How far a step's FLOPs lie beyond those of the large ones, 0 between them."""
-        flops = [one.flops for found in self.large.values() for one in found]
+        """Logarithm of how far a step's FLOPs lie beyond those of the large steps; 0 between."""
+        flops = [one.flops for steps in self.large.values() for one in steps]
         return max(math.log(step.flops / max(flops)), math.log(min(flops) / step.flops), 0.0)
 
     def step_seconds(self, step: Step) -> float:
-        """Fitted."""
+        """By the rates, whether it was measured or not."""
         parts = sum(n * self.parts[part.name.component].seconds(part) for part, n in step.parts)
-        return self.closure.ratio_at(step.flops) * parts
+        return self.sum_of_parts.ratio_at(step.flops) * parts
 
     def error(self, step: Step) -> float:
-        """Logarithm of fitted over measured."""
+        """Logarithm of step_seconds() over measured."""
         return math.log(self.step_seconds(step) / step.seconds)
 
     def held_out_percent(self) -> dict[str, float]:
-        """By size: the median of what its steps, predicted from the other sizes, are off by."""
+        """By size: the median error of its steps, predicted from the other sizes."""
         by_size: dict[str, list[float]] = {}
-        for held in self.spread.held_out:
+        for held in self.errors.held_out:
             by_size.setdefault(held.size, []).append(held.error)
-        return {of: 100 * math.expm1(statistics.median(each)) for of, each in by_size.items()}
+        return {
+            size: 100 * math.expm1(statistics.median(errors)) for size, errors in by_size.items()
+        }
 
     def basis(self) -> str:
         """What predictions rest on, in words."""
@@ -354,26 +364,27 @@ def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
         cells: dict[str, list[Work]] = {}
         for part, _ in itertools.chain(*(s.parts for s in steps if s.name.size != size)):
             cells.setdefault(part.name.component, []).append(part)
-        parts = {name: part_rate(name, of, peak) for name, of in cells.items()}
-        large = {name: of for name, of in by_size.items() if name != size}
-        return Rates(dtype, variant, machine, parts, large, closure_of(large.values()))
+        parts = {name: part_rate(name, own, peak) for name, own in cells.items()}
+        large = {name: own for name, own in by_size.items() if name != size}
+        return Rates(dtype, variant, machine, parts, large, step_over_parts(large.values()))
 
     rates, held_out = rates_without(""), []
-    # the steps of each size, from the other sizes alone
+    # the steps of each size, predicted from the other sizes alone
     for size, large in by_size.items() if len(by_size) > 1 else ():
         others = rates_without(size)
         for step in large:
             if all(part.name.component in others.parts for part, _ in step.parts):
                 held_out.append(HeldOutStep(size, others.error(step), others.distance(step)))
-    # of large steps, as the closure is: what is predicted is no step that waits for launches
+    # large steps alone, as in step_over_parts(): what is predicted is not mostly launches
     errors = [rates.error(step) for large in by_size.values() for step in large]
     scatter = math.sqrt(statistics.fmean(error**2 for error in errors))
-    return replace(rates, spread=spread_of(max(scatter, rates.closure.scatter), held_out))
+    base = max(scatter, rates.sum_of_parts.scatter)
+    return replace(rates, errors=error_model(base, held_out))
 
 
 class StepPrediction(NamedTuple):
     """`low` to `high`: the range of `seconds`, which `range_words` names: `95 % interval`, or
-    `assumed range` (as above)."""
+    `assumed range`."""
 
     cost: CaseCost
     seconds: float
@@ -385,14 +396,14 @@ class StepPrediction(NamedTuple):
 def predict_steps(
     rates: Rates, costs: Sequence[CaseCost]
 ) -> tuple[list[StepPrediction], list[tuple[CaseCost, str]]]:
-    """Of every training step of the rates' dtype and variant among the costs, as far as the costs
-    of its parts are there too; and the other steps, with the reason."""
+    """Every training step among the costs that has the rates' dtype and variant, and whose parts
+    have costs too; and the others of that dtype and variant, with the reason."""
     by_name = {str(cost.name): cost for cost in costs}
     # only parts with rates can make up a step
     names = {t: cost.name for t, cost in by_name.items() if cost.name.component in rates.parts}
 
     def work(text: str) -> Work:
-        """Its operators are the part's rate's."""
+        # how many operators it has, its rate says
         return work_of(names[text], {"operators": 0.0, **vars(by_name[text])}, rates.machine)
 
     def predict(cost: CaseCost) -> StepPrediction:
@@ -407,8 +418,9 @@ def predict_steps(
             )
         step = Step(name, [(work(text), count) for text, count in found.measured])
         seconds = rates.step_seconds(step)
-        factor = rates.spread.factor(rates.distance(step))
-        return StepPrediction(cost, seconds, seconds / factor, seconds * factor, rates.spread.words)
+        factor = rates.errors.factor(rates.distance(step))
+        ends = (seconds / factor, seconds * factor)
+        return StepPrediction(cost, seconds, *ends, rates.errors.range_words)
 
     predicted, refused = [], []
     for name, cost in ((cost.name, cost) for cost in by_name.values()):

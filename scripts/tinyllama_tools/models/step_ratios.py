@@ -1,6 +1,6 @@
-"""What scripts/ablation and scripts/peers found: results of the suite whose context has, under the
-command's name, how the sides of a step were interleaved and the ratios of their times; and what
-those say of a profile of the same step on the same device."""
+"""Ratios of step times that scripts/ablation and scripts/peers measured with their sides
+interleaved, and what they say of a profile of the same step on the same device. Both write results
+of the suite whose context has the ratios under the command's name."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +13,12 @@ from tinyllama_tools.data.names import BASELINE, CaseName, full_step, parse_case
 from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-# by a side and a case of the suite: the time of the side over that of the case
+# by side and case of the suite: the side's time over the case's
 Ratios = Mapping[tuple[str, CaseName], Ratio]
 
 
 def read_step_ratios(path: Path, name: str) -> Json:
-    """The document of scripts/`name`, its rows unchecked; BadInputError where it is none."""
+    """A file of scripts/`name`, its rows unchecked; BadInputError for another file."""
     document, _ = read_json(path)
     if not is_result(document) or name not in document["context"]:
         raise BadInputError(f"{path}: must be a result of scripts/{name}; name its {name}.json")
@@ -26,7 +26,7 @@ def read_step_ratios(path: Path, name: str) -> Json:
 
 
 def ratios_in(document: Json, name: str) -> Ratios:
-    """Those that the file has."""
+    """Those of a file of scripts/`name`."""
     return {
         (row["peer"], case): Ratio.from_json(row)
         for row in document["context"][name]["ratios"]
@@ -35,7 +35,7 @@ def ratios_in(document: Json, name: str) -> Ratios:
 
 
 def point_of(case: CaseName) -> CaseName:
-    """The case that it is compared with: that of the baseline."""
+    """The baseline's case at the same size, dtype, batch and sequence."""
     return replace(case, variant=BASELINE)
 
 
@@ -46,42 +46,43 @@ def point_title(case: CaseName) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Speedups of the whole step over the profiled one, by switch, named set or peer."""
+    """`speedups` of the whole step over the profiled one, by switch, named set or peer; `title`:
+    the step, and the commit where that is not the profile's."""
 
     file: Path
     title: str
     speedups: Mapping[str, Ratio]
 
     def best(self, names: Iterable[str]) -> tuple[str, Ratio] | None:
-        """Of what helped most; None where none of them was measured."""
+        """Name and speedup of the one that helped most; None where none was measured."""
         found = [(name, self.speedups[name]) for name in names if name in self.speedups]
         return max(found, key=lambda one: one[1].median, default=None)
 
 
 def profiled_case(summary: Json) -> CaseName:
-    """The case of the suite that does what the profiled program did."""
-    of = summary["configuration"]
-    return full_step(of["size"], of["dtype"], of["batch_size"], of["seq_len"], of["variant"])
+    """The suite's case of the step that the training program was profiled at."""
+    config = summary["configuration"]
+    axes = (config[key] for key in ("size", "dtype", "batch_size", "seq_len", "variant"))
+    return full_step(*axes)
 
 
-# a ratio of another library's operators is not that of these
+# another libtorch has other operators, and so other ratios
 SAME_LIBRARY = (*SAME_DEVICE, "torch_version")
 
 
 def _newest(
     name: str, summary: Json, results: Path, speedups: Callable[[Ratios], Mapping[str, Ratio]]
 ) -> Evidence | None:
-    """The newest result of scripts/`name`, published or not, that was made on this device with this
-    libtorch and has any of these speedups; None where there is none. Its title names its commit
-    where that is another."""
+    """The newest result of scripts/`name`, published or not, that was made on the profile's device
+    with its libtorch and has any of the `speedups`; None where there is none."""
     found: list[tuple[str, Evidence]] = []
     for file in (*results.glob(f"reference/{name}_*.json"), *results.glob(f"*/{name}.json")):
-        # another device's, or not ours: nobody asked for this file
+        # nobody named this file, so one that cannot be read is no error
         with contextlib.suppress(BadInputError), made_by(f"scripts/{name}", file):
             document = read_step_ratios(file, name)
             context, known = document["context"], speedups(ratios_in(document, name))
             if known and first_difference(context, summary["context"], SAME_LIBRARY) is None:
-                here, there = (of.get("git_commit") for of in (summary["context"], context))
+                here, there = summary["context"].get("git_commit"), context.get("git_commit")
                 title = point_title(profiled_case(summary))
                 title += f", commit {str(there)[:8]}" * (here != there)
                 found.append((str(context["date"]), Evidence(file, title, known)))
@@ -89,9 +90,9 @@ def _newest(
 
 
 def find_ablation(summary: Json, results: Path = RESULTS) -> Evidence | None:
-    """Of switches and named sets over the baseline, which has to be what was profiled."""
+    """Speedups of switches and named sets over the baseline, where that is what was profiled."""
     profiled = profiled_case(summary)
-    # an optimizer's part of the step is smaller where it comes after several micro-batches
+    # with several micro-batches a step, the optimizer's share of it is smaller than in an ablation
     if summary["configuration"].get("gradient_accumulation_steps", 1) != 1:
         return None
     return _newest(
@@ -107,7 +108,7 @@ def find_ablation(summary: Json, results: Path = RESULTS) -> Evidence | None:
 
 
 def find_peers(summary: Json, results: Path = RESULTS) -> Evidence | None:
-    """Of peers over the profiled step."""
+    """Speedups of peers over the profiled step."""
     return _newest(
         "peers",
         summary,

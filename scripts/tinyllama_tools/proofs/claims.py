@@ -1,5 +1,5 @@
-"""What is claimed, what would make it false, and the tests that show it failing then: claims.ini,
-for the page of scripts/prove."""
+"""Reads claims.ini: what is claimed, what would make it false, and the tests that fail then.
+scripts/dev/prove puts it on its page."""
 
 import configparser
 import re
@@ -14,8 +14,8 @@ FILE = Path(__file__).with_name("claims.ini")
 
 @dataclass(frozen=True)
 class Claim:
-    """`row`: of README's table "Measured", by its first column; empty of what has none. `tests`:
-    `tests/...py::test_name`, or `..._test.cpp::Suite.Name`."""
+    """`row`: the row of README's table "Measured" that it stands behind, by its first column; empty
+    where there is none. `tests`: `tests/...py::test_name`, or `..._test.cpp::Suite.Name`."""
 
     name: str
     row: str
@@ -31,11 +31,11 @@ def read_claims(path: Path = FILE) -> list[Claim]:
     return [
         Claim(
             name,
-            of.get("row", ""),
-            *(" ".join(of[key].split()) for key in ("claim", "false if")),
-            of["tests"].split(),
+            section.get("row", ""),
+            *(" ".join(section[key].split()) for key in ("claim", "false if")),
+            section["tests"].split(),
         )
-        for name, of in parser.items()
+        for name, section in parser.items()
         if name != parser.default_section
     ]
 
@@ -59,7 +59,7 @@ def has_test(test: str, project: Path = PROJECT) -> bool:
 
 
 def problems_of(claims: Sequence[Claim], readme: str, project: Path = PROJECT) -> Iterator[str]:
-    """Rows of README that nothing is said about, or that are gone; and tests that there are not."""
+    """Rows of README without a claim, claims of rows that are gone, and tests that do not exist."""
     rows, named = measured_rows(readme), [claim.row for claim in claims if claim.row]
     yield from (f"no claim for README's row '{row}'" for row in rows if row not in named)
     yield from (f"README has no row '{row}'" for row in dict.fromkeys(named) if row not in rows)

@@ -1,14 +1,12 @@
-"""scripts/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
+"""scripts/dev/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
 
-They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
-same; 1 some file differs by more than rounding; 2 bad option, or a file that cannot be read or
-written.
+fixtures/golden/README.md says what each holds. Exit status: 0 written, or all the same; 1 some file
+differs by more than rounding; 2 bad option, or a file that cannot be read or written.
 """
 
 import argparse
 import contextlib
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +26,7 @@ from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json, run_command
+from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json
 from tinyllama_tools.core.text import compact_json, say
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
@@ -82,11 +80,12 @@ def read_tensors(path: Path) -> Tensors:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise bad_file(path, f"cannot be read: {error}", "write it anew: scripts/golden") from error
+        what, remedy = f"cannot be read: {error}", "write it anew: scripts/dev/golden"
+        raise bad_file(path, what, remedy) from error
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
-    """Rounded so that float16 and bfloat16 both hold the values: one file serves every type."""
+    """The values rounded to what float16 and bfloat16 both hold: one file serves every type."""
     return values.to(torch.float16).to(torch.bfloat16)
 
 
@@ -122,7 +121,7 @@ def draw_case(size: Size) -> tuple[Tensors, Tensors]:
 
 
 def loaded_model(size: Size, weights: Tensors, dtype: torch.dtype) -> LlamaForCausalLM:
-    """The oracle in that type with those weights, which it holds exactly."""
+    """The oracle in this type, which holds these weights exactly."""
     model = build_model(size, dtype)
     model.load_state_dict(weights)
     return model
@@ -174,8 +173,8 @@ def write_case(name: str, golden: Path) -> None:
 
 
 def check_oracle(folder: Path = GOLDEN_FOLDER) -> Proof:
-    """What is put around the package changes its roundings, not its formulas: the golden float64
-    values are those of the untouched model in float64, which narrows to float32 in places."""
+    """Compares the golden float64 values with the untouched package in float64, which narrows to
+    float32 in places. What is put around it may change its roundings, not its formulas."""
     against = "the untouched package, whose norms, softmax, loss and angles are float32"
     proof = Proof(ORACLE_SECTION, "float64 oracle", against, tolerance=2e-6)
     for case, size in GOLDEN_CASES.items():
@@ -201,9 +200,9 @@ INITIAL_STD = 0.02
 @dataclass(frozen=True)
 class Curve:
     """How one dtype trains. `parameters`: their type, and that of gradients and moments.
-    `autocast`: the type of products, where it is another one. `tolerance`: of each loss, relative.
-    `micro_batches`: what the loss is divided by before its backward; stored losses are undivided.
-    """
+    `autocast`: the type of matrix multiplications, where it is another one. `tolerance`: of each
+    loss, relative. `micro_batches`: what the loss is divided by before its backward; stored losses
+    are undivided."""
 
     steps: int
     parameters: torch.dtype
@@ -246,8 +245,8 @@ def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
 
 
 def weights_checksum(model: LlamaForCausalLM) -> int:
-    """Whether two sides start alike: sum of (i + 1) x bits of weight i as bfloat16, read as int16,
-    over all matrices."""
+    """The same number where two sides start from the same weights: the sum over all matrices of (i
+    + 1) x the bits of weight i as bfloat16, read as int16."""
     matrices = [p.detach().flatten() for p in model.parameters() if p.dim() == 2]
     bits = torch.cat(matrices).to(torch.bfloat16).view(torch.int16).to(torch.int64)
     return int((bits * torch.arange(1, bits.numel() + 1)).sum())
@@ -331,7 +330,7 @@ Flops = dict[str, dict[str, int]]
 
 
 def backward(outputs: Outputs) -> None:
-    """Of all outputs at once, from gradients of ones."""
+    """The backward pass of all outputs at once, from gradients of ones."""
     torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
 
 
@@ -400,7 +399,8 @@ class ComponentCounter:
         return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
 
     def attention_scores(self) -> dict[str, int]:
-        """The products of each query with each key and value, and what the mask hides of them."""
+        """FLOPs of queries times keys and of scores times values, and of those what the mask
+        hides."""
         batched = self.by_operator(self.components()["attention"])["aten.bmm"]
         hidden, pairs = masked_pairs(self.model, self.size["seq"])
         masked, remainder = divmod(batched * hidden, pairs)
@@ -457,8 +457,8 @@ VERSIONS = {"transformers_version", "torch", "transformers"}
 
 
 def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
-    """Every value of a JSON document with its place, e.g. `losses.f64.7`, but for the versions of
-    what wrote it."""
+    """Every value of a JSON document with its place, such as `losses.f64.7`, without the versions
+    of the packages that wrote it."""
     if isinstance(value, (dict, list)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, f"{place}.{key}" if place else str(key))
@@ -486,12 +486,12 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
                 found, wanted = (dict(leaves(read_json(p)[0])) for p in (old, new))
                 for place in sorted({*found, *wanted}):
                     a, b = wanted.get(place), found.get(place)
-                    of, error = proof(file.name), 0.0 if a == b else math.inf
+                    same, error = proof(file.name), 0.0 if a == b else math.inf
                     if place.startswith("losses.") and a and b:
                         curve = place.split(".")[1]
-                        of = proof(f"losses of {curve}", CURVES[curve].tolerance)
+                        same = proof(f"losses of {curve}", CURVES[curve].tolerance)
                         error = abs(b / a - 1)
-                    of.add(error, f"{file}: {place}")
+                    same.add(error, f"{file}: {place}")
             else:
                 tensors = proof(file.name, TOLERANCES.get(file.name, 0.0))
                 tensors.add_tensors(str(file), read_tensors(new), read_tensors(old))
@@ -537,9 +537,9 @@ def check(names: Sequence[str], folder: Path) -> int:
     return 1 if failed else 0
 
 
-def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/golden", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/dev/golden", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these only; default: all")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--folder", type=Path, default=GOLDEN_FOLDER, help="default: %(default)s")
@@ -550,21 +550,13 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     names = options.names or list(PARTS)
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)
-
-    def run() -> int:
-        if options.check:
-            return check(names, options.folder)
-        write(names, options.folder)
-        print(f"{', '.join(names)}: written to {options.folder}")
-        return 0
-
-    return run_command("golden", run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if options.check:
+        return check(names, options.folder)
+    write(names, options.folder)
+    print(f"{', '.join(names)}: written to {options.folder}")
+    return 0

@@ -1,21 +1,18 @@
-"""scripts/prove: runs every proof and writes the table of what was compared with what.
+"""scripts/dev/prove: runs every proof and writes the table of what was compared with what.
 
-And puts faults into the model on purpose, each of which has to make the right test fail: copies of
-the source files, in which a variable of the environment chooses one fault, are compiled with the
-build's own commands and linked in front of the library that holds the right ones. Neither the
-sources nor the build folder change.
+It also plants faults, each of which has to make the right test fail: copies of the model's sources,
+in which an environment variable chooses one fault, are compiled with the build's own commands and
+linked in front of the library that holds the right ones. Neither the sources nor the build folder
+change.
 
 Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete, or the
 page cannot be written.
 """
 
 import argparse
-import datetime
 import json
 import operator
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +21,13 @@ from pathlib import Path
 import torch
 import transformers
 
-from tinyllama_tools.core.app import PROJECT, ToolError, changed_files, head_commit, run_command
+from tinyllama_tools.core.app import (
+    PROJECT,
+    ToolError,
+    checkout_state,
+    now_text,
+    processor_name,
+)
 from tinyllama_tools.core.text import say, template
 from tinyllama_tools.proofs.claims import problems_of, read_claims
 from tinyllama_tools.proofs.golden import (
@@ -36,7 +39,13 @@ from tinyllama_tools.proofs.golden import (
     made_anew,
 )
 from tinyllama_tools.proofs.oracle import ORACLE_SECTION, Proof, build_model
-from tinyllama_tools.proofs.run_tests import TIMEOUT_S, Program, gtest_programs, run_program
+from tinyllama_tools.proofs.run_tests import (
+    TIMEOUT_S,
+    Program,
+    gtest_programs,
+    output_of,
+    run_program,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +61,7 @@ class Fault:
 
 
 def read_faults(text: str) -> list[Fault]:
-    """faults.txt says of what form it is."""
+    """The faults of faults.txt, which says what its form is."""
     faults = []
     for block in text.strip().split("\n\n")[1:]:
         name, where, lines = block.split("\n", 2)
@@ -71,8 +80,8 @@ CHOOSING = f'#include <cstdlib>\nstatic const int planted = std::atoi(std::geten
 
 
 def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
-    """With all faults of this source, to choose from. RuntimeError where it no longer has what is
-    to be replaced."""
+    """The source with all its faults, of which CHOICE selects one when the program runs.
+    RuntimeError where a text that is to be replaced is gone."""
     text = CHOOSING + (PROJECT / source).read_text("utf-8")
     for number, fault in enumerate(faults, start=1):
         for old, new in fault.replacements.items() if fault.source == source else ():
@@ -82,18 +91,9 @@ def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
     return text
 
 
-def run_shell(command: str, folder: Path) -> str:
-    """Standard output of a command; RuntimeError with all it said where it fails."""
-    result = subprocess.run(
-        command, shell=True, cwd=folder, capture_output=True, encoding="utf-8", check=False
-    )
-    if result.returncode != 0:
-        raise RuntimeError(f"{command}\n{result.stdout}{result.stderr}")
-    return result.stdout
-
-
 def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fault]) -> None:
-    """Every program that has to find a fault, in `scratch`. RuntimeError where one cannot be."""
+    """Builds in `scratch` every program that has to find a fault. RuntimeError where one cannot be
+    built."""
     commands = {
         entry["file"]: entry["command"]
         for entry in json.loads((build_folder / "compile_commands.json").read_text("utf-8"))
@@ -107,20 +107,21 @@ def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fa
         faulty = scratch / Path(source).name
         faulty.write_text(faulty_source(source), "utf-8")
         before, _, _ = commands[file].rpartition(" -o ")
-        run_shell(f"{before} -w -o '{faulty.with_suffix('.o')}' -c '{faulty}'", build_folder)
+        output_of(f"{before} -w -o '{faulty.with_suffix('.o')}' -c '{faulty}'", build_folder)
     for program in {fault.program for fault in faults}:
         sources = {fault.source for fault in faults if fault.program == program}
         # before all libraries, so that they are the ones taken
         objects = " ".join(f"'{scratch / Path(source).stem}.o'" for source in sources)
-        listed = run_shell(f"ninja -t commands {program}", build_folder)
+        listed = output_of(f"ninja -t commands {program}", build_folder)
         before, _, after = listed.rstrip().rpartition("\n")[2].partition(" -o ")
         libraries = after.partition(" ")[2]
-        run_shell(f"{before} {objects} -o '{scratch / program}' {libraries}", build_folder)
+        output_of(f"{before} {objects} -o '{scratch / program}' {libraries}", build_folder)
 
 
 def failed_tests(fault: Fault, scratch: Path, *, is_there: bool = True) -> list[str]:
-    """Which of the tests that have to find the fault fail with it, or without it. RuntimeError
-    where the program did not come to its tests' end, or has no such test: that finds nothing."""
+    """Of the tests that have to find the fault, those that fail with it, or without it.
+    RuntimeError where the program did not come to its end, or has no such test: that finds
+    nothing."""
     program, number = fault.program, FAULTS.index(fault) + 1 if is_there else 0
     command = (str(scratch / program), f"--gtest_filter=*{fault.found_by}*")
     environment = {"OMP_NUM_THREADS": "1", CHOICE: str(number)}
@@ -136,7 +137,7 @@ def failed_tests(fault: Fault, scratch: Path, *, is_there: bool = True) -> list[
 def find_faults(
     build_folder: Path, scratch: Path, faults: Sequence[Fault] = FAULTS
 ) -> dict[Fault, list[str]]:
-    """The tests that found each. RuntimeError where one of them fails without a fault."""
+    """The tests that found each fault. RuntimeError where one of them fails without it."""
     build_faulty_programs(build_folder, scratch, faults)
     # one of each, though several have the same tests
     for fault in {(fault.program, fault.found_by): fault for fault in faults}.values():
@@ -160,7 +161,8 @@ SECTIONS = (
 
 
 def proof_of(text: str) -> Proof:
-    """What ProofRecord (model/proof_record.hpp) handed to the report; infinity comes as text."""
+    """A proof as ProofRecord (model/proof_record.hpp) writes it to a report; infinity comes as
+    text."""
     proof = Proof(**json.loads(text))
     proof.largest_error = float(proof.largest_error)
     return proof
@@ -188,7 +190,7 @@ def check_round_trip(copy_program: Path) -> Proof:
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder, "in"), Path(folder, "out")
             build_model(GOLDEN_CASES["gqa_groups_2"], dtype).save_pretrained(source)
-            subprocess.run([copy_program, source, target], check=True)
+            output_of([str(copy_program), str(source), str(target)], PROJECT)
             for name in (WEIGHTS_FILE, "config.json"):
                 old, new = ((at / name).read_bytes() for at in (source, target))
                 different = sum(map(operator.ne, old, new)) + abs(len(old) - len(new))
@@ -197,7 +199,7 @@ def check_round_trip(copy_program: Path) -> Proof:
 
 
 def prove_oracle(build_folder: Path) -> list[Proof]:
-    """Weights through transformers and C++, and the golden files: by other means, and made anew."""
+    """Weights through transformers and C++; the golden files by other means, and made anew."""
     proofs = [check_round_trip(build_folder / "tests/fuzzing/copy_weights"), check_oracle()]
     proofs += made_anew(list(PARTS), GOLDEN_FOLDER)
     for proof in proofs:
@@ -207,20 +209,15 @@ def prove_oracle(build_folder: Path) -> list[Proof]:
 
 def environment(build_folder: Path) -> dict[str, str]:
     """What the proofs ran on."""
-    commit = head_commit(PROJECT)[:12] or "unknown"
-    processor = re.search(
-        r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE
-    )
     # the programs' libtorch, which need not be this Python's torch
     cache = (build_folder / "CMakeCache.txt").read_text("utf-8")
     (folder,) = re.findall(r"^Torch_DIR:[A-Z]+=(.*)$", cache, re.MULTILINE)
     version = (Path(folder) / "TorchConfigVersion.cmake").read_text("utf-8")
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit + ("-dirty" if changed_files(PROJECT) else ""),
+        "date": now_text(),
+        "commit": checkout_state(),
         # without AVX-512 no test is repeated on AVX2
-        "processor": f"{processor[1] if processor else 'unknown'}, "
-        f"{torch.backends.cpu.get_cpu_capability()}",
+        "processor": f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}",
         "libtorch": version.partition('PACKAGE_VERSION "')[2].partition('"')[0],
         "oracle": f"torch {torch.__version__}, transformers {transformers.__version__}",
     }
@@ -260,9 +257,9 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     return 0 if is_whole and not failed else 1
 
 
-def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/dev/prove", description=__doc__)
     parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
     parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
     slow = "leave the deliberate faults out, whose tests take some minutes to compile"
@@ -270,19 +267,11 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     # sums in one order, as the golden files were made
     torch.set_num_threads(1)
-
-    def run() -> int:
-        try:
-            return prove(options.build_folder, options.output, options.without_faults)
-        except (RuntimeError, ValueError, subprocess.SubprocessError) as error:
-            raise ToolError(str(error)) from error
-
-    return run_command("prove", run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        return prove(options.build_folder, options.output, options.without_faults)
+    except (RuntimeError, ValueError) as error:
+        raise ToolError(str(error)) from error

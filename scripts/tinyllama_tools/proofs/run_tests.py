@@ -1,18 +1,20 @@
 """scripts/test: runs every test program and ends in one line, N passed, N failed, N skipped.
 
-Only the standard library: builds with another libtorch are tested by any python3. Exit status: 0
-none failed; 1 some failed, or none was run.
+It needs only the standard library: builds with another libtorch are tested by any python3. Exit
+status: 0 none failed; 1 some failed, or none was run.
 """
 
 import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +28,8 @@ PYTEST_EXIT_NO_TESTS = 5
 
 @dataclass
 class Counts:
-    """How many tests passed, which failed, which were skipped for what reason, and what they
-    proved: each the text of a ProofRecord (model/proof_record.hpp)."""
+    """How many tests passed, which failed, which were skipped and why, and what they proved: each
+    proof the text of a ProofRecord (model/proof_record.hpp)."""
 
     passed: int = 0
     failures: list[str] = field(default_factory=list)
@@ -60,10 +62,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Program:
-    """A command that writes an XML report to the file that its report option names.
-
-    Without such an option it writes none, and its exit status is the test.
-    """
+    """A command that writes an XML report to the file that `report_option` names. Where that is
+    empty it writes none, and its exit status is the test."""
 
     name: str
     command: tuple[str, ...]
@@ -138,26 +138,50 @@ def run_program(program: Program, report: Path, timeout_s: float) -> Outcome:
     return Outcome(program, counts, time.monotonic() - started, output)
 
 
+def output_of(command: Sequence[str] | str, folder: Path) -> str:
+    """The standard output of a command, given as words or as a text for the shell. RuntimeError
+    with the end of what it said where it fails."""
+    how = {"cwd": folder, "encoding": "utf-8", "errors": "replace", "capture_output": True}
+    done = subprocess.run(command, shell=isinstance(command, str), check=False, **how)
+    if done.returncode:
+        text = command if isinstance(command, str) else shlex.join(command)
+        raise RuntimeError(f"{text[:1000]}: {(done.stdout + done.stderr)[-3000:].strip()}")
+    return done.stdout
+
+
 CPU_INFO = Path("/proc/cpuinfo")
+# what programs of these build folders start with
+SANITIZERS = {
+    # libtorch keeps memory until the end; tests ask for more than there can be
+    "asan": {
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:"
+        "allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    },
+    # What code without the sanitizer does with its own locks is not seen, and looks like a race.
+    # More locks than its detector of deadlocks can count end a program.
+    "tsan": {
+        "TSAN_OPTIONS": f"suppressions={Path(__file__).with_name('thread_sanitizer.txt')}:"
+        "ignore_noninstrumented_modules=1:history_size=4:allocator_may_return_null=1:"
+        "detect_deadlocks=0"
+    },
+}
 
 
 def has_more_than_avx2() -> bool:
-    """Where it has not, a program that is held to AVX2 repeats the one that is not."""
+    """False where a program that is held to AVX2 would only repeat the one that is not."""
     return not CPU_INFO.exists() or bool(re.search("avx512f|avx_vnni", CPU_INFO.read_text("utf-8")))
 
 
 def gtest_programs(build_folder: Path, pattern: str | None = None) -> list[Program]:
     """The programs that CMake registered as tests. RuntimeError where there are none."""
     listing = ["ctest", "--test-dir", str(build_folder), "--show-only=json-v1"]
-    result = subprocess.run(listing, capture_output=True, encoding="utf-8", check=False)
-    tests = json.loads(result.stdout)["tests"] if result.returncode == 0 else []
+    tests = json.loads(output_of(listing, PROJECT))["tests"]
     if not tests:
-        raise RuntimeError(f"{build_folder} has no test program: {result.stderr.strip()}")
-    # one thread a program, since two run at once; libtorch's memory at exit is no leak of ours
-    environment = {"OMP_NUM_THREADS": "1"}
-    if "asan" in build_folder.name:
-        environment["ASAN_OPTIONS"] = "detect_leaks=0:detect_stack_use_after_return=1"
-        environment["UBSAN_OPTIONS"] = "print_stacktrace=1"
+        raise RuntimeError(f"{build_folder} has no test program")
+    # one thread a program, since two run at once
+    preset = build_folder.name.removeprefix("build-")
+    environment = {"OMP_NUM_THREADS": "1", **SANITIZERS.get(preset, {})}
     programs = []
     for test in tests:
         properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
@@ -204,8 +228,8 @@ HOLDS_KERNELS = """"$1" --list-elf "$0" | tee /dev/stderr | grep -q sm_90"""
 
 
 def cuda_programs(build_folder: Path) -> list[Program]:
-    """What a build for CUDA is looked at with where there may be no GPU: that programs find their
-    libraries and start, and hold the kernels."""
+    """Checks of a build for CUDA that need no GPU: programs find their libraries and start, and
+    hold the kernels."""
     packages = build_folder / "environment/lib"
     (cuobjdump,) = packages.glob("python3*/site-packages/nvidia/*/bin/cuobjdump")
     kernels = build_folder / "model/kernels/gpu/kernels_gpu_device_test"

@@ -8,17 +8,24 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
-from tinyllama_tools.core.text import count_of, listed, say
+from tinyllama_tools.core.text import count_of, say
 from tinyllama_tools.data.results import title_of
 from tinyllama_tools.report.cases import csv_of
-from tinyllama_tools.report.document import Document, Kind, Missing, Omission, Section, grouped
+from tinyllama_tools.report.document import (
+    Document,
+    Kind,
+    Missing,
+    Omission,
+    Section,
+    omission_lines,
+)
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
-from tinyllama_tools.report.sections import data_parallel, growth, measured, variants
+from tinyllama_tools.report.sections import data_parallel, devices, growth, measured, variants
 
-# In the order in which they are read; what was left out comes last, when all of it is known. Each
-# fills a Section, and raises Missing where there is nothing to show.
-SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
+Fill = Callable[[Section, ReportInputs], None]
+# In the order of the report; each raises Missing where there is nothing to show.
+SECTIONS: Sequence[tuple[str, str, Fill]] = (
     ("time", "Where the time goes", measured.time),
     ("variants", "Variants", variants.variants),
     ("roofline", "Roofline", measured.roofline),
@@ -32,48 +39,63 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
 )
 
 
-def _filled(inputs: ReportInputs) -> Iterator[Section]:
-    """Every section; a fault of ours in one must not cost the reader the others."""
+def _filled(identity: str, name: str, fill: Fill, inputs: ReportInputs) -> Section:
+    """A fault of ours in one section must not cost the reader the others."""
+    page = Section(identity, name)
+    try:
+        fill(page, inputs)
+    except Missing as missing:
+        page.missing = str(missing)
+    except Exception as error:
+        is_known = isinstance(error, BadInputError)
+        why = str(error) if is_known else f"not foreseen: {type(error).__name__}: {error}"
+        page = Section(identity, name, missing=why)
+        page.leave_out("section", name, why, is_error=True)
+    return page
+
+
+def _sections(inputs: ReportInputs) -> Iterator[Section]:
+    """Every section; of several devices one each, below each other."""
+    if inputs.others:
+        yield _filled("devices", "Devices", devices.devices, inputs)
     for identity, name, fill in SECTIONS:
-        page = Section(identity, name)
-        try:
-            fill(page, inputs)
-        except Missing as missing:
-            page.missing = str(missing)
-        except Exception as error:
-            is_known = isinstance(error, BadInputError)
-            why = str(error) if is_known else f"not foreseen: {type(error).__name__}: {error}"
-            page = Section(identity, name, missing=why)
-            page.leave_out("section", name, why, is_error=True)
-        yield page
+        for number, one in enumerate(inputs.devices, start=1):
+            page = _filled(identity, name, fill, one)
+            if inputs.others:
+                page.label(one.device, number)
+            yield page
 
 
 def build_document(inputs: ReportInputs, title: str = "") -> Document:
-    """Every section, in order; `title`: instead of the one made from the data."""
-    sections = list(_filled(inputs))
-    omissions = [*inputs.omissions, *(of for page in sections for of in page.omissions)]
+    """`title`: instead of the one made from the data."""
+    sections = list(_sections(inputs))
+    omissions = [omission for one in inputs.devices for omission in one.omissions]
+    omissions += [omission for page in sections for omission in page.omissions]
     last = Section("left_out", "Left out")
     measured.left_out(last, omissions)
-    first = next((title_of(run.context) for run in inputs.scalings), "")
-    of = inputs.main.title or first
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    title = title or f"Tiny LLaMA on {of}"
-    return Document(title, now, list(measured.facts(inputs)), [*sections, last], omissions)
+    what = " and ".join(one.device or title_of(one.context) for one in inputs.devices)
+    # of several devices, the first section has such figures in columns
+    facts = [] if inputs.others else list(measured.facts(inputs))
+    title = title or f"Tiny LLaMA on {what}"
+    return Document(title, now, facts, [*sections, last], omissions)
 
 
 FORMATS = ("html", "md", "csv", "png", "fom")
 EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite or of a
-data-parallel run. Of several results of the suite, the first that has a training step with all its
-parts is analysed (scripts/compare compares results); where that has one variant alone, those of the
-next that has several are shown beside it. Without any, the newest of each kind in
-results/ is taken, and what is taken is said. A report is of one device: a result of another is left
-out by name.
+data-parallel run. Without any, the newest of each kind in results/ are taken, all of one device,
+and named. Of several results of the suite from one device, the first that has a training step with
+all its parts is analysed; where it has only one variant, the variants are those of the first other
+result that has several. scripts/compare compares results. Results of several devices become
+columns, and sections below each other, under the devices' names.
 
-html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md,
-csv (a row a case) and fom then write to standard output. Exit status: 0 written; 1 written, but
-some part had errors, which are named; 2 nothing usable, a bad option, or a file that cannot be
-written; 130 interrupted, and nothing was written."""
+Without -o, html writes results/report_<UTC time>.html, png a folder of pictures, and md, csv (a row
+a case) and fom (one device alone) write to standard output. --setup-only, as the only argument,
+installs what every format but png needs, for a machine that has no network later.
+
+Exit status: 0 written; 1 written, but some part had errors, which are named; 2 nothing usable, a
+bad option, or a file that cannot be written; 130 interrupted, and nothing was written."""
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -91,16 +113,16 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespace) -> str:
-    """What was written where; md, csv and fom go to standard output unless a file is named.
-    BadInputError where that cannot be written."""
-    path = of.output
-    if path is None and of.format in ("html", "png"):
+def write_report(document: Document, inputs: ReportInputs, options: argparse.Namespace) -> str:
+    """Returns what was written where; empty where it went to standard output. BadInputError where
+    it cannot be written."""
+    path = options.output
+    if path is None and options.format in ("html", "png"):
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        end = ".html" if of.format == "html" else "_png"
-        path = of.results_folder / f"report_{now}{end}"
+        end = ".html" if options.format == "html" else "_png"
+        path = options.results_folder / f"report_{now}{end}"
     try:
-        if of.format == "png":
+        if options.format == "png":
             written = write_pngs(document, path)
             if not written:
                 raise BadInputError("the report has no figure to draw; --format md has its tables")
@@ -108,9 +130,9 @@ def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespac
         text = {
             "html": lambda: page_of(document),
             "md": lambda: markdown_of(document),
-            "csv": lambda: csv_of(inputs.main),
+            "csv": lambda: csv_of([one.main for one in inputs.devices]),
             "fom": lambda: figures_of_merit(inputs, document.errors),
-        }[of.format]()
+        }[options.format]()
         if path is None:
             sys.stdout.write(text)
             return ""
@@ -125,13 +147,12 @@ def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespac
 
 
 def _say_omissions(omissions: Sequence[Omission]) -> None:
-    for first, names in grouped(omissions):
-        mark = "error" if first.is_error else "left out"
-        say(f"{mark}: {first.kind} {listed(names, 5)}: {first.reason}")
+    for is_error, line in omission_lines(omissions, 5):
+        say(f"{'error' if is_error else 'left out'}: {line}")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status. BadInputError where nothing can be used or written."""
+    """Returns the exit status. BadInputError where nothing can be used or written."""
     options = parse_options(arguments)
     named, folder = options.results, options.results_folder
     sources, unknown = ([], []) if named else newest_sources(folder)

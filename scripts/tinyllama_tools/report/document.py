@@ -1,18 +1,19 @@
-"""What a report consists of: sections of text, figures and tables. The page, the pictures and the
-Markdown are made from this and from nothing else."""
+"""What a report consists of: sections of texts, figures and tables. Every output (page, pictures,
+Markdown) is made from this alone.
+"""
 
 from __future__ import annotations
 
 import configparser
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
-from tinyllama_tools.core.text import MIB, value_at
+from tinyllama_tools.core.text import MIB, listed, value_at
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Median, Quotient
 
@@ -33,7 +34,7 @@ class Kind(Enum):
 
 
 class Shown(float):
-    """A number that is read as a text of its own, and sorted as the number."""
+    """A number that is shown as `text` and sorted as the number."""
 
     text: str
 
@@ -46,23 +47,25 @@ class Shown(float):
 Cell = str | int | float | None
 
 
-class Missing(Exception):  # noqa: N818 - it is no error: the message says which command measures it
-    """Nothing to show in a section."""
+class Missing(Exception):  # noqa: N818 - it is no error
+    """Why a section has nothing to show, and which command measures that."""
 
 
 @dataclass(frozen=True)
 class Omission:
-    """Something that is not in the report. `kind`: file, case, section, or what could not be had
-    of it. `is_error`: something went wrong, rather than was not asked for or cannot be said."""
+    """Something that the report lacks. `kind`: what `name` is the name of (file, case, section), or
+    which figure of it is lacking. `is_error`: something went wrong; otherwise it was not asked for,
+    or the data does not support it. `device`: where a report is of several."""
 
     kind: str
     name: str
     reason: str
     is_error: bool = False
+    device: str = ""
 
 
 class Fact(NamedTuple):
-    """A line of the summary."""
+    """A figure of the summary."""
 
     what: str
     value: str
@@ -71,8 +74,8 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """`records`: rows by column, `title` or `title [unit]`; all have the columns of the first.
-    `is_key`: also shown where there is little room, such as in a pull request."""
+    """`records`: rows, whose cells are named by their column: `title` or `title [unit]`. All rows
+    have the columns of the first. `is_key`: also in Markdown, where there is little room."""
 
     id: str
     title: str
@@ -89,7 +92,7 @@ class Table:
         return [[record[column] for column in self.columns] for record in self.records]
 
 
-# of values in s, bytes, FLOP/s and bytes/s, by the unit of their column
+# by the unit of a column: factor for values in s, bytes, FLOP/s or bytes/s
 SCALES = {
     **{"ms": 1e3, "us": 1e6, "ns": 1e9, "ps": 1e12, "MiB": 1 / MIB, "GiB": 1 / GIB},
     **{"GFLOP/s": 1e-9, "GB/s": 1e-9, "10⁶": 1e-6},
@@ -113,23 +116,27 @@ def _cell_of(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
     return str(value)
 
 
-# of a table its title, columns and note
+# title, columns and note of each table
 TEXTS = configparser.ConfigParser(interpolation=None, delimiters=("=",))
 TEXTS.read(TEMPLATES / "tables.ini", encoding="utf-8")
 
 
 def table_of(identity: str, rows: Iterable[Any], **values: str) -> Table:
-    """The table of this name in tables.ini; `values`: what its title and note have in braces.
+    """The table of this name in tables.ini; `values`: for the braces in its title and note.
 
-    Columns are `heading [unit] = path`, with ` | ` between them. A path is of attributes, keys and
-    places of a row, any of which may be None; it is left out where it is the heading. Values in s,
-    bytes, FLOP/s and bytes/s are scaled to the unit."""
+    Columns are `heading [unit] = path`, with ` | ` between them. A path leads through attributes,
+    keys and places of a row, any of which may be None; without one, the heading is the path. Values
+    in s, bytes, FLOP/s and bytes/s are scaled to the unit."""
     texts = {name: text.replace("\n", " ") for name, text in TEXTS[identity].items()}
-    paths = {}
-    for heading, _, path in (of.partition(" = ") for of in texts["columns"].split(" | ")):
+    columns = {}
+    for column in texts["columns"].split(" | "):
+        heading, _, path = column.partition(" = ")
         name, _, unit = heading.removesuffix("]").partition(" [")
-        paths[heading] = (path or name, unit)
-    records = [{heading: _cell_of(row, *of) for heading, of in paths.items()} for row in rows]
+        columns[heading] = (path or name, unit)
+    records = [
+        {heading: _cell_of(row, path, unit) for heading, (path, unit) in columns.items()}
+        for row in rows
+    ]
     title, note = (texts.get(name, "").format(**values) for name in ("title", "note"))
     return Table(identity, title, records, note, "key" in texts)
 
@@ -139,8 +146,9 @@ SMALL, HALF, FULL = 1, 2, 4
 
 @dataclass(frozen=True)
 class Figure:
-    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `columns`: of the page's
-    four. `has_legend`: of its own; else, and of SMALL ones, it is the section's."""
+    """`traces`, axes `x` and `y`, and `barmode` as plotly takes them. `columns`: how many of the
+    page's four it is wide. Without `has_legend`, and where it is SMALL, the section's legend serves
+    it."""
 
     id: str
     title: str
@@ -158,12 +166,12 @@ class Figure:
 
     @property
     def height(self) -> int:
-        """In pixels; the legend takes rows of its own, and so do bars that lie."""
-        lying = max((len(t["y"]) for t in self.traces if t.get("orientation") == "h"), default=0)
-        return 230 if self.columns == SMALL else max(350 + 10 * len(self.traces), 140 + 25 * lying)
+        """In pixels; names in the legend and horizontal bars each need room."""
+        rows = max((len(t["y"]) for t in self.traces if t.get("orientation") == "h"), default=0)
+        return 230 if self.columns == SMALL else max(350 + 10 * len(self.traces), 140 + 25 * rows)
 
     def as_json(self) -> Json:
-        """For plotly."""
+        """What report_page.js draws."""
         layout = {"xaxis": self.x, "yaxis": self.y, "barmode": self.barmode, "colorway": COLOURS}
         if self.x.get("type") == "category":
             layout["scattermode"] = "group"  # side by side, not on top of each other
@@ -175,9 +183,10 @@ class Figure:
 
 @dataclass
 class Section:
-    """`missing`: why there is nothing to show and which command makes it; empty where there is.
-    `omissions` stand in a section of their own. Tables without rows and figures without points are
-    not kept. `legend`: of its small figures, colours by name."""
+    """`missing`: why there is nothing to show, and which command measures that; empty where there
+    is. Tables without rows and figures without points are not kept. `legend`: colours by name, for
+    figures without a legend. `omissions` are shown in a section of their own. `device`: where a
+    report is of several, each of which has such a section."""
 
     id: str
     title: str
@@ -187,21 +196,36 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     legend: dict[str, str] = field(default_factory=dict)
     omissions: list[Omission] = field(default_factory=list)
+    device: str = ""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title} · {self.device}" if self.device else self.title
 
     def table(self, identity: str, rows: Iterable[Any], **values: str) -> Table:
-        """Adds one as table_of() makes it."""
+        """Adds table_of() these."""
         made = table_of(identity, rows, **values)
         self.tables += [made] if made.records else []
         return made
 
-    def figure(self, *of: Any, **more: Any) -> None:  # noqa: ANN401
-        """Adds the Figure of these."""
-        made = Figure(*of, **more)
+    def figure(self, *values: Any, **more: Any) -> None:  # noqa: ANN401
+        """Adds a Figure of these."""
+        made = Figure(*values, **more)
         self.figures += [made] if made.points else []
 
     def leave_out(self, kind: str, name: object, reason: str, *, is_error: bool = False) -> None:
-        """Adds an Omission."""
+        """Adds an Omission of these."""
         self.omissions.append(Omission(kind, str(name), reason, is_error))
+
+    def label(self, device: str, number: int) -> None:
+        """Names the device that it is of, the first, second, ... of a report of several; ids stay
+        unique."""
+        self.device = device
+        if number > 1:
+            self.id += f"_{number}"
+            self.figures = [replace(one, id=f"{one.id}_{number}") for one in self.figures]
+            self.tables = [replace(one, id=f"{one.id}_{number}") for one in self.tables]
+        self.omissions = [replace(one, device=device) for one in self.omissions]
 
 
 @dataclass(frozen=True)
@@ -211,6 +235,14 @@ class Document:
     facts: Sequence[Fact]
     sections: Sequence[Section]
     omissions: Sequence[Omission]
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """By title of a section, the id of the first that has it."""
+        found: dict[str, str] = {}
+        for section in self.sections:
+            found.setdefault(section.title, section.id)
+        return found
 
     @property
     def errors(self) -> int:
@@ -235,7 +267,7 @@ def cell_text(value: Cell) -> str:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """None of what is not known."""
+    """None stays None: not known."""
     return None if value is None else factor * value
 
 
@@ -250,15 +282,27 @@ def step_text(name: CaseName) -> str:
 
 
 def grouped(omissions: Iterable[Omission]) -> list[tuple[Omission, list[str]]]:
-    """The first of those that share kind and reason, with the names of all of them."""
-    found: dict[tuple[str, str], tuple[Omission, list[str]]] = {}
+    """For each device, kind and reason: the first such omission, and the names of all."""
+    found: dict[tuple[str, str, str], tuple[Omission, list[str]]] = {}
     for omission in omissions:
-        _, names = found.setdefault((omission.kind, omission.reason), (omission, []))
-        names.append(omission.name)
+        alike = (omission.device, omission.kind, omission.reason)
+        found.setdefault(alike, (omission, []))[1].append(omission.name)
     return list(found.values())
 
 
-# all have a contrast of 3 or more to white; what stands beside the data is grey
+def omission_lines(omissions: Iterable[Omission], most: int) -> list[tuple[bool, str]]:
+    """Whether it is an error, and a line of text with at most so many names, of each group."""
+    return [
+        (
+            first.is_error,
+            f"{first.device}: " * bool(first.device)
+            + f"{first.kind} {listed(names, most)}: {first.reason}",
+        )
+        for first, names in grouped(omissions)
+    ]
+
+
+# all have a contrast of 3 or more to white; grey is for lines that are not data
 GREY = "#7a8490"
 COLOURS = (
     *("#2f7fd1", "#c26d00", "#13906f", "#c04d8f", "#7d68d6", "#cf4b2d", "#8a7d00", "#6b7b8a"),
@@ -273,20 +317,28 @@ def axis(
     ticks: Iterable[float] = (),
     **more: Any,  # noqa: ANN401
 ) -> Json:
-    """`ticks`: the values that were measured, which are its ticks where they are few enough not to
-    meet."""
+    """`ticks`: the measured values; they are the axis's ticks where there are few enough."""
     values = sorted(set(ticks))
     own = {"tickvals": values} if 2 <= len(values) <= 10 else {}
     return {"title": {"text": title}, **({"type": "log"} if log else {}), **own, **more}
 
 
-def bars(series: Mapping[str, Mapping[str, float]], *, lying: bool = False) -> list[Json]:
-    """Values by label of each series; `lying`: room for long labels beside them."""
-    axes, more = ("yx", {"orientation": "h"}) if lying else ("xy", {})
+def bars(series: Mapping[str, Mapping[str, float]], *, horizontal: bool = False) -> list[Json]:
+    """`series`: by name, values by label; `horizontal` bars have room for long labels."""
+    axes, more = ("yx", {"orientation": "h"}) if horizontal else ("xy", {})
     return [
-        {"type": "bar", "name": name, axes[0]: list(of), axes[1]: list(of.values()), **more}
-        for name, of in series.items()
+        {"type": "bar", "name": name, axes[0]: list(own), axes[1]: list(own.values()), **more}
+        for name, own in series.items()
     ]
+
+
+Ends = tuple[list[float], list[float]]
+
+
+def error_bars(medians: Sequence[Median]) -> Ends:
+    """Lower and upper ends of the intervals; the median itself where there is none."""
+    ends = [(m.interval.low, m.interval.high) if m.interval else (m.median,) * 2 for m in medians]
+    return [low for low, _ in ends], [high for _, high in ends]
 
 
 def trace(
@@ -296,18 +348,18 @@ def trace(
     *,
     mode: str = "markers",
     colour: str | Sequence[str] | None = None,
-    symbol: str | Sequence[int] = "circle",
+    symbol: str | Sequence[str] = "circle",
     dash: str = "solid",
     size: int = 8,
-    ends: tuple[Sequence[float], Sequence[float]] | None = None,
+    ends: Ends | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Json:
-    """Points or lines; `ends`: what their error bars reach from and to."""
+    """Points or lines; `ends`: the lower and the upper ends of their error bars."""
     found = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), **more}
     found["marker"] = {"symbol": symbol, "color": colour, "size": size}
     found["line"] = {"color": colour, "dash": dash}
     if ends is not None:
-        below, above = ([abs(end - v) for v, end in zip(y, of, strict=True)] for of in ends)
+        below, above = ([abs(e - v) for v, e in zip(y, side, strict=True)] for side in ends)
         error = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
         found["error_y"] = error
     return found

@@ -1,10 +1,10 @@
-"""Everything a report is made from: found, told apart, read and checked, and what follows from it,
-computed once."""
+"""What a report is made from: results that are found, told apart, read and checked; and what is
+computed from them, once.
+"""
 
-import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,17 +20,19 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
-from tinyllama_tools.core.text import listed, value_at
+from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.machine import ONE_DEVICE, device_of, device_text, first_difference
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import (
+    NAME_A_RESULT,
     Failure,
     MeasuredCase,
     ResultSet,
     read_result_set,
     read_scaling_run,
     refuse_other_run,
+    result_in,
 )
 from tinyllama_tools.data.studies import (
     CHECK,
@@ -72,39 +74,24 @@ Found = TypeVar("Found")
 
 
 class Source(NamedTuple):
-    """A result to read. `path`: the folder of a grid study or of a data-parallel run, the file of a
-    run of the suite, and of a data-parallel result that somebody named alone."""
+    """A result to read. `path`: the folder of a grid study or of a data-parallel run; the file of a
+    run of the suite, or of a data-parallel result that was named alone."""
 
     kind: Kind
     path: Path
 
 
-# of a folder the first that is there says what it is
+# the first of these files that a folder has says what the folder is
 FILES = {STUDY: Kind.STUDY, SUITE_FILE: Kind.SUITE, SCALING_FILE: Kind.SCALING}
-NAME_A_RESULT = "name a result of scripts/bench, scripts/study --grid or scripts/scaling"
-
-
-def _only_result(folder: Path) -> Path:
-    """The one that was put there under a name of its own, as --benchmark_out does."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(BadInputError):
-            found += [path] if is_result(read_json(path)[0]) else []
-    if len(found) == 1:
-        return found[0]
-    known = f"{', '.join(FILES)}, {RANK_FILES}, or one result of tiny_llama_bench"
-    several = f"holds {len(found)} results ({listed([of.name for of in found], 3)}); name one"
-    none = f"holds none of {known}; {NAME_A_RESULT}"
-    raise BadInputError(f"{folder}: {several if found else none}")
 
 
 def source_of(path: Path) -> Source:
-    """What a path that somebody named is; BadInputError where it is no result, or unreadable."""
+    """What a named path is; BadInputError where it is no result, or cannot be read."""
     if path.is_dir():
         inside = next((name for name in FILES if (path / name).exists()), "")
         if not inside and not any(path.glob(RANK_FILES)):
-            return source_of(_only_result(path))
-        # a damaged file is named as such when it is read
+            return source_of(result_in(path, (*FILES, RANK_FILES)))
+        # whether the file is damaged is found when it is read
         kind = FILES.get(inside, Kind.SCALING)
         return Source(kind, path / inside if kind is Kind.SUITE else path)
     document, _ = read_json(path)
@@ -118,7 +105,7 @@ def source_of(path: Path) -> Source:
     raise bad_file(path, what, NAME_A_RESULT)
 
 
-# 20260131T080000Z_amd_instinct_mi300x: the name survives copying
+# in the name of a folder, as 20260131T080000Z_amd_instinct_mi300x: it survives copying
 TIME = re.compile(r"\d{8}T\d{6}Z")
 
 
@@ -126,7 +113,7 @@ Context = Mapping[str, Any]
 
 
 def _context_of(source: Source) -> Context:
-    """Of one of its files; empty where that cannot be read, which is said when all of it is."""
+    """Of its first file; empty where that cannot be read: an error when the whole source is."""
     files = {Kind.STUDY: rounds_of, Kind.SCALING: lambda path: sorted(path.glob(RANK_FILES))}
     made = files.get(source.kind, lambda path: [path])(source.path)
     try:
@@ -135,18 +122,15 @@ def _context_of(source: Source) -> Context:
         return {}
 
 
-def _why_not_beside(first: Context, other: Context) -> str:
-    """Why a result is in no report of the first one's device; empty where it is."""
-    if not (first and other and first_difference(first, other, ONE_DEVICE)):
-        return ""
-    here, there = (device_text(device_of(context)) for context in (first, other))
-    return f"is of {there}, and this report of {here}; name it alone"
+def _is_of_another_device(first: Context, other: Context) -> bool:
+    """False where either is not known."""
+    return bool(first and other and first_difference(first, other, ONE_DEVICE))
 
 
 def newest_sources(results: Path) -> tuple[list[Source], list[Omission]]:
-    """The newest of each kind, of grid studies the newest that has measured a round: what a report
-    takes where nothing was named. All are of the device of the first kind that is there; newer ones
-    of other devices are told."""
+    """What a report takes where nothing was named: the newest result of each kind; of grid studies
+    the newest with a measured round. All are of the device of the first kind that is there; newer
+    ones of other devices are told."""
     dated = [path for path in results.glob("*") if path.is_dir() and TIME.search(path.name)]
     folders = sorted(dated, key=lambda path: TIME.search(path.name)[0], reverse=True)
     found: list[Source] = []
@@ -157,45 +141,49 @@ def newest_sources(results: Path) -> tuple[list[Source], list[Omission]]:
         usable = (folder for folder in of_kind if kind is not Kind.STUDY or rounds_of(folder))
         for source in map(source_of, usable):
             context = _context_of(source)
-            if not (why := _why_not_beside(first, context)):
+            if not _is_of_another_device(first, context):
                 found.append(source)
                 first = first or context
                 break
+            here, there = (device_text(device_of(one)) for one in (first, context))
+            why = f"is of {there}, and this report of {here}; name both for a page of both"
             others.append(Omission("result", shown_path(source.path), why))
     return found, others
 
 
-# ---- what follows from a result: laws of time with their held-out checks, predictions
+# ---- what is computed from a result: laws of time with their held-out checks, predictions
 
 
 @dataclass(frozen=True)
 class SeriesFit:
-    """Of cases that differ in nothing but batch and sequence. `name`: of the first of them. `law`:
-    None where it is refused; `held_out`: in the order of the grid, empty where that is refused.
-    `refused`: what cannot be said, and why."""
+    """Cases that differ in nothing but batch and sequence. `name`: that of the first. `cases`: by
+    batch and sequence, those of the `points`. `law`: None where it is refused; `held_out`: in the
+    order of the grid, empty where the check is refused. `refused`: what is lacking, and why."""
 
     name: CaseName
     points: tuple[GridPoint, ...]
+    cases: Mapping[tuple[int, int], MeasuredCase]
     law: Law | None = None
     held_out: tuple[HeldOutCell, ...] = ()
     refused: tuple[Omission, ...] = ()
 
     @property
     def series(self) -> str:
-        of = self.name
-        return "/".join((of.component, of.pass_name, of.variant, of.size, of.dtype))
+        name = self.name
+        return "/".join((name.component, name.pass_name, name.variant, name.size, name.dtype))
 
 
 def fitted(cases: Sequence[MeasuredCase]) -> SeriesFit:
-    """Of what was measured in the rounds that most of the cases have."""
+    """Fits those of a series that were measured in the same rounds as most of them."""
     usual, _ = Counter(case.rounds for case in cases).most_common(1)[0]
-    of_usual = [case for case in cases if case.rounds == usual]
-    points = tuple(GridPoint(c.name.batch, c.name.seq, c.seconds) for c in of_usual)
-    others = f"the {len(points[0].rounds)} rounds of the other sizes"
-    why = f"not measured in {others}, so the law is of those without it"
+    alike = [case for case in cases if case.rounds == usual]
+    points = tuple(GridPoint(c.name.batch, c.name.seq, c.seconds) for c in alike)
+    others = f"the {len(points[0].rounds)} rounds of the other cells"
+    why = f"not measured in {others}, so the law is fitted without it"
     short = [case.name for case in cases if case.rounds != usual]
     refused = [Omission("time law", str(name), why) for name in short]
-    fit = SeriesFit(cases[0].name, points)
+    by_shape = {(case.name.batch, case.name.seq): case for case in alike}
+    fit = SeriesFit(cases[0].name, points, by_shape)
     try:
         fit = replace(fit, law=fit_time_law(points))
         fit = replace(fit, held_out=check_held_out(points))
@@ -209,8 +197,8 @@ NOT_RUN, CHECKED, CALIBRATED = "prediction", "prediction, checked", "calibrated 
 
 
 class PredictedStep(NamedTuple):
-    """`kind`: NOT_RUN; CHECKED where the step was run, but did not serve the rates; CALIBRATED.
-    `measured`: None where it was not run."""
+    """`kind`: NOT_RUN; CHECKED where the step was run, but its size did not go into the rates; else
+    CALIBRATED. `measured`: None where it was not run."""
 
     prediction: StepPrediction
     kind: str
@@ -218,14 +206,13 @@ class PredictedStep(NamedTuple):
 
     @property
     def name(self) -> CaseName:
-        """Of the step."""
         return self.prediction.cost.name
 
 
 class Predictions(NamedTuple):
-    """One a problem size at its own shape, smallest first, and steps of sizes without rates that
-    were run at another shape. `refusal`: why there are none; `omissions`: single steps that cannot
-    be predicted."""
+    """`steps`: one for each problem size at its own shape, smallest first, and those that were run
+    at other shapes of sizes that did not go into the rates. `refusal`: why there are none;
+    `omissions`: single steps that cannot be predicted."""
 
     steps: Sequence[PredictedStep] = ()
     refusal: str = ""
@@ -235,14 +222,13 @@ class Predictions(NamedTuple):
 
 # ---- what was read
 
-# where no result could be used
+# in place of a result that is not there
 NOTHING = ResultSet("", (), {}, {})
 
 
 class GridStudy(NamedTuple):
-    """A folder of scripts/study --grid. `description`: its study.json; `frontier`: None where there
-    is none; `check`: steps of a bigger size, which are no part of `results` so that nothing is
-    calibrated on them."""
+    """A folder of scripts/study --grid. `description`: its study.json. `check`: steps of a bigger
+    size, kept apart from `results` so that nothing is calibrated on them."""
 
     description: Mapping[str, Any]
     results: ResultSet = NOTHING
@@ -253,8 +239,9 @@ class GridStudy(NamedTuple):
 
 @dataclass(frozen=True)
 class ScalingRun:
-    """`analysis`: made anew of the results. `failures`: numbers of ranks without a usable result.
-    `projection`: of scaling.json; None where there is no such file, or where it is damaged."""
+    """`analysis`: computed from the results, not read from scaling.json. `failures`: numbers of
+    ranks without a usable result. `projection`: that of scaling.json; None where there is no such
+    file, or it is damaged."""
 
     path: Path
     analysis: Analysis
@@ -263,7 +250,7 @@ class ScalingRun:
 
     @property
     def context(self) -> Context:
-        """Of its smallest world, whose device is that of all."""
+        """That of the fewest ranks; all are of one device."""
         return self.analysis.results[0].context
 
     @property
@@ -277,9 +264,10 @@ class ScalingRun:
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """`main`: the result of the suite, or of a grid study, that is analysed; NOTHING where there
-    is none. `study`: the one that it is of. `compared`: where that has no two variants of a case,
-    another result of its device that has. `scalings`: of its device, or of that of the first."""
+    """What is known of one device. `main`: the result of the suite, or of a grid study, that is
+    analysed; NOTHING where there is none. `study`: the one that `main` is of. `compared`: another
+    result, whose variants are shown where `main` has only one. `others`: those of further devices;
+    `device`: the name in their headings, empty where there is one device."""
 
     sources: tuple[Source, ...] = ()
     main: ResultSet = NOTHING
@@ -287,16 +275,33 @@ class ReportInputs:
     scalings: tuple[ScalingRun, ...] = ()
     omissions: tuple[Omission, ...] = ()
     compared: ResultSet = NOTHING
+    others: tuple["ReportInputs", ...] = ()
+    device: str = ""
+
+    @property
+    def devices(self) -> tuple["ReportInputs", ...]:
+        """This one and the others."""
+        return (self, *self.others)
+
+    @property
+    def context(self) -> Context:
+        """Of the analysed result, else of a data-parallel run; empty without any."""
+        return next((run.context for run in (self.main, *self.scalings) if run.context), {})
+
+    @property
+    def with_variants(self) -> ResultSet:
+        """The result whose variants are shown."""
+        return self.main if self.compared is NOTHING else self.compared
 
     def main_result(self) -> ResultSet:
-        """The same for sections that show it; raises Missing where there is none."""
+        """`main`; Missing where there is none."""
         if self.main is NOTHING:
             raise Missing(f"no result of the suite was given; make one: {Kind.SUITE.command}")
         return self.main
 
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
-        """Laws of every series, in the order of tables."""
+        """Every series, in the order of tables."""
         every: dict[CaseName, list[MeasuredCase]] = {}
         for case in sorted(self.main.cases.values(), key=lambda case: name_rank(case.name)):
             every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
@@ -304,7 +309,7 @@ class ReportInputs:
 
     @cached_property
     def held_out(self) -> dict[str, list[HeldOutCell]]:
-        """By size, over all series."""
+        """By size, those of all series."""
         found: dict[str, list[HeldOutCell]] = {}
         for fit in self.time_fits:
             if fit.held_out:
@@ -313,21 +318,20 @@ class ReportInputs:
 
     @cached_property
     def steps(self) -> list[StepTimes]:
-        """One a size, dtype and variant of a known size, the one that is looked into first."""
+        """One for each size, dtype and variant; the main step first."""
         main = main_step(self.main)
-        known = (of for of in headline_steps(self.main) if of.name.size in problem_sizes())
+        known = (s for s in headline_steps(self.main) if s.name.size in problem_sizes())
         ordered = sorted(known, key=lambda step: step is not main)
         return [step_times(self.main, step.name) for step in ordered]
 
     @property
     def check_cases(self) -> tuple[MeasuredCase, ...]:
-        """Steps that were measured to check predictions by, whose rates do not know of them."""
+        """Steps that were measured to check predictions; they did not go into the rates."""
         return tuple(self.study.check.cases.values()) if self.study else ()
 
     @cached_property
     def predictions(self) -> Predictions:
-        """In the dtype and variant of the main step, which the rates come from: of steps at their
-        problem size's own shape, and of the check."""
+        """Of the main step's dtype and variant, which the rates come from."""
         results, costs = self.main, self.study.costs if self.study else ()
         step = main_step(results)
         if step is None:
@@ -349,9 +353,10 @@ class ReportInputs:
         found = []
         for one in (one for one in every if is_asked(one.cost.name)):
             name, measured = one.cost.name, known.get(one.cost.name)
-            kind = CALIBRATED if name.size in rates.sizes else CHECKED if measured else NOT_RUN
+            kind = CHECKED if measured else NOT_RUN
+            kind = CALIBRATED if name.size in rates.sizes else kind
             found.append(PredictedStep(one, kind, measured))
-        # of a size its own shape first
+        # each size begins with its own shape
         found.sort(key=lambda s: (name_rank(s.name)[1], not is_own_shape(s.name)))
         asked = [(cost, why) for cost, why in lacking if is_asked(cost.name)]
         omissions = [Omission("prediction", str(cost.name), why) for cost, why in asked]
@@ -359,7 +364,7 @@ class ReportInputs:
 
 
 def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found]) -> Found | None:
-    """What `read` returns, None where it refuses, which is then an error of the report."""
+    """What `read` returns; None where it raises: then the report has an error."""
     try:
         return read(path)
     except (BadInputError, ValueError, OSError) as error:
@@ -369,15 +374,15 @@ def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found
 
 
 def _read_files(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet:
-    """All files as one set. Where one cannot be used, or is of another device, torch or commit
-    than the first that can, it is left out by name and the others stay."""
+    """All files as one set, without those that cannot be used or are of another run than the first
+    that can: these are left out by name."""
     try:
         return read_result_set(paths) if paths else NOTHING
     except BadInputError:
         pass
     kept: list[Path] = []
     for path in paths:
-        # beside the first alone: each file is read twice, not as often as there are files
+        # beside the first only: so each file is read twice, not as often as there are files
         beside = [*kept[:1], path]
         if _attempt(omissions, path, lambda _, beside=beside: read_result_set(beside)) is not None:
             kept.append(path)
@@ -391,7 +396,7 @@ def _read_check(path: Path, results: ResultSet) -> ResultSet:
 
 
 def _checked(path: Path, kind: str, remedy: str) -> Json:
-    """BadInputError names the key that does not keep the schema."""
+    """The file; BadInputError names the key that does not match the schema."""
     found, _ = read_json(path)
     problem = schema_problem(found, SCHEMAS[kind])
     if problem:
@@ -404,7 +409,7 @@ def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     (results, failures), file = read_scaling_run(path), path / SCALING_FILE
     document, again = None, "scripts/scaling --from FOLDER"
     if path.is_dir() and file.exists():
-        document = _attempt(omissions, file, lambda of: _checked(of, "scaling", again))
+        document = _attempt(omissions, file, lambda path: _checked(path, "scaling", again))
     analysis = analyse(results)
     made_of = (analysis.device, [one.ranks for one in analysis.results])
     if document and (document.get("device"), document.get("processes")) != made_of:
@@ -417,8 +422,8 @@ def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
 
 
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
-    """What the folder holds; files that are not there are missing parts, not errors. BadInputError
-    for a bad study.json."""
+    """What the folder holds; a file that is not there is no error. BadInputError for a bad
+    study.json."""
     description = _checked(folder / STUDY, "study", Kind.STUDY.command)
     rounds, products = rounds_of(folder), folder / PRODUCTS
     files = [*rounds, products] if rounds and products.exists() else rounds
@@ -427,7 +432,7 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
         omissions.append(Omission("file", str(folder), why_no_round(folder), is_error=True))
 
     def beside(name: str, read: Callable[[Path], Found]) -> Found | None:
-        """What it reads; what fits into which memory is of a device as times are."""
+        """None without such a file, and for one of another device."""
         path = folder / name
 
         def read_own(path: Path) -> Found:
@@ -451,57 +456,85 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
 
 
 def _lacks(results: ResultSet) -> int:
-    """The less, the rather it is analysed: one that has a training step with its parts, else one
-    that has a step."""
+    """The least is analysed: 0 with a training step and its parts, 1 with a step alone, else 2."""
     step = main_step(results)
     return 2 if step is None else lacks_parts(results, step.name)
 
 
 def _has_variants(results: ResultSet) -> bool:
-    """Of one case at least."""
+    """Whether any case was measured in two variants."""
     points = Counter(replace(case.name, variant="") for case in results.cases.values())
     return any(count > 1 for count in points.values())
 
 
-def _compared(sets: Iterable[ResultSet], main: ResultSet) -> ResultSet:
-    beside = (of for of in sets if not _why_not_beside(main.context, of.context))
-    return next(filter(_has_variants, beside), NOTHING)
+Read = GridStudy | ResultSet | ScalingRun
+
+
+def _results_in(read: Read) -> ResultSet:
+    """NOTHING in a data-parallel run, and in a study without a round."""
+    return read if isinstance(read, ResultSet) else getattr(read, "results", NOTHING)
+
+
+def _context_in(read: Read) -> Context:
+    return read.context if isinstance(read, ScalingRun) else _results_in(read).context
+
+
+def _inputs_of(read: Sequence[tuple[Source, Read]]) -> ReportInputs:
+    """`read`: everything of one device."""
+    sources, found = zip(*read, strict=True)
+    sets = [results for one in found if (results := _results_in(one)) is not NOTHING]
+    main = min(sets, key=_lacks, default=NOTHING)
+    compared = NOTHING
+    if main is not NOTHING and not _has_variants(main):
+        compared = next(filter(_has_variants, sets), NOTHING)
+    omissions = [
+        Omission("result", shown_path(one.paths[0]), f"{main.title} is analysed; name it alone")
+        for one in sets
+        if one is not main and one is not compared
+    ]
+    omissions += [
+        Omission("case", name, case.reason, bool(case.failed))
+        for name, case in main.left_out.items()
+    ]
+    studies = [one for one in found if isinstance(one, GridStudy)]
+    study = next((one for one in studies if one.results is main), None)
+    scalings = tuple(one for one in found if isinstance(one, ScalingRun))
+    return ReportInputs(sources, main, study, scalings, tuple(omissions), compared)
+
+
+def _named(devices: Sequence[ReportInputs]) -> list[ReportInputs]:
+    """Each with its device's name, and where names are alike what else tells devices apart."""
+    names = [str(value_at(one.context, ONE_DEVICE[0]) or "unknown device") for one in devices]
+    for key in ONE_DEVICE[1:]:
+        if len({*names}) < len(names):
+            more = [value_at(one.context, key) for one in devices]
+            names = [f"{name}, {what}" for name, what in zip(names, more, strict=True)]
+    return [
+        replace(one, device=name, omissions=tuple(replace(o, device=name) for o in one.omissions))
+        for one, name in zip(devices, names, strict=True)
+    ]
 
 
 def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> ReportInputs:
-    """Reads every source. `unknown`: what was named but is no result."""
+    """Reads every source; of several devices, those after the first are its `others`. `unknown`:
+    what was named but is no result."""
     omissions = list(unknown)
-    readers: dict[Kind, Callable[[Path], Any]] = {
+    readers: dict[Kind, Callable[[Path], Read]] = {
         Kind.STUDY: lambda path: _read_grid_study(path, omissions),
         Kind.SUITE: lambda path: read_result_set([path]),
         Kind.SCALING: lambda path: _read_scaling_run(path, omissions),
     }
-    found: dict[Kind, list[Any]] = {kind: [] for kind in Kind}
-    sets: list[ResultSet] = []
+    groups: list[list[tuple[Source, Read]]] = []
     for source in dict.fromkeys(sources):
         one = _attempt(omissions, source.path, readers[source.kind])
-        if one is not None:
-            found[source.kind].append(one)
-            results = one if source.kind is Kind.SUITE else getattr(one, "results", NOTHING)
-            sets += [results] if results is not NOTHING else []
-    main = min(sets, key=_lacks, default=NOTHING)
-    compared = NOTHING if main is NOTHING or _has_variants(main) else _compared(sets, main)
-    omissions += [
-        Omission("result", shown_path(of.paths[0]), f"{main.title} is analysed; name it alone")
-        for of in sets
-        if of is not main and of is not compared
-    ]
-    for name, case in main.left_out.items():
-        omissions.append(Omission("case", name, case.reason, bool(case.failed)))
-
-    study = next((of for of in found[Kind.STUDY] if of.results is main), None)
-    first, runs, others = main.context, [], set()
-    for run in found[Kind.SCALING]:
-        first = first or run.context
-        if why := _why_not_beside(first, run.context):
-            omissions.append(Omission("result", shown_path(run.path), why))
-            others.add(run.path)
+        if one is None or not (context := _context_in(one)):
+            continue
+        for group in groups:
+            if not _is_of_another_device(_context_in(group[0][1]), context):
+                group.append((source, one))
+                break
         else:
-            runs.append(run)
-    taken = tuple(source for source in sources if source.path not in others)
-    return ReportInputs(taken, main, study, tuple(runs), tuple(omissions), compared)
+            groups.append([(source, one)])
+    devices = [_inputs_of(group) for group in groups] or [ReportInputs()]
+    first, *others = _named(devices) if len(devices) > 1 else devices
+    return replace(first, omissions=(*omissions, *first.omissions), others=tuple(others))

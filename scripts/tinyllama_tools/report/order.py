@@ -1,4 +1,6 @@
-"""The order of a report: of cases in its tables, of steps by what they are looked into for."""
+"""What the parts of a report have in common: the order of cases, the steps that are looked into,
+and a colour for each variant and a marker for each component.
+"""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
@@ -11,7 +13,7 @@ from tinyllama_tools.report.document import COLOURS
 
 Found = TypeVar("Found")
 
-# of components that have several passes, the one that a step consists of
+# the pass that a step consists of, where a component has several
 WHOLE_PASSES = ("train", "update", "forward_backward")
 COMPONENTS = (
     *("full_step", "model", "block", "attention", "ffn", "rms_norm", "rotary", "embedding"),
@@ -24,20 +26,25 @@ def rank(value: str, *order: str) -> tuple[int, str]:
     return (order.index(value) if value in order else len(order), value)
 
 
-# plotly's names; thousands of points stay apart
+# plotly's names, of markers that are told apart among thousands
 SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "pentagon"),
-    *("star", "hourglass", "circle-open"),
+    *("star", "hourglass", "hexagram"),
 )
 
 
-def symbol_of(component: str) -> str:
-    """The marker of a component, the same in every figure."""
-    return SYMBOLS[min(rank(component, *COMPONENTS)[0], len(SYMBOLS) - 1)]
+# a figure that shows cases says this
+HOLLOW = "Hollow: the case was disturbed (!)."
+
+
+def symbol_of(component: str, case: MeasuredCase | None = None) -> str:
+    """The marker of a component, the same in every figure; hollow where the case was disturbed."""
+    symbol = SYMBOLS[min(rank(component, *COMPONENTS)[0], len(SYMBOLS) - 1)]
+    return f"{symbol}-open" if case is not None and case.disturbance else symbol
 
 
 def variant_colours(results: ResultSet) -> dict[str, str]:
-    """Of every variant, in the order of tables, the same in every figure."""
+    """By variant, in the order of tables; the same in every figure."""
     names = {case.name.variant for case in results.cases.values()}
     ordered = sorted(names, key=lambda name: rank(name, BASELINE, OPTIMIZED))
     return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(ordered)}
@@ -49,7 +56,7 @@ def variant_rank(name: CaseName) -> tuple[object, ...]:
 
 
 def name_rank(name: CaseName) -> tuple[object, ...]:
-    """The order of tables: by component, size, dtype, variant, pass and shape."""
+    """The order of tables."""
     return (
         rank(name.component, *COMPONENTS),
         rank(name.size, *problem_sizes()),
@@ -64,7 +71,7 @@ def name_rank(name: CaseName) -> tuple[object, ...]:
 def best_of_each(
     items: Iterable[Found], key: Callable[[Found], Hashable], preference: Callable[[Found], Any]
 ) -> list[Found]:
-    """Of those with the same key the one with the least preference; keys in their order."""
+    """For each key, in the order of the items, the item with the least preference."""
     found: dict[Hashable, list[Found]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -79,22 +86,22 @@ def steps(results: ResultSet) -> list[MeasuredCase]:
 
 def lacks_parts(results: ResultSet, step: CaseName) -> bool:
     """Whether a component of the step was not measured at its size, type and shape."""
-    of = problem_sizes().get(step.size)
-    parts = parts_of(step, of["n_layers"] if of else None, results.cases)
+    size = problem_sizes().get(step.size)
+    parts = parts_of(step, size["n_layers"] if size else None, results.cases)
     return bool(parts.missing) or not parts.measured
 
 
 def _preference(results: ResultSet, case: MeasuredCase) -> tuple[object, ...]:
-    """Before others: one whose parts were measured too, at its problem size's own shape,
-    `optimized` rather than another variant, f32, and the largest of those."""
-    variant, dtype = (of[0] for of in variant_rank(case.name))
+    """In this order: the parts were measured too; its problem size's own shape; `optimized`; f32;
+    the largest."""
+    variant, dtype = (place for place, _ in variant_rank(case.name))
     flops = case.counters.get("model_flops", 0.0)
     is_other = not is_own_shape(case.name)
     return (lacks_parts(results, case.name), is_other, variant, dtype, -flops)
 
 
 def headline_steps(results: ResultSet) -> list[MeasuredCase]:
-    """One a size, dtype and variant, in the order of tables."""
+    """One for each size, dtype and variant, in the order of tables."""
     return best_of_each(
         steps(results),
         lambda case: (case.name.size, case.name.dtype, case.name.variant),

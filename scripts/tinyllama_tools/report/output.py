@@ -1,8 +1,7 @@
 """A report as HTML, Markdown, pictures and figures of merit.
 
 A figure of merit is a line for the test frameworks of computing centres; integrations/README.md
-lists the names. They and their order only depend on what was measured, so that a series can be
-followed.
+lists the names. Names and order depend only on what was measured, so that a series can be followed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from markupsafe import Markup, escape
 from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError, is_number, write_whole
-from tinyllama_tools.core.text import MIB, count_of, listed, markdown_table, template
+from tinyllama_tools.core.text import MIB, count_of, markdown_table, template
 from tinyllama_tools.data.machine import BYTES, CURVE, FLOPS, MEMORY_BANDWIDTH
 from tinyllama_tools.report.document import (
     COLOURS,
@@ -37,8 +36,8 @@ from tinyllama_tools.report.document import (
     Figure,
     Table,
     cell_text,
-    grouped,
     number_text,
+    omission_lines,
     scaled,
 )
 from tinyllama_tools.report.order import headline_steps
@@ -49,12 +48,12 @@ if TYPE_CHECKING:
     from tinyllama_tools.report.inputs import ReportInputs
 
 
-# of a table: the page has to be mailed, Markdown is for a pull request
+# of a table: so that the page can be mailed, and that Markdown suits a pull request
 MOST_ROWS, MOST_MARKDOWN_ROWS = 500, 40
 
 
 def _first(table: Table, most: int) -> Table:
-    """So many of its rows; where there are more, the note says so."""
+    """At most so many of its rows; where there are more, the note says so."""
     count = len(table.records)
     if count <= most:
         return table
@@ -73,13 +72,32 @@ def breakable(text: str) -> Markup:
 
 
 def _label_of(heading: str) -> Markup:
-    """A string of a style sheet; where a table has no room for headings, each cell has its own."""
+    """The heading as a string of the style sheet, which a telephone shows in each cell."""
     plain_text = re.sub(r"[\\<>\"\n]", " ", heading.replace(" [", " ").removesuffix("]"))
     return Markup(f'"{plain_text}"')  # nothing is left that ends the string or the element
 
 
+def _is_number(table: Table, column: int) -> bool:
+    """Whether a column has numbers; without a row, whether it has a unit."""
+    numbers = any(isinstance(row[column], (int, float)) for row in table.rows)
+    return numbers or "[" in table.columns[column]
+
+
+UNITS = {"%": "percent", "10⁶": "millions"}
+SIGNS = {"+-": "half_interval", "/": "_per_", "²": "2"}
+
+
+def field_name(heading: str) -> str:
+    """A column of a table as a CSV names it: `time_ms` of `time [ms]`."""
+    title, _, unit = heading.removesuffix("]").partition(" [")
+    name = f"{title} {UNITS.get(unit, unit)}"
+    for sign, word in SIGNS.items():
+        name = name.replace(sign, word)
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
 def _packed(text: str) -> str:
-    """gzip in base64: no letter of it can end a script element. The same text gives the same."""
+    """gzip in base64, which cannot end a script element; always the same for the same text."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
@@ -98,8 +116,8 @@ class _Bar(NamedTuple):
 
 
 def _bars_of(figure: Figure) -> list[tuple[str, list[_Bar]]]:
-    """By label, of a figure of bars alone: what is there before plotly, which takes a browser
-    seconds to start. Nothing of other figures, and of values below 0."""
+    """By label: plain bars, to look at until plotly has started, which takes a browser seconds.
+    Empty for figures with anything but bars, and with values below 0."""
     if any(trace.get("type") != "bar" for trace in figure.traces):
         return []
     rows: dict[str, list[tuple[str, str, float]]] = {}
@@ -115,22 +133,30 @@ def _bars_of(figure: Figure) -> list[tuple[str, list[_Bar]]]:
     if longest <= 0 or min(values) < 0:
         return []
     return [
-        (label, [_Bar(*of, 100 * value / longest, number_text(value)) for *of, value in row])
+        (
+            label,
+            [_Bar(name, c, 100 * value / longest, number_text(value)) for name, c, value in row],
+        )
         for label, row in rows.items()
     ]
 
 
 def page_of(document: Document) -> str:
     """The HTML. Texts are escaped; numbers that are not finite are shown as missing."""
-    figures = (figure for section in document.sections for figure in section.figures)
-    drawn = {figure.id: figure.as_json() for figure in figures}
-    # not finite is null; plotly would take some names of files for markup
+    drawn = {
+        figure.id: figure.as_json() | {"device": section.device}
+        for section in document.sections
+        for figure in section.figures
+    }
+    # numbers that are not finite become null; plotly takes `<` in names for markup
     data = json.dumps(drawn, cls=PlotlyJSONEncoder, separators=(",", ":")).replace("<", "&lt;")
     return template(TEMPLATES / "report_page.html.j2").render(
         document=document,
         marked=marked,
         breakable=breakable,
         label_of=_label_of,
+        is_number=_is_number,
+        field_name=field_name,
         first_rows=lambda table: _first(table, MOST_ROWS),
         cell_text=cell_text,
         bars_of=_bars_of,
@@ -141,15 +167,14 @@ def page_of(document: Document) -> str:
     )
 
 
-# as in pyproject.toml: only pictures and tests of pages need it, and it is large
+# as in pyproject.toml; large, and needed for pictures and tests of pages only
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def write_pngs(document: Document, folder: Path) -> list[Path]:
-    """`<folder>/<figure's id>.png` of every figure, in the document's order: 1600 x 900 pixels,
-    light. BadInputError where the driver or a browser is not installed, or the browser does not
-    start."""
+    """Every figure as `<folder>/<its id>.png`, 1600 x 900 pixels, on white. BadInputError where the
+    driver or a browser is not installed, or the browser does not start."""
     wanted = [figure.id for section in document.sections for figure in section.figures]
     if not wanted:
         return []
@@ -163,7 +188,7 @@ def write_pngs(document: Document, folder: Path) -> list[Path]:
         page.evaluate("reportReady")
         for identity in wanted:
             address = page.evaluate("(id) => reportPng(id)", identity)
-            # only now: where no browser starts, no empty folder is left
+            # not before: where no browser starts, no empty folder is left
             folder.mkdir(parents=True, exist_ok=True)
             name = re.sub(r"[^A-Za-z0-9._-]+", "-", identity).lstrip(".")
             written.append(folder / f"{name}.png")
@@ -173,7 +198,7 @@ def write_pngs(document: Document, folder: Path) -> list[Path]:
 
 @contextmanager
 def installed_browser() -> Iterator[Browser]:
-    """The installed Chromium without a window; BadInputError where it or its driver is missing."""
+    """The installed Chromium, headless; BadInputError where it or its driver is missing."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         raise BadInputError(
@@ -182,7 +207,7 @@ def installed_browser() -> Iterator[Browser]:
             "--format html"
         )
     try:
-        # Not on top: everything else of a report works without the driver.
+        # not at the top: all other outputs work without the driver
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
         raise BadInputError(
@@ -204,7 +229,7 @@ def installed_browser() -> Iterator[Browser]:
 
 
 def plain(text: str) -> str:
-    """In one line, and no markup: names come from files."""
+    """In one line and without markup: names come from files."""
     return " ".join(text.split()).replace("<", "&lt;")
 
 
@@ -215,22 +240,21 @@ def markdown_of(document: Document) -> str:
     lines += [*markdown_table(("what", "value", "of"), facts), ""] if facts else []
     for section in document.sections:
         tables = [_first(table, MOST_MARKDOWN_ROWS) for table in section.tables if table.is_key]
-        lines += [f"## {section.title}", ""] if tables else []
+        lines += [f"## {section.heading}", ""] if tables else []
         for table in tables:
             rows = [[plain(cell_text(cell)) for cell in row] for row in table.rows]
             lines += [f"### {plain(table.title)}", "", *markdown_table(table.columns, rows), ""]
             lines += [plain(table.note), ""] if table.note else []
-    missing = ", ".join(section.title for section in document.sections if section.missing)
+    missing = ", ".join(section.heading for section in document.sections if section.missing)
     if missing:
         lines += [f"Not measured: {missing}. The page says what each would take.", ""]
     lines += ["## Left out", ""] if document.omissions else []
-    for first, names in grouped(document.omissions):
-        mark = "**error** " if first.is_error else ""
-        lines.append(f"- {mark}{plain(f'{first.kind} {listed(names, 3)}: {first.reason}')}")
+    for is_error, line in omission_lines(document.omissions, 3):
+        lines.append(f"- {'**error** ' if is_error else ''}{plain(line)}")
     return "\n".join([*lines, "", f"Made by `scripts/report`, {document.generated}.", ""])
 
 
-# as tiny_llama_bench --figures-of-merit names them
+# units of the counters, as tiny_llama_bench --figures-of-merit writes them
 COUNTERS = {
     "samples_per_second": "samples/s",
     "tokens_per_second": "tokens/s",
@@ -241,14 +265,14 @@ COUNTERS = {
 
 
 def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
-    """Name, value and unit: of the first result peaks and headline steps; held-out cells by size,
-    over all series; predicted steps; and steps over several ranks. None: not known."""
+    """Name, value and unit of peaks and headline steps; of held-out cells by size; of predicted
+    steps; of steps over several ranks. A value of None is not known."""
     measured = (inputs.main.context.get("peaks") or {}).get("measured") or {}
     for name in sorted(set(measured) - {MEMORY_BANDWIDTH, CURVE}):
         yield f"peak/gemm/{name}/TFLOPS", scaled(measured[name].get(FLOPS), 1e-12), "TFLOP/s"
     memory = measured.get(MEMORY_BANDWIDTH, {}).get(BYTES)
     yield f"peak/{MEMORY_BANDWIDTH}", scaled(memory, 1e-9), "GB/s"
-    shares = {of.step: of.share_percent for of in inputs.steps}
+    shares = {times.step: times.share_percent for times in inputs.steps}
     for step in headline_steps(inputs.main):
         yield f"{step.name}/time", step.median_seconds, "s"
         for counter, unit in COUNTERS.items():
@@ -261,31 +285,37 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
         yield f"held_out/time/{size}/median_error_percent", error, "%"
         yield f"held_out/time/{size}/covered_percent", covered, "%"
     for step in inputs.predictions.steps:
-        of = step.prediction
-        for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
+        one = step.prediction
+        for end, seconds in (("", one.seconds), ("_low", one.low), ("_high", one.high)):
             yield f"{step.name}/predicted_time{end}", seconds, "s"
-        yield f"{step.name}/predicted_memory", of.cost.predicted_memory_bytes / MIB, "MiB"
+        yield f"{step.name}/predicted_memory", one.cost.predicted_memory_bytes / MIB, "MiB"
     known = set()
     for run in inputs.scalings:
         by_ranks = {result.ranks: result for result in run.analysis.results}
         for point in run.analysis.points:
             result = by_ranks[point.ranks]
-            # a step that several runs have is the first run's: a name stands for one figure
+            # a name stands for one figure: of several runs with the same step, the first counts
             if (name := result.steps[point.mode].name) not in known:
                 known.add(name)
                 yield f"{name}/time", point.seconds.median, "s"
-                whole, free = point.efficiency, point.communication_free
+                whole, lost = point.efficiency, point.communication
                 yield f"{name}/{result.scaling}_efficiency_percent", whole and whole.median, "%"
-                yield f"{name}/communication_percent", 100 - free.median if free else None, "%"
+                yield f"{name}/communication_percent", lost and lost.median, "%"
 
 
 def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:
-    """The lines, and at the end SUCCESS: or FAILED:, which are looked for as those of
-    tiny_llama_bench --figures-of-merit are."""
+    """The lines; the last begins with SUCCESS: or FAILED:, as that of tiny_llama_bench
+    --figures-of-merit. BadInputError for several devices, which the names do not tell apart."""
+    if inputs.others:
+        names = "; ".join(one.device for one in inputs.devices)
+        raise BadInputError(
+            f"figures of merit are of one device, and these results of {len(inputs.devices)} "
+            f"({names}): name those of one"
+        )
     lines = [
         f"FOM {name} = {value:.6g} {unit}"
         for name, value, unit in _figures(inputs)
-        # what is no number is no figure
+        # without those that are not known
         if value is not None and math.isfinite(value)
     ]
     last = f"SUCCESS: {len(lines)} figures" if lines else "FAILED: no figure"

@@ -26,16 +26,16 @@ Places = NDArray[np.int64]
 FEWEST_VALUES = 11
 SHORTEST_SEGMENT = 3
 AUTOCORRELATIONS = np.linspace(0.0, 0.8, 9)
-# of the gain; alone, the first is exceeded by 4 % of series at phi = 0.6, the second by 1 %
+# on the gain; of series without a change at phi = 0.6, 4 % exceed the first and 1 % the second
 STEP_BOUND, STRETCH_BOUND = 13.0, 23.0
 NEIGHBOURHOOD = 5
 FURTHEST_SCATTERS = 3.0
-# of a series that repeats itself to the last digit; a thousandth of the time
+# assumed of a series whose values are alike to the last digit: a thousandth of the time
 LEAST_SCATTER = 1e-3
 
 
 def without_outliers(logs: Array) -> Array:
-    """With single values that lie far from those around them pulled in."""
+    """With the median of the values around it in place of each value that lies far from them."""
     deviation = median_abs_deviation(np.diff(logs), scale="normal") / np.sqrt(2)
     around = median_filter(logs, size=NEIGHBOURHOOD, mode="nearest")
     furthest = FURTHEST_SCATTERS * max(float(deviation), LEAST_SCATTER)
@@ -44,7 +44,8 @@ def without_outliers(logs: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _stretches(count: int) -> tuple[Places, Places]:
-    """First and one past the last index of each; of a step, that is `count`."""
+    """Of all that could be a change: the index of its first value, and that of the value after its
+    last one, which is `count` for a step."""
     first, end = np.meshgrid(
         np.arange(SHORTEST_SEGMENT, count - SHORTEST_SEGMENT + 1),
         np.arange(2 * SHORTEST_SEGMENT, count + 1),
@@ -57,7 +58,7 @@ def _stretches(count: int) -> tuple[Places, Places]:
 
 
 def _gains(values: Array) -> Array:
-    """Of each of _stretches().
+    """The gain of each of _stretches().
 
     For one phi, least squares of the differences values[t] - phi values[t - 1] (the first one is
     weighted with sqrt(1 - phi^2)) on a constant, and on another level in the stretch beside it:
@@ -69,7 +70,7 @@ def _gains(values: Array) -> Array:
     without, best = np.inf, np.full(first.size, np.inf)
     for phi in AUTOCORRELATIONS:
         weight, rest = np.sqrt(1 - phi**2), 1 - phi
-        # a zero after the last: what would follow a step's end
+        # with a zero in the end, for steps: no value comes after them
         y = np.concatenate([[weight * values[0]], values[1:] - phi * values[:-1], [0.0]])
         sums = np.concatenate([[0.0], np.cumsum(y)])
         constant = weight**2 + (count - 1) * rest**2
@@ -79,7 +80,7 @@ def _gains(values: Array) -> Array:
         level_constant = rest * (1 + rest * within - phi * ends_again)
         level = 1 + rest**2 * within + phi**2 * ends_again
         won = (level_y - level_constant * mean) ** 2 / (level - level_constant**2 / constant)
-        # of the first value's own variance
+        # since the first value has another variance than the differences
         own = np.log(1 - phi**2)
         without = min(without, count * np.log(squares) - own)
         best = np.minimum(best, count * np.log(squares - won) - own)

@@ -9,17 +9,19 @@ each size, a fit minimises the sum of (1 - A x / y)^2. No coefficient is below 0
 for work; one whose range reaches 0 may not be there at all.
 
 Beyond the measured sizes a law can be wrong in a way that no residual shows: a larger size no
-longer fits into a cache. How wrong is taken from the step before: what a law of the smaller sizes
-is off by at the larger ones, an octave of B S.
+longer fits into a cache. How wrong is estimated within the grid: by what a law of the smaller sizes
+is off at the larger ones, for each doubling of B S.
 
-Intervals are Student's, of two sources. The scatter of the cells around the fit, as of linear least
-squares without the bounds, which are wider than theirs and hold where a bound is met as well. And
-shifts: a round that is slow throughout moves all cells together and shows in no residual. They
-count once for the rounds that were measured, which the coefficients rest on, and for a prediction
-once more, for as many new ones. With one round they are not known. Each source has its own degrees
-of freedom, as few as one, so each has a half-width of its own, and the range the root of the sum of
-their squares. That holds at least what it says, which the quantile of Welch and Satterthwaite does
-not: where the one deviation of two rounds comes out small by chance, it takes the scatter's.
+Intervals are Student's, and have two sources of error. First, the scatter of the cells around the
+fit. It is that of linear least squares without bounds, whose intervals are wider than with bounds,
+and hold also where a coefficient is 0. Second, shifts: a round that is slow throughout moves all
+cells together and shows in no residual. The shifts of the measured rounds are in the coefficients;
+a prediction has those of as many new rounds as well. From one round they are not known.
+
+The two sources have different degrees of freedom, as few as one, so each has a half-width of its
+own, and the range is the root of the sum of their squares. It holds the true value at least as
+often as it says. One quantile for both (Welch, Satterthwaite) would not: where two rounds happen to
+be alike, it would have the many degrees of freedom of the scatter.
 """
 
 import math
@@ -33,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import stdtrit
 
-from tinyllama_tools.core.text import seconds_text
+from tinyllama_tools.core.text import count_of, seconds_text
 
 Array = NDArray[np.float64]
 
@@ -73,22 +75,22 @@ class GridPoint:
 
 
 COVERAGE = 0.95
-# of a logarithm: with one degree of freedom, ranges may be beyond all numbers
+# of a logarithm; with one degree of freedom it could be more than exp() has numbers for
 LARGEST_WIDTH = 20.0
-# what the ranges of laws hold
+# what reports say of the ranges
 RANGES = (
-    "A range is a 95 % interval of what as many new rounds would give, and beyond the fitted sizes "
-    "of what a law of the smaller of them was off by. Of one round it is of the scatter of its "
-    "sizes alone, which says nothing of another run."
+    "A range is the 95 % interval of what as many new rounds would measure. Beyond the fitted "
+    "sizes it is widened by what a law of the smaller ones was off at the larger ones. Where there "
+    "is one round, only the scatter of its sizes is in it, which says nothing of another run."
 )
 
 
 def shift_variance(points: Sequence[GridPoint]) -> float:
-    """Of the logarithm that the median of the rounds is off by, since each round was slow or fast
-    throughout; 0 of a single one.
+    """Variance of the logarithm of a median over the rounds, as far as rounds are slow or fast
+    throughout; 0 where there is a single one.
 
-    Between two rounds it is the median over the cells, which a few disturbed ones do not move. The
-    median of normal values has at most pi / 2 times the variance of their mean.
+    How far two rounds are apart is the median over the cells, so that a few disturbed ones do not
+    matter. The median of normal values has at most pi / 2 times the variance of their mean.
     """
     values = np.log(np.array([point.rounds for point in points]))
     rounds = values.shape[1]
@@ -99,7 +101,7 @@ def shift_variance(points: Sequence[GridPoint]) -> float:
 
 
 def half_width(variance: float, freedom: int) -> float:
-    """Of an interval of an error whose variance is known with these degrees of freedom."""
+    """Of the interval of an error whose variance was estimated with these degrees of freedom."""
     return float(stdtrit(freedom, (1 + COVERAGE) / 2)) * math.sqrt(variance) if variance else 0.0
 
 
@@ -114,11 +116,11 @@ class Coefficient(NamedTuple):
 
 @dataclass(frozen=True)
 class Law:
-    """`points`: what it was fitted to; `residuals`: measured minus fitted, of the measured, in
-    their order. `values`: of the coefficients; `free`: of the best ones without bounds; `variance`:
-    of the errors around those, and `covariance` [terms, terms] what errors of variance 1 make of
-    them. `drift`: what a law of smaller sizes was off by, as a logarithm an octave of B S beyond
-    its sizes."""
+    """`points`: what it was fitted to; `residuals`: (measured - fitted) / measured, in their order.
+    `values`: of the coefficients; `free`: of those of the fit without bounds; `variance`: of the
+    relative errors around that fit; `covariance` [terms, terms]: of its coefficients, for errors of
+    variance 1. `drift`: what a law of smaller sizes was off by, as a logarithm, for each doubling
+    of B S beyond its sizes."""
 
     points: tuple[GridPoint, ...]
     values: Array
@@ -129,20 +131,22 @@ class Law:
     drift: float = 0.0
 
     def _half_width(self, scatter: float, shifts: float) -> float:
-        """Of so many times the variance of a cell's scatter and of the rounds' shifts."""
-        of_cells = half_width(self.variance * scatter, len(self.points) - len(TERMS))
+        """Of a figure whose variance is `scatter` times that of a cell's error, plus `shifts` times
+        that of the rounds' shifts."""
+        by_scatter = half_width(self.variance * scatter, len(self.points) - len(TERMS))
         rounds = len(self.points[0].rounds)
-        return math.hypot(of_cells, half_width(shift_variance(self.points) * shifts, rounds - 1))
+        by_shifts = half_width(shift_variance(self.points) * shifts, rounds - 1)
+        return math.hypot(by_scatter, by_shifts)
 
     @property
     def coefficients(self) -> list[Coefficient]:
-        """With their ranges, which hold them and nothing below 0."""
+        """With their ranges, which are extended to hold the value, and end at 0."""
         found = []
-        for name, value, free, of in zip(
+        for name, value, free, scatter in zip(
             TERMS, self.values, self.free, self.covariance.diagonal(), strict=True
         ):
-            off = self._half_width(of, value**2)
-            ends = max(0.0, min(value, free - off)), max(value, free + off)
+            half = self._half_width(scatter, value**2)
+            ends = max(0.0, min(value, free - half)), max(value, free + half)
             found.append(Coefficient(name, float(value), *map(float, ends)))
         return found
 
@@ -161,20 +165,20 @@ class Law:
         return float(self.values @ terms_at(batch, seq))
 
     def interval(self, batch: int, seq: int) -> tuple[float, float]:
-        """The range at a size, which holds at(batch, seq)."""
+        """The range of seconds at a size, around at(batch, seq)."""
         value, terms = self.at(batch, seq), terms_at(batch, seq)
-        # of the law there and of the cell itself, in the rounds measured and in the new ones
-        off = self._half_width(terms @ self.covariance @ terms / value**2 + 1, 2)
-        octaves = math.log2(batch * seq / max(point.tokens for point in self.points))
-        wider = math.exp(min(off, LARGEST_WIDTH) + self.drift * max(0.0, octaves))
+        # 1: the scatter of the new cell itself; 2: shifts of the measured and of the new rounds
+        half = self._half_width(terms @ self.covariance @ terms / value**2 + 1, 2)
+        doublings = math.log2(batch * seq / max(point.tokens for point in self.points))
+        wider = math.exp(min(half, LARGEST_WIDTH) + self.drift * max(0.0, doublings))
         return value / wider, value * wider
 
 
-# largest over smallest singular value; above it, terms differ by rounding only
+# largest over smallest singular value; above it, only rounding tells the terms apart
 LARGEST_CONDITION = 1e8
-# of any measured value; a term that is less is none
+# a term that is nowhere more than this share of the measured value is 0
 ROUNDING = 1e-9
-# of a law: what is off by more describes nothing
+# a law with a larger relative residual is refused
 LARGEST_MISFIT = 0.5
 
 
@@ -182,20 +186,20 @@ def _fit(points: Sequence[GridPoint], spare: int = 0) -> Law:
     """The coefficients that describe the points best. LawRefusedError where the points do not
     decide the terms; `spare`: how many more sizes than terms there must be."""
     names = ", ".join(TERMS)
-    sizes, needed = len({(point.batch, point.seq) for point in points}), len(TERMS) + spare
-    if sizes < needed:
+    cells, needed = len({(point.batch, point.seq) for point in points}), len(TERMS) + spare
+    if cells < needed:
         raise LawRefusedError(
-            f"{sizes} size{'' if sizes == 1 else 's'}: {len(TERMS)} coefficients ({names}) "
-            f"need at least {needed} different ones"
+            f"only {count_of(cells, 'cell')} of batch and sequence: a law of {len(TERMS)} "
+            f"coefficients ({names}) needs {needed} or more"
         )
     rows = np.array([terms_at(point.batch, point.seq) / point.value for point in points])
-    # those of S² and of 1 differ by orders of magnitude
+    # scaled, since the columns of S² and of 1 differ by orders of magnitude
     norms, wanted = np.linalg.norm(rows, axis=0), np.ones(len(points))
     scaled = rows / norms
     if np.linalg.cond(scaled) > LARGEST_CONDITION:
         raise LawRefusedError(
-            f"sizes too alike to tell {names} apart: the batch sizes or sequence lengths must "
-            "differ more"
+            f"the measured batches and sequences are too alike to tell {names} apart: products "
+            "B S and B S² must not grow together; measure more sequences"
         )
     solution, _ = nnls(scaled, wanted)
     solution[scaled.max(axis=0) * solution < ROUNDING] = 0.0
@@ -203,11 +207,12 @@ def _fit(points: Sequence[GridPoint], spare: int = 0) -> Law:
     free = inverse @ wanted
     variance = ((wanted - scaled @ free) ** 2).sum() / max(1, len(points) - len(TERMS))
     covariance = inverse @ inverse.T / np.outer(norms, norms)
-    own = (solution / norms, wanted - scaled @ solution, free / norms, float(variance), covariance)
-    return Law(tuple(points), *own)
+    residuals = wanted - scaled @ solution
+    fitted = (solution / norms, residuals, free / norms, float(variance), covariance)
+    return Law(tuple(points), *fitted)
 
 
-# of the largest B S of a grid; cells from there on are held out
+# cells with this share of the largest B S of a grid, or more, are held out
 HELD_SHARE = 0.5
 
 
@@ -218,16 +223,16 @@ def _split_largest(points: Sequence[GridPoint]) -> tuple[list[GridPoint], list[G
 
 
 def _drift(points: Sequence[GridPoint]) -> float:
-    """Root mean square of the logarithm of predicted over measured, an octave of B S beyond the
-    largest size of the law that predicts; 0 where too few sizes are left to tell."""
+    """Root mean square of log(predicted / measured) of the largest cells by a law of the others,
+    for each doubling of B S beyond its own largest; 0 where too few cells are left for a law."""
     kept, held = _split_largest(points)
     try:
         law = _fit(kept)
     except LawRefusedError:
         return 0.0
-    said = [law.at(p.batch, p.seq) / p.value for p in held]
-    octaves = np.log2([p.tokens for p in held]) - math.log2(max(p.tokens for p in kept))
-    return math.sqrt(np.mean((np.log(said) / octaves) ** 2))
+    ratios = [law.at(p.batch, p.seq) / p.value for p in held]
+    doublings = np.log2([p.tokens for p in held]) - math.log2(max(p.tokens for p in kept))
+    return math.sqrt(np.mean((np.log(ratios) / doublings) ** 2))
 
 
 def fit_time_law(points: Sequence[GridPoint]) -> Law:
@@ -236,18 +241,18 @@ def fit_time_law(points: Sequence[GridPoint]) -> Law:
     misfit = float(np.abs(law.residuals).max())
     if misfit > LARGEST_MISFIT:
         raise LawRefusedError(
-            f"no law describes these sizes: the best is off by {100 * misfit:.0f} %; "
-            "measure more rounds on a quieter machine"
+            f"the best fit of launch + a B S + b B S² is off by {100 * misfit:.0f} % at one cell, "
+            f"and must be within {100 * LARGEST_MISFIT:.0f} %: the times scatter, or jump where a "
+            "cell outgrows a cache; measure more rounds on a quieter machine"
         )
     return replace(law, drift=_drift(points))
 
 
 @dataclass(frozen=True)
 class HeldOutCell:
-    """What a law of the other sizes says of one that was held out, with its range, in seconds.
-    `error_percent`: of the measured, above 0 where too much was predicted; `width_percent`: of the
-    range, of the value. The cells are of the same rounds, so a range for new rounds holds more of
-    them than of new ones."""
+    """A cell that was held out, and what a law of the other sizes predicts there: `value` and its
+    range, in seconds. All cells are of the same rounds, so that the ranges, which are meant for new
+    rounds, hold more of them than 95 %."""
 
     point: GridPoint
     value: float
@@ -256,6 +261,7 @@ class HeldOutCell:
 
     @property
     def error_percent(self) -> float:
+        """(predicted - measured) / measured."""
         return 100 * (self.value - self.point.value) / self.point.value
 
     @property
@@ -264,6 +270,7 @@ class HeldOutCell:
 
     @property
     def width_percent(self) -> float:
+        """Width of the range over the prediction."""
         return 100 * (self.high - self.low) / self.value
 
 
@@ -276,7 +283,8 @@ def check_held_out(points: Sequence[GridPoint]) -> tuple[HeldOutCell, ...]:
     try:
         law = fit_time_law(kept)
     except LawRefusedError as error:
-        raise LawRefusedError(f"of the {len(kept)} sizes that are not held out, {error}") from error
+        what = f"of the {len(kept)} cells that are not held out"
+        raise LawRefusedError(f"{what}: {error}") from error
     return tuple(
         HeldOutCell(p, law.at(p.batch, p.seq), *law.interval(p.batch, p.seq)) for p in held
     )

@@ -28,14 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-# of which the exact test is still a number with all its digits
+# up to so many values, probabilities of the exact test (2^-values and more) have all their digits
 MOST_BLOCKS = 1000
 Array = NDArray[np.float64]
 
 
 def _sign_flips(ranks: Iterable[int], largest: int) -> Array:
-    """At w up to `largest`: P(sum of the ranks of positive values = w), every sign a fair coin;
-    ranks in growing order. The distribution is added to itself, moved by one rank after the other.
+    """By w up to `largest`: P(sum of the ranks of positive values = w), where every sign is a fair
+    coin. `ranks`: in growing order. For each rank, the distribution so far is added to itself,
+    moved by that rank.
     """
     ranks = tuple(ranks)
     if len(ranks) > MOST_BLOCKS:
@@ -54,35 +55,35 @@ def _sign_flips(ranks: Iterable[int], largest: int) -> Array:
 
 @lru_cache(maxsize=512)
 def signed_rank_tail(count: int) -> Array:
-    """At w: P(sum of the ranks of positive values <= w) for `count` values without ties."""
+    """By w: P(sum of the ranks of positive values <= w) for `count` values without ties."""
     return np.cumsum(_sign_flips(range(1, count + 1), count * (count + 1) // 2))
 
 
 @lru_cache(maxsize=4096)
 def _tail_of_ties(doubled_ranks: tuple[int, ...], doubled_sum: int) -> float:
-    """P(sum <= doubled_sum / 2); doubled, mid-ranks are whole numbers."""
+    """P(sum <= doubled_sum / 2). Mid-ranks may end in .5, so that all are doubled here."""
     return float(_sign_flips(doubled_ranks, doubled_sum).sum())
 
 
 def _doubled_ranks(values: Array) -> NDArray[np.int64]:
-    """Twice the mid-ranks. Not scipy.stats.rankdata, whose import would take most of the time in
-    which a command starts."""
+    """Twice the mid-ranks. Not by scipy.stats.rankdata, since importing that takes longer than all
+    else that a command does at its start."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (2 * np.cumsum(counts) - counts + 1)[places]
 
 
 def _tails_with_ties(rows: Array) -> list[float]:
     doubled = np.array([_doubled_ranks(row) for row in np.abs(rows)])
-    of_negative = (doubled * (rows < 0)).sum(axis=1).tolist()
-    # zeros took part in ranking and are left out
+    negative = (doubled * (rows < 0)).sum(axis=1).tolist()
+    # Pratt: zeros are ranked with the others, but their ranks are in no sum
     doubled[rows == 0] = 0
     doubled.sort(axis=1)
     kept = (tuple(rank for rank in ranks if rank) for ranks in doubled.tolist())
-    return [_tail_of_ties(*found) for found in zip(kept, of_negative, strict=True)]
+    return [_tail_of_ties(*found) for found in zip(kept, negative, strict=True)]
 
 
 def p_values(rows: Array) -> Array:
-    """Exact signed-rank p-value of each row (cases x values) for a location of at most zero: small
+    """Exact signed-rank p-value of each row (cases x values), of a location of zero or less: small
     where values are positive."""
     count = rows.shape[1]
     ordered = np.take_along_axis(rows, np.argsort(np.abs(rows), axis=1), axis=1)
@@ -95,9 +96,9 @@ def p_values(rows: Array) -> Array:
 
 
 def autocorrelations(rows: Array) -> Array:
-    """Of each row of four values or more, that of a value with the next one, in order of time: 0
-    where all are the same. Without most of the bias of the usual estimate, whose mean over n values
-    is rho - (1 + 3 rho) / n (Kendall, Biometrika 41, 1954)."""
+    """Of each row of four values or more, in order of time: the correlation of a value with the
+    next one, 0 where all are the same. The usual estimate, whose mean over n values is
+    rho - (1 + 3 rho) / n (Kendall, Biometrika 41, 1954), is corrected for that bias."""
     count = rows.shape[1]
     apart = rows - rows.mean(axis=1, keepdims=True)
     squares = (apart**2).sum(axis=1)
@@ -134,7 +135,7 @@ def hodges_lehmann(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=256)
 def _rank_sums(doubled_ranks: tuple[int, ...], chosen: int) -> Array:
-    """At s: P(sum of `chosen` ranks drawn without replacement = s / 2)."""
+    """By s: P(sum of `chosen` ranks drawn without replacement = s / 2)."""
     ways = np.zeros((chosen + 1, sum(sorted(doubled_ranks)[-chosen:]) + 1))
     ways[0, 0] = 1.0
     for rank in doubled_ranks:
@@ -143,7 +144,7 @@ def _rank_sums(doubled_ranks: tuple[int, ...], chosen: int) -> Array:
 
 
 def rank_sum_p_value(base: Array, new: Array) -> float:
-    """Exact, for new values that are no larger than those of the base: small where they are."""
+    """Exact p-value of new values being no larger than those of the base: small where they are."""
     ranks = _doubled_ranks(np.concatenate([base, new]))
     mass = _rank_sums(tuple(np.sort(ranks).tolist()), new.size)
     return float(mass[int(ranks[base.size :].sum()) :].sum())
@@ -151,7 +152,7 @@ def rank_sum_p_value(base: Array, new: Array) -> float:
 
 @lru_cache(maxsize=256)
 def rank_sum_tail(base: int, new: int) -> Array:
-    """At k: P(Mann-Whitney count <= k) without ties."""
+    """By k: P(Mann-Whitney count <= k) without ties."""
     mass = _rank_sums(tuple(range(2, 2 * (base + new) + 1, 2)), new)
     return np.cumsum(mass[new * (new + 1) :: 2])
 
@@ -162,8 +163,8 @@ def critical_value(tail: Array, level: float) -> int:
 
 
 def interval_ends(ordered: Array, tail: Array, confidence: float) -> tuple[Array, Array] | None:
-    """Of each row of ordered Walsh averages or differences, whose statistic has this `tail`; None:
-    too few values for this confidence."""
+    """Of each row of ordered Walsh averages or differences; `tail`: the distribution of their
+    statistic. None where there are too few values for this confidence."""
     left_out = critical_value(tail, (1 - confidence) / 2)
     return None if left_out < 0 else (ordered[:, left_out], ordered[:, -1 - left_out])
 
@@ -172,8 +173,9 @@ def standard_errors(ordered: Array, tail: Array, degrees: int) -> Array | None:
     """Standard error of each row's estimate, from the width of its 95 % interval.
 
     Lehmann, Annals of Mathematical Statistics 34 (1963): the width estimates the estimate's own
-    variance without a density, and bears wild values as the estimate does. It is divided by
-    Student's quantile at the interval's true confidence. None: too few values for 95 %.
+    variance without a density, and outliers move it as little as they move the estimate. It is
+    divided by Student's quantile at the interval's true confidence. None where there are too few
+    values for 95 %.
     """
     left_out = critical_value(tail, 0.025)
     if left_out < 0:
@@ -183,10 +185,10 @@ def standard_errors(ordered: Array, tail: Array, degrees: int) -> Array | None:
 
 
 def holm_adjusted(p_values: Array, family: int) -> Array:
-    """Adjusted p-values: those at or below alpha are rejected, with a chance of at most alpha that
-    any of them is wrong (Holm, Scandinavian Journal of Statistics 6, 1979).
+    """Adjusted p-values: where those at or below alpha count as shown, the chance that any of them
+    is wrong is at most alpha (Holm, Scandinavian Journal of Statistics 6, 1979).
 
-    `family`: number of cases, where more belong to it than have a p-value (they count as 1).
+    `family`: the number of cases; those without a p-value count as if it were 1.
     """
     order = np.argsort(p_values, kind="stable")
     steps = (family - np.arange(len(p_values))) * p_values[order]
@@ -209,7 +211,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Median:
-    """Of several values; `interval`: None of one value only."""
+    """Of several values; `interval`: None where there is a single one."""
 
     median: float
     interval: Interval | None
@@ -223,7 +225,7 @@ class Median:
         return f"{self.median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}{sure})"
 
 
-# Five turns reach it: fewer decide nothing.
+# below it no difference is shown; the range of five values has it, that of four has not
 DECISIVE_CONFIDENCE = 0.9
 
 
@@ -233,9 +235,11 @@ class Quotient(Median):
 
     @property
     def shows_difference(self) -> bool:
-        """Whether its interval leaves 1 out; without one, nothing is shown."""
-        of = self.interval
-        return bool(of and of.confidence >= DECISIVE_CONFIDENCE and not of.low <= 1 <= of.high)
+        """Whether 1 is outside of the interval; without one, nothing is shown."""
+        found = self.interval
+        if found is None or found.confidence < DECISIVE_CONFIDENCE:
+            return False
+        return not found.low <= 1 <= found.high
 
     def marked_text(self) -> str:
         """As text(), with `~` before it where no difference was shown."""
@@ -244,23 +248,24 @@ class Quotient(Median):
 
 @dataclass(frozen=True)
 class Ratio(Quotient):
-    """Of a_i / b_i over `turns`."""
+    """The median of a_i / b_i; in each of the `turns`, a and b were timed one after the other."""
 
     turns: int
     of_each_turn: tuple[float, ...]
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Ratio:
-        """What asdict() made, or a mapping that has more beside it."""
+        """From what asdict() made; other keys may be beside it."""
         interval = Interval(**found["interval"]) if found["interval"] else None
         return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
 
     @property
     def at_least(self) -> float | None:
-        """What the true median is not below with 95 %, one-sided, whatever the distribution; None
-        of too few turns (five are enough): nothing can be said.
+        """Lower bound of the true median with 95 % confidence, one-sided, whatever the
+        distribution; None where there are fewer than five turns.
 
-        Turns are taken as independent. How many lie below the median is binomial with 1/2.
+        Turns are taken as independent, so how many ratios lie below the median is binomial with
+        probability 1/2.
         """
         tail = np.cumsum([math.comb(self.turns, k) for k in range(self.turns)]) / 2**self.turns
         left_out = critical_value(tail, 1 - WANTED_CONFIDENCE)
@@ -269,19 +274,17 @@ class Ratio(Quotient):
 
 @dataclass(frozen=True)
 class Estimate(Median):
-    """Over `rounds`.
-
-    Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a
-    figure of one round compares neighbours in time. The interval is the exact one of a median,
-    whatever the distribution; fewer than six rounds cannot reach 95 %.
-    """
+    """A median over `rounds`, each of which runs every way of doing a step, in an order drawn anew,
+    so that a figure of a round compares what was run within a short time. The interval is
+    median_interval(); fewer than six rounds cannot reach 95 %."""
 
     rounds: int
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """The narrowest interval of 95 % or more between two of the ordered values, whatever their
-    distribution; else the whole range with its true confidence; None for a single value.
+    """Of the median, whatever the distribution: the narrowest interval of 95 % or more between two
+    of the ordered values; where none has that, their range with its true confidence; None for a
+    single value.
 
     How many values lie below the median is binomial with probability 1/2.
     """
@@ -296,8 +299,8 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 
 def ends_of_median(times: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of two or more times' median: Student's t over their logarithms, widened to
-    the median."""
+    """The 95 % interval of the median of two or more times: Student's t over their logarithms,
+    widened where it would not hold the median."""
     logarithms = [math.log(value) for value in times]
     middle, count = statistics.fmean(logarithms), len(times)
     quantile = float(special.stdtrit(count - 1, (1 + WANTED_CONFIDENCE) / 2))
@@ -309,46 +312,49 @@ def ends_of_median(times: Sequence[float]) -> tuple[float, float]:
 Ends = tuple[float, float]
 
 
-def quotient_of_medians(a: float, of_a: Ends | None, b: float, of_b: Ends | None) -> Quotient:
-    """a / b, whose 95 % intervals are known apart; without an interval where either has none.
+def quotient_of_medians(a: float, ends_a: Ends | None, b: float, ends_b: Ends | None) -> Quotient:
+    """a / b of two independent medians, from the ends of their 95 % intervals; without an interval
+    where either has none.
 
-    On the logarithms each end is as far as the two ends that go with it, as independent errors add
-    (Zou, Donner, Statistics in Medicine 27, 2008)."""
-    if of_a is None or of_b is None:
+    On a logarithmic scale a / b is as far from its lower end as a from its lower and b from its
+    upper end, the squares of both distances added up; likewise above (Zou, Donner, Statistics in
+    Medicine 27, 2008)."""
+    if ends_a is None or ends_b is None:
         return Quotient(a / b, None)
-    below = math.hypot(math.log(a / of_a[0]), math.log(of_b[1] / b))
-    above = math.hypot(math.log(of_a[1] / a), math.log(b / of_b[0]))
+    below = math.hypot(math.log(a / ends_a[0]), math.log(ends_b[1] / b))
+    above = math.hypot(math.log(ends_a[1] / a), math.log(b / ends_b[0]))
     ends = (a / b * math.exp(-below), a / b * math.exp(above))
     return Quotient(a / b, Interval(*ends, WANTED_CONFIDENCE))
 
 
 def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Median of a_i / b_i with its interval; a_i and b_i are medians of neighbouring processes.
+    """Median of a_i / b_i with its interval; a_i and b_i are median times of two processes that ran
+    one after the other.
 
-    A machine drifts by tens of percent within minutes, so only neighbours in time are divided by
-    each other. ValueError where they are not as many, or one is no positive, finite time.
+    A machine drifts by tens of percent within minutes, so only what ran close together is divided.
+    ValueError where a and b differ in number, or a time is not positive and finite.
     """
     for seconds in (*a, *b):
         if not 0 < seconds < math.inf:
-            raise ValueError(f"{seconds} seconds in turns: must be positive and finite")
+            raise ValueError(f"a time of {seconds} s: must be positive and finite")
     ratios = tuple(x / y for x, y in zip(a, b, strict=True))
     return Ratio(statistics.median(ratios), median_interval(ratios), len(ratios), ratios)
 
 
-# of a log-ratio: what differs by less is a matter of rounding, and ties must stay ties when both
-# sides are measured in another unit
+# Of a log-ratio: smaller differences are rounding errors. Rounded, equal ratios stay ties also
+# where both sides are given in another unit.
 DECIMALS = 12
 
 
 # What is kept of one case in one block, a row of an array: log(new / base), the Hodges-Lehmann
-# estimate over the block's pairs; its standard error, from the scatter between the pairs, 0 where a
-# single pair says nothing; and seconds of an iteration, medians over the slices.
+# estimate over the block's pairs; its standard error, from the scatter between the pairs, 0 of a
+# single pair, which has none; and seconds of an iteration, medians over the slices.
 LOG_RATIO, ERROR, BASE_SECONDS, NEW_SECONDS = range(4)
 
 
 def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
     """Log-ratio and standard error of each row (blocks x pairs of positive seconds)."""
-    # a difference of logs changes just its sign when the sides are swapped; a ratio's log may not
+    # not np.log(new / base): when the sides are swapped, nothing but the sign may change
     log_ratios = np.log(new) - np.log(base)
     averages = walsh_averages(log_ratios)
     pairs = log_ratios.shape[1]
@@ -362,7 +368,7 @@ def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
 def summarise(base: Sequence[float], new: Sequence[float]) -> Array:
     """The row of a block's slices, in seconds of an iteration: base[i] and new[i] were neighbours
     in time."""
-    # a whole number of 64 bits and more would stay Python's
+    # with dtype, since of whole numbers beyond 64 bits numpy makes arrays of Python objects
     old, changed = (np.array(seconds, dtype=float) for seconds in (base, new))
     (log_ratio,), (error,) = summarise_pairs(old[None], changed[None])
     return np.array([log_ratio, error, np.median(old), np.median(changed)])

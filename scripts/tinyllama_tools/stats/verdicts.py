@@ -14,27 +14,29 @@ layout, where memory came from) does not average out within a process, so blocks
 pairs of slices only make each block precise. The machine drifts from pair to pair, so only
 neighbours are divided by each other.
 
-Variance: what the blocks' scatter says, or what the pairs within them say, whichever is larger.
-Blocks that depend on the ones before them say less than as many independent ones: of n blocks with
-an autocorrelation of r, as much as n (1 - r) / (1 + r). Where either makes the estimate's standard
-error larger than that of the exact test, the interval is stretched to Student's with that error
-and so many degrees of freedom, and the p-value is no smaller than Student's. r: of the case, or of
-all cases of the look together with one standard error on top, whichever is larger. Whoever is
-`unclear` with 0.4 or more is so for that reason.
+The estimate's standard error is that from the scatter between blocks, or that from the scatter of
+the pairs within them, whichever is larger. Blocks that depend on those before them say less than as
+many independent ones: n blocks with an autocorrelation of r as much as n (1 - r) / (1 + r). r is
+the case's own, or the mean over all cases of the look plus one standard error, whichever is larger.
+Where pairs or dependence make the error larger than the exact test takes it to be, the interval is
+widened to Student's with this error and as many degrees of freedom as independent blocks, and the
+p-value is no smaller than Student's. A case that is `unclear` and has an r of 0.4 or more is
+reported as unclear for that reason.
 
-Only planned looks judge: blocks beyond the last look that a case has reached wait for the next one.
-Of `looks` planned numbers of blocks each may spend alpha / looks, so whoever stops at any of them
-for any reason has made a false alarm with a chance of at most alpha (Bonferroni, the simplest
-spending function of Lan and DeMets, Biometrika 70, 1983, which asks for nothing about how looks
-depend on each other). Both directions share alpha. Only half of it is spent: a procedure that errs
-in exactly 1 of 1,000 families cannot be shown to err in at most 1 of 1,000.
+Cases are judged at planned numbers of blocks only, the looks; blocks beyond the last look that a
+case has reached count at the next one. Each look may spend alpha / looks, so that the chance of a
+false alarm is at most alpha at whichever look the run stops, and for whatever reason (Bonferroni,
+the simplest spending function of Lan and DeMets, Biometrika 70, 1983, which assumes nothing about
+how looks depend on each other). Both directions share alpha. Only half of it is spent: a procedure
+that errs in exactly 1 of 1,000 families cannot be shown to err in at most 1 of 1,000.
 
 The exact p-value of a look is multiplied by the number of looks; the least of these so far, in the
-direction of the last estimate, is a p-value whenever one stops. Holm then corrects for the cases.
+direction of the last estimate, is a valid p-value at whichever look the run stops. Holm then
+corrects for the number of cases.
 
-Of stored results a file is an observation, the sides are not paired, and there is one look. Nothing
-removes the machine's drift between files, so differences have to be larger than those that
-`compare run` shows. Of a judgement, `blocks` are then files a side.
+In a comparison of stored results a file is an observation, the sides are not paired, and there is
+one look. Nothing removes the machine's drift between files, so only larger differences can be shown
+than by `compare run`. `blocks` of a judgement are then files a side.
 """
 
 import math
@@ -79,7 +81,7 @@ class Outcome(str, Enum):
     # equivalence shown: the interval lies within the margin on both sides
     SAME = "same"
     UNCLEAR = "unclear"
-    # not what an error rate could be stated from: one run a side, or the base's own failure
+    # no error rate can be stated: one run a side, or the base failed
     NO_VERDICT = "no verdict"
     # in the base only; in the new only (the base does not have it, or skips it)
     MISSING = "missing"
@@ -91,7 +93,7 @@ class Outcome(str, Enum):
 
     @property
     def is_regression(self) -> bool:
-        """Whether it fails the gate, unless it was allowed by name."""
+        """Whether the exit status is 1, unless --allow-missing excuses it."""
         return self in {Outcome.SLOWER, Outcome.MISSING, Outcome.FAILED}
 
     @property
@@ -103,7 +105,7 @@ class Outcome(str, Enum):
         return "green" if green else "yellow" if self is Outcome.UNCLEAR else "grey"
 
 
-# a case with one of these needs no more data
+# answers: a case with one of these is measured no more
 DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
 
 
@@ -125,11 +127,12 @@ NOTABLE_AUTOCORRELATION = 0.4
 
 
 def fewest_blocks(cases: int, alpha: float, looks: int) -> int:
-    """At which `slower` and `same` are possible at all.
+    """The least number of blocks with which `slower` and `same` are possible at all.
 
-    The smallest p-value, 2^-n where all n blocks lie beyond the margin, has to pass the strictest
-    step, alpha / 4 / (cases x looks), as each direction spends a quarter of alpha; and so has
-    that of `same` its 5 % / looks, and that of the interval which the standard error is taken from.
+    The smallest p-value there is, 2^-n of n blocks that all lie beyond the margin, must be able to
+    pass Holm's strictest step, alpha / 4 / (cases x looks), since each direction spends a quarter
+    of alpha; the 5 % / looks of `same`; and the 2.5 % of the interval that the standard error is
+    taken from.
     """
     level = min(SPENT * alpha / (DIRECTIONS * cases), (1 - CONFIDENCE) / 2) / looks
     level = min(level, (1 - WANTED_CONFIDENCE) / 2)
@@ -137,10 +140,11 @@ def fewest_blocks(cases: int, alpha: float, looks: int) -> int:
 
 
 def fewest_files(cases: int, alpha: float) -> int:
-    """A side, of stored results, at which `slower` and `same` are possible at all.
+    """The least number of stored files a side with which `slower` and `same` are possible at all.
 
-    Of C(2 n, n) ways to divide 2 n files, the two that separate the sides have the smallest p-value
-    there is, 1 / C(2 n, n), which has to pass alpha / 2 / cases, as both directions share alpha.
+    Of the C(2 n, n) ways to divide 2 n files, those with all of one side above all of the other
+    have the smallest p-value there is, 1 / C(2 n, n), which must be able to pass alpha / 2 / cases,
+    since both directions share alpha.
     """
     level = min(alpha / (DIRECTIONS * cases), (1 - CONFIDENCE) / 2)
     return next(files for files in counted(1) if 1 / math.comb(2 * files, files) <= level)
@@ -159,7 +163,7 @@ class Design:
 
     @property
     def edge(self) -> float:
-        """Log-ratio of the margin: a case 2 % slower is as far off as its mirror image."""
+        """Log-ratio of the margin: 1.02 times the time and 1 / 1.02 are equally far from 1."""
         return math.log1p(self.margin)
 
     @property
@@ -198,14 +202,14 @@ def plan_design(
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict (slower, faster, same or unclear) and what it stands on. `estimate`, `low`, `high`:
-    log(new / base); an interval that too few blocks cannot give at this `confidence` is infinite.
+    """A verdict (slower, faster, same or unclear) and what it rests on. `estimate`, `low`, `high`:
+    log(new / base); the interval is infinite where there are too few blocks for this `confidence`.
     `adjusted_p_value`: of a change beyond the margin in the estimate's direction, corrected for
-    directions, looks and the family. `autocorrelation`: of neighbouring blocks, as the interval was
-    widened by; 0: not at all.
+    directions, looks and the family; None where the verdict is by the interval alone.
+    `autocorrelation`: of neighbouring blocks, by which the interval was widened; 0 if it was not.
 
     `distance`: blocks after which an unclear case is likely to have an answer, if estimate and
-    scatter stay what they are; infinite: never.
+    scatter stay what they are; infinite where no number is.
     """
 
     outcome: Outcome
@@ -213,20 +217,20 @@ class Judgement:
     low: float
     high: float
     confidence: float
-    adjusted_p_value: float
+    adjusted_p_value: float | None
     blocks: int
     distance: float = math.inf
     autocorrelation: float = 0.0
 
     @property
     def effective_blocks(self) -> float:
-        """How many independent ones would say as much."""
+        """How many independent blocks would say as much."""
         return float(effective(self.blocks, self.autocorrelation))
 
     @property
     def is_dependent(self) -> bool:
         """Whether it is unclear because its blocks depend on each other."""
-        # which independent blocks reach in 7 % of tries: a standard error is in it already
+        # independent blocks reach this in 7 % of tries: autocorrelation has a standard error in it
         by_chance = 2.5 / math.sqrt(self.blocks)
         is_notable = self.autocorrelation >= max(NOTABLE_AUTOCORRELATION, by_chance)
         return self.outcome is Outcome.UNCLEAR and is_notable
@@ -238,13 +242,22 @@ def effective(blocks: int, autocorrelation: Array | float) -> Array | float:
 
 
 def verdict_of(
-    estimate: float, low: float, high: float, adjusted_p: float, alpha: float, edge: float
+    estimate: float, low: float, high: float, edge: float, *, is_beyond: bool
 ) -> Outcome:
-    """The rule that every comparison judges by. Estimate, interval and `edge`, that of the margin,
-    are log-ratios; the p-value is that of a change beyond the margin."""
-    if adjusted_p <= alpha and abs(estimate) > edge:
+    """The rule of every verdict. Estimate, interval and `edge`, the margin, are log-ratios.
+    `is_beyond`: whether a change beyond the margin was shown."""
+    if is_beyond and abs(estimate) > edge:
         return Outcome.SLOWER if estimate > 0 else Outcome.FASTER
     return Outcome.SAME if max(-low, high) <= edge else Outcome.UNCLEAR
+
+
+def judge_by_interval(estimate: float, low: float, high: float, *, margin: float) -> Judgement:
+    """By the 95 % interval of log(new / base) alone: `slower` or `faster` where all of it lies
+    beyond the margin, `same` where all of it lies within. Nothing is corrected for the number of
+    cases: each verdict by itself is wrong in up to 5 %."""
+    edge = math.log1p(margin)
+    outcome = verdict_of(estimate, low, high, edge, is_beyond=max(low, -high) > edge)
+    return Judgement(outcome, estimate, low, high, WANTED_CONFIDENCE, None, 0)
 
 
 def judge_unpaired(
@@ -253,12 +266,12 @@ def judge_unpaired(
     alpha: float = ALPHA,
     margin: float = MARGIN,
 ) -> dict[str, Judgement]:
-    """Judges each case from the seconds of its (base files, new files), with Holm over the cases.
+    """Judges each case by its seconds in (base files, new files), with Holm over the cases.
 
     Exact rank-sum test of a shift beyond the margin, in the direction of the estimate;
     Hodges-Lehmann shift of log seconds with its exact interval, which is infinite where there are
-    too few files for it. `blocks`: of unequal sides, the harmonic mean, as much information as so
-    many files a side.
+    too few files for it. `blocks`: files a side; where the sides are not equal, their harmonic
+    mean, since so many a side would say as much.
     """
     edge, found = math.log1p(margin), []
     for base, new in (map(np.log, sides) for sides in cases.values()):
@@ -272,7 +285,7 @@ def judge_unpaired(
         found.append((estimate, low, high, min(1.0, DIRECTIONS * p), files))
     adjusted = holm_adjusted(np.array([p for *_, p, _ in found]), len(cases)).tolist()
     return {
-        name: Judgement(verdict_of(*ends, p, alpha, edge), *ends, CONFIDENCE, p, files)
+        name: Judgement(verdict_of(*ends, edge, is_beyond=p <= alpha), *ends, CONFIDENCE, p, files)
         for name, (*ends, _, files), p in zip(cases, found, adjusted, strict=True)
     }
 
@@ -286,9 +299,9 @@ Name = TypeVar("Name")
 
 
 class Look(NamedTuple):
-    """Of several cases, a value each: what the blocks of one look say. `slower`, `faster`: p-values
-    of a change beyond the margin. `error`: standard error of the estimate as the verdict sees it.
-    `autocorrelation`: as that was widened by."""
+    """What the blocks of one look say, in a value for each case. `slower`, `faster`: p-values of a
+    change beyond the margin. `error`: standard error of the estimate; `autocorrelation`: of
+    neighbouring blocks, which is in that."""
 
     estimate: Array
     low: Array
@@ -300,8 +313,8 @@ class Look(NamedTuple):
 
 
 def independent_rows(log_ratios: Array) -> float:
-    """As many rows as would say as much if none shared its noise with another: k² over the sum of
-    all squared correlations, of k rows; 1 where all move together."""
+    """How many rows without common noise would say as much as these k: k² over the sum of all
+    squared correlations between them; 1 where all move together."""
     centred = log_ratios - log_ratios.mean(axis=1, keepdims=True)
     size = np.sqrt((centred**2).sum(axis=1))
     moving = centred[size > 0] / size[size > 0, None]
@@ -310,9 +323,10 @@ def independent_rows(log_ratios: Array) -> float:
 
 
 def dependence(log_ratios: Array) -> Array:
-    """Of each row of blocks in order of time, the autocorrelation that its error is widened by, 0
-    at least: its own, or that of all rows together and a standard error, whichever is larger. What
-    makes blocks depend on each other is the machine's, and a case alone has too few to show it."""
+    """Of each row of blocks in order of time, the autocorrelation by which its error is widened: 0
+    at least, else its own, or the mean of all rows plus a standard error, whichever is larger. The
+    mean of all, since it is the machine that makes blocks depend on each other, and one case has
+    too few of them to show it."""
     own = autocorrelations(log_ratios)
     error = 1 / math.sqrt(log_ratios.shape[1] * independent_rows(log_ratios))
     return np.clip(np.maximum(own, own.mean() + error), 0.0, 0.99)
@@ -323,29 +337,30 @@ def look_at(log_ratios: Array, errors: Array, confidence: float, edge: float) ->
     blocks = log_ratios.shape[1]
     averages, tail = walsh_averages(log_ratios), signed_rank_tail(blocks)
     estimate = middle(averages)
-    # a design has no look at fewer blocks than its interval needs
+    # not None: a design has no look at fewer blocks than the interval needs
     low, high = interval_ends(averages, tail, confidence)
-    of_estimate = math.sqrt(ESTIMATE_VARIANCE / blocks)
-    scatter = standard_errors(averages, tail, blocks - 1) / of_estimate
-    # the estimate is not moved by a single wild block, so neither is its error
-    of_block = np.maximum(np.median(errors, axis=1), scatter)
+    # the estimate's standard error over that of one block
+    share = math.sqrt(ESTIMATE_VARIANCE / blocks)
+    scatter = standard_errors(averages, tail, blocks - 1) / share
+    # the median, since a single outlier among the blocks does not move the estimate either
+    block_error = np.maximum(np.median(errors, axis=1), scatter)
     depends = dependence(log_ratios)
     independent = effective(blocks, depends)
     degrees = np.maximum(independent, FEWEST_BLOCKS) - 1
-    error = of_estimate * of_block * np.sqrt(blocks / independent)
+    error = share * block_error * np.sqrt(blocks / independent)
     slower, faster = p_values(log_ratios - edge), p_values(-log_ratios - edge)
-    wider = np.flatnonzero((of_block > scatter) | (depends > 0))
+    wider = np.flatnonzero((block_error > scatter) | (depends > 0))
     if wider.size:
-        middles, errors_of, of = estimate[wider], error[wider], degrees[wider]
+        middles, own_error, freedom = estimate[wider], error[wider], degrees[wider]
         for found, beyond in ((slower, middles - edge), (faster, -middles - edge)):
-            # of an error of 0 the exact test says it
-            some = np.divide(
-                beyond, errors_of, out=np.full(wider.size, np.inf), where=errors_of > 0
+            # infinite where the error is 0, which leaves the exact p-value as it is
+            quotient = np.divide(
+                beyond, own_error, out=np.full(wider.size, np.inf), where=own_error > 0
             )
-            found[wider] = np.maximum(found[wider], special.stdtr(of, -some))
-        reach = errors_of * special.stdtrit(of, (1 + confidence) / 2)
-        usual = of_estimate * scatter[wider] * special.stdtrit(blocks - 1, (1 + confidence) / 2)
-        # nothing can be stretched where blocks agree to the last digit
+            found[wider] = np.maximum(found[wider], special.stdtr(freedom, -quotient))
+        reach = own_error * special.stdtrit(freedom, (1 + confidence) / 2)
+        usual = share * scatter[wider] * special.stdtrit(blocks - 1, (1 + confidence) / 2)
+        # where blocks agree to the last digit the interval has no width that could be stretched
         stretch = np.divide(reach, usual, out=np.ones(wider.size), where=usual > 0)
         least = np.where(usual > 0, 0.0, reach)
         low[wider] = middles - np.maximum((middles - low[wider]) * stretch, least)
@@ -357,12 +372,13 @@ def answered_after(
     estimate: float, reach: float, error: float, blocks: int, design: Design
 ) -> float:
     """Blocks after which an unclear case of this estimate has an answer in some 95 % of tries;
-    infinite: never.
+    infinite where no number is enough.
 
     `reach`: half-width of the interval; `error`: standard error of the estimate; both shrink with
-    the root of the number of blocks. Within the margin, the interval has to fit in beside the
-    estimate, which moves. Beyond it, the distance to the margin has to be significant, which takes
-    as many blocks as the first look on top: the normal approximation is too hopeful of few blocks.
+    the root of the number of blocks. Of an estimate within the margin, the interval has to fit
+    between the margins, wherever the estimate moves to. Of one beyond, the distance from the margin
+    has to become significant; the blocks of the first look are added to that, since the normal
+    approximation is too optimistic for few blocks.
     """
     room = abs(estimate) - design.edge
     if room == 0:
@@ -376,7 +392,8 @@ def answered_after(
 
 def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Design) -> Judgement:
     estimate, low, high, _, _, error, depends = (float(values[row]) for values in look)
-    outcome = verdict_of(estimate, low, high, adjusted_p, design.alpha, design.edge)
+    is_beyond = adjusted_p <= design.alpha
+    outcome = verdict_of(estimate, low, high, design.edge, is_beyond=is_beyond)
     distance = float(blocks)
     if outcome is Outcome.UNCLEAR:
         distance = answered_after(estimate, (high - low) / 2, error, blocks, design)
@@ -392,7 +409,7 @@ def judge_family(cases: Mapping[Name, Array], design: Design) -> dict[Name, Judg
     """
     names = list(cases)
     counts = np.array([len(blocks) for blocks in cases.values()])
-    # the least so far, of each direction
+    # the smallest p-value of the looks so far, by direction
     slower, faster = np.ones(len(names)), np.ones(len(names))
     last: dict[int, tuple[Look, int, int]] = {}
     for count in design.looks:
@@ -400,8 +417,8 @@ def judge_family(cases: Mapping[Name, Array], design: Design) -> dict[Name, Judg
         if reached.size == 0:
             break
         blocks = np.array([cases[names[case]][:count] for case in reached])
-        of = blocks[..., LOG_RATIO], blocks[..., ERROR]
-        look = look_at(*of, design.look_confidence, design.edge)
+        ratios, errors = blocks[..., LOG_RATIO], blocks[..., ERROR]
+        look = look_at(ratios, errors, design.look_confidence, design.edge)
         for so_far, found in ((slower, look.slower), (faster, look.faster)):
             so_far[reached] = np.minimum(so_far[reached], design.correction * found)
         last |= {case: (look, row, count) for row, case in enumerate(reached.tolist())}
@@ -468,23 +485,24 @@ def attribute(
     generator = np.random.default_rng(SEED)
 
     def change(blocks: Array) -> tuple[float, Array]:
-        """New - base in seconds, and of samples drawn with replacement.
+        """New - base in seconds, and the same of samples drawn with replacement.
 
-        From the paired log-ratio, which drift within the block does not touch as it does the
-        medians. The hyperbolic sine only changes its sign when the sides are swapped.
+        It is the geometric mean of both times 2 sinh(log-ratio / 2): drift within a block changes
+        the ratio of its pairs less than it changes the difference of its medians, and swapping the
+        sides changes only the sign.
         """
         level = np.sqrt(blocks[:, BASE_SECONDS] * blocks[:, NEW_SECONDS])
         values = 2 * level * np.sinh(blocks[:, LOG_RATIO] / 2)
         drawn = values[generator.integers(0, values.size, (BOOTSTRAPS, values.size))]
         return hodges_lehmann(values), middle(walsh_averages(drawn))
 
-    total, of_whole = change(whole)
-    # a drawn whole of exactly 0 explains nothing, either way
-    of_whole[of_whole == 0] = np.inf
+    total, drawn_totals = change(whole)
+    # where the whole did not change, no part has a share in that
+    drawn_totals[drawn_totals == 0] = np.inf
     found, shares = [], {}
     for name, (count, blocks) in parts.items():
         seconds, drawn = change(blocks)
-        shares[name] = count * drawn / of_whole
+        shares[name] = count * drawn / drawn_totals
         ends = np.quantile(
             shares[name], [(1 - WANTED_CONFIDENCE) / 2, (1 + WANTED_CONFIDENCE) / 2]
         ).tolist()
@@ -492,7 +510,7 @@ def attribute(
     found.sort(key=lambda part: -part.share)
     culprit = None
     if found and found[0].share >= LEAST_SHARE:
-        # the largest of several shares was picked, so it must stand out from as many
+        # corrected for their number, since the largest of them was picked
         low = np.quantile(shares[found[0].case], (1 - WANTED_CONFIDENCE) / 2 / len(found))
         if low > max([0.0, *(other.share for other in found[1:])]):
             culprit = found[0].case

@@ -1,5 +1,6 @@
-"""Data-parallel runs: what each added rank gives, where the rest went, and projections. The page of
-scripts/scaling shows the same tables."""
+"""Data-parallel runs: what each added rank brings, what the rest of the step is, and projections.
+The page of scripts/scaling shows the same tables.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from tinyllama_tools.report.document import (
     Table,
     axis,
     bars,
+    error_bars,
     table_of,
     trace,
 )
@@ -36,9 +38,10 @@ def _rates(analysis: Analysis) -> Iterator[Json]:
 
 
 def _overview(projection: Json) -> Iterable[Json]:
-    """Efficiencies of a size, device, scaling and interconnect in a row; weak scaling first."""
+    """A row for each size, device, scaling and interconnect, with efficiencies by ranks; weak
+    scaling first."""
     found: dict[tuple[str, ...], Json] = {}
-    for step in sorted(projection["steps"], key=lambda of: of["scaling"] != WEAK):
+    for step in sorted(projection["steps"], key=lambda step: step["scaling"] != WEAK):
         ends = (f"{step['efficiency_low']:.0f}", f"{step['efficiency_high']:.0f}")
         own = (step["size"], step["device"], step["scaling"], step["interconnect"])
         row = found.setdefault(own, dict(step))
@@ -47,7 +50,7 @@ def _overview(projection: Json) -> Iterable[Json]:
 
 
 def tables_of(analysis: Analysis, projection: Json | None) -> list[Table]:
-    """Those with rows. `projection`: of scaling.json."""
+    """Those that have rows. `projection`: that of scaling.json."""
     rows: dict[str, Iterable[Any]] = {
         "parallel_efficiency": analysis.points,
         "scaling_losses": analysis.losses,
@@ -64,24 +67,26 @@ def tables_of(analysis: Analysis, projection: Json | None) -> list[Table]:
         ]
         rows |= {"local_steps": projection["local_steps"], "projection_links": links}
         rows |= {"projected_efficiency": _overview(projection), "projections": projection["steps"]}
-    tables = (table_of(identity, of) for identity, of in rows.items())
+    tables = (table_of(identity, own) for identity, own in rows.items())
     return [table for table in tables if table.records]
 
 
 def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
     """What the figures belong to, and what to know before reading any."""
-    context, of, name = analysis.results[0].context, analysis.results[-1].distributed, analysis.name
+    context, ranks = analysis.results[0].context, analysis.results[-1].distributed
+    name = analysis.name
     changed = " with changes" if context.get("git_dirty") else ""
     yield (
         f"{analysis.device or 'unknown device'}, commit "
         f"{str(context.get('git_commit', 'unknown'))[:8]}{changed}, libtorch "
-        f"{context.get('torch_version')}, {of['backend']}, threads a rank: {context.get('threads')}"
+        f"{context.get('torch_version')}, {ranks['backend']}, "
+        f"threads a rank: {context.get('threads')}"
     )
     what = f"{name.size}, {name.variant}, {name.dtype}, sequence {name.seq}" if name else "no step"
-    batch = {WEAK: "a batch a rank", STRONG: "one batch for all ranks"}[of["scaling"]]
+    batch = {WEAK: "a batch a rank", STRONG: "one batch for all ranks"}[ranks["scaling"]]
     yield (
-        f"{what}; {of['scaling']}: {batch}; buckets of {of['bucket_MiB']:g} MiB "
-        f"({len(of['bucket_bytes'])} of them, {of['gradient_bytes']:,} bytes)"
+        f"{what}; {ranks['scaling']}: {batch}; buckets of {ranks['bucket_MiB']:g} MiB "
+        f"({len(ranks['bucket_bytes'])} of them, {ranks['gradient_bytes']:,} bytes)"
     )
     yield from (f"not alike: {text}" for text in analysis.warnings)
     for what, key in (("of", "missing"), ("over", "links_left_out")):
@@ -93,7 +98,7 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
 
 
 def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) -> Iterator[Omission]:
-    """What a run has not, and why. `title`: of the run."""
+    """What a run lacks, and why. `title`: the run's."""
     for failure in failures:
         # a program's last words may be several lines
         words = " ".join(failure.words.split())
@@ -107,25 +112,23 @@ def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) ->
 
 
 def _speedup_figure(page: Section, identity: str, analysis: Analysis) -> None:
-    """How many times one rank's throughput, against as many times as there are ranks."""
+    """Throughput over that of one rank, for each way of a step; ideal is the number of ranks."""
     points = [(point.mode, point.ranks, point.speedup) for point in analysis.points]
     ranks, traces = sorted({ranks for _, ranks, speedup in points if speedup}), []
     for mode in dict.fromkeys(mode for mode, _, speedup in points if speedup):
-        own = {ranks: speedup for of, ranks, speedup in points if of == mode and speedup}
-        values = [of.median for of in own.values()]
-        lows = [of.interval.low if of.interval else of.median for of in own.values()]
-        highs = [of.interval.high if of.interval else of.median for of in own.values()]
-        more = {"mode": "lines+markers", "ends": (lows, highs)}
+        own = {n: speedup for way, n, speedup in points if way == mode and speedup}
+        more = {"mode": "lines+markers", "ends": error_bars(list(own.values()))}
+        values = [speedup.median for speedup in own.values()]
         traces.append(trace(mode.replace("_", " "), own, values, **more))
     traces.append(trace("ideal", ranks, ranks, mode="lines", colour=GREY))
     x = axis("ranks", log=True, ticks=ranks)
     y = axis("speed-up over one rank alone", log=True)
-    note = "Medians over rounds with their intervals; within a round, ways of a step take turns."
+    note = "Medians over rounds with their intervals; in a round, ways of a step are interleaved."
     page.figure(identity, "Speed-up against ideal", traces, x, y, note)
 
 
 def _loss_figure(page: Section, identity: str, analysis: Analysis) -> None:
-    """Efficiency and losses beside each other: medians do not add up to a whole."""
+    """Efficiency and losses beside each other, not stacked: medians need not add up to 100 %."""
     shares: dict[str, dict[str, float]] = {}
     for row in analysis.losses:
         shares.setdefault(row["name"], {})[f"{row['ranks']} ranks"] = row["percent"]
@@ -141,7 +144,7 @@ METHOD = (
 
 
 def build(page: Section, inputs: ReportInputs) -> None:
-    """Of every data-parallel run that was given."""
+    """Every data-parallel run that was given."""
     if not inputs.scalings:
         what = "no data-parallel run of this device was given"
         raise Missing(f"{what}; {Kind.SCALING.command} makes one")
@@ -152,7 +155,7 @@ def build(page: Section, inputs: ReportInputs) -> None:
         _speedup_figure(page, f"speedup{mark}", run.analysis)
         _loss_figure(page, f"scaling_loss{mark}", run.analysis)
         for table in tables_of(run.analysis, run.projection):
-            # scaling.md has the hundreds of rows of the last
+            # scaling.md has the hundreds of rows of that table
             if table.id != "projections":
                 page.tables.append(replace(table, id=table.id + mark))
         page.omissions += omissions_of(run.analysis, run.failures, run.title)

@@ -1,5 +1,6 @@
-"""How a step's time and memory grow with batch and sequence: laws, held-out cells and the parts of
-the peak; what fits into memory; and what sizes that were not run would cost."""
+"""How a step's time and memory grow with batch and sequence: laws, held-out cells, and the parts of
+the peak; what fits into memory; and what sizes that were not run would cost.
+"""
 
 from __future__ import annotations
 
@@ -28,53 +29,62 @@ from tinyllama_tools.report.document import (
     bars,
     number_text,
     shape_text,
-    step_text,
     trace,
 )
-from tinyllama_tools.report.order import WHOLE_PASSES, best_of_each, steps, variant_rank
+from tinyllama_tools.report.order import (
+    HOLLOW,
+    WHOLE_PASSES,
+    best_of_each,
+    steps,
+    variant_rank,
+)
 from tinyllama_tools.stats.laws import RANGES, HeldOutCell, Law
 
 if TYPE_CHECKING:
     from tinyllama_tools.report.inputs import PredictedStep, ReportInputs, SeriesFit
 
-# of a curve between two measured lengths or more; straight pieces on logarithmic axes
+# of a law's curve, which is drawn as straight pieces
 CURVE_POINTS = 13
 
 
 def _law_figure(page: Section, fit: SeriesFit) -> None:
-    """The series over the sequence, a curve a batch; without a law the points alone."""
-    of, traces = fit.name, []
+    """The series over the sequence, with a curve for each batch; without a law the points alone."""
+    name, traces = fit.name, []
     for batch in sorted({point.batch for point in fit.points}):
         points = sorted((p for p in fit.points if p.batch == batch), key=lambda point: point.seq)
-        lengths, name = [point.seq for point in points], f"batch {batch}"
-        own = {"colour": page.legend[name], "legendgroup": name}
-        traces.append(trace(name, lengths, [KILO * point.value for point in points], **own))
+        lengths, label = [point.seq for point in points], f"batch {batch}"
+        own = {"colour": page.legend[label], "legendgroup": label}
+        cases = [fit.cases[batch, seq] for seq in lengths]
+        symbols = ["circle-open" if case.disturbance else "circle" for case in cases]
+        values = [KILO * point.value for point in points]
+        traces.append(trace(label, lengths, values, symbol=symbols, **own))
         if fit.law is not None and len(lengths) > 1:
             curve = [round(seq) for seq in np.geomspace(lengths[0], lengths[-1], CURVE_POINTS)]
             fitted = [KILO * fit.law.at(batch, seq) for seq in curve]
             more = {"mode": "lines", "showlegend": False}
-            traces.append(trace(f"law, {name}", curve, fitted, **own, **more))
+            traces.append(trace(f"law, {label}", curve, fitted, **own, **more))
     note = f"No law: {fit.refused[0].reason}." if fit.law is None else fit.law.formula
     if fit.law is not None and fit.held_out:
         note += ". Bars: the law's range."
         values, *ends = (
-            [KILO * getattr(one, key) for one in fit.held_out] for key in ("value", "low", "high")
+            [KILO * getattr(cell, key) for cell in fit.held_out] for key in ("value", "low", "high")
         )
         texts = [
-            f"batch {one.point.batch}: {one.error_percent:+.1f} % of the measured"
-            for one in fit.held_out
+            f"batch {cell.point.batch}: {cell.error_percent:+.1f} % of the measured"
+            for cell in fit.held_out
         ]
-        where = [one.point.seq for one in fit.held_out]
+        where = [cell.point.seq for cell in fit.held_out]
         more = {"text": texts, "ends": ends, "symbol": "x"}
         traces.append(trace("predicted without them", where, values, **more))
     x = axis("sequence [tokens]", log=True, ticks=[point.seq for point in fit.points])
     identity = re.sub(r"\W", "_", f"time_{fit.series}".replace("+", "_plus_"))
-    title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
+    title = f"{name.component}, {name.pass_name}: {name.size}, {name.variant}, {name.dtype}"
     page.figure(identity, title, traces, x, axis("time [ms]", log=True), note, columns=SMALL)
 
 
 def _shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
-    """One a component and size: the passes that a step consists of, `optimized`, f32."""
+    """One for each component and size: of the pass that a step consists of, `optimized` and f32
+    where there is a choice."""
     return best_of_each(
         (f for f in fits if f.name.pass_name in WHOLE_PASSES and len(f.points) > 1),
         lambda fit: (fit.name.component, fit.name.size),
@@ -83,35 +93,35 @@ def _shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
 
 
 def _law_row(fit: SeriesFit, law: Law) -> Mapping[str, Any]:
-    """A law with how far off it was at the cells that were held out."""
-    errors = [of.error_percent for of in fit.held_out]
+    """A law with its errors at the cells that were held out."""
+    errors = [cell.error_percent for cell in fit.held_out]
     units = ("launch", 1e6), ("per token", 1e9), ("per token and token", 1e12)
     terms = {}
-    for (name, scale), of in zip(units, law.coefficients, strict=True):
-        value, low, high = (number_text(scale * end) for end in (of.value, of.low, of.high))
-        terms[name] = Shown(scale * of.value, f"{value} ({low} to {high})")
+    for (name, scale), term in zip(units, law.coefficients, strict=True):
+        value, low, high = (number_text(scale * end) for end in (term.value, term.low, term.high))
+        terms[name] = Shown(scale * term.value, f"{value} ({low} to {high})")
     return {
         **terms,
-        "of": fit.name,
-        "sizes": len(law.points),
+        "name": fit.name,
+        "cells": len(law.points),
         "largest residual": 100 * float(abs(law.residuals).max()),
         "held out": len(errors),
-        "covered": sum(of.is_covered for of in fit.held_out),
+        "covered": sum(cell.is_covered for cell in fit.held_out),
         "median error": statistics.median(map(abs, errors)) if errors else None,
         "largest error": max(errors, key=abs, default=None),
     }
 
 
 def _held_out_row(size: str, cells: Sequence[HeldOutCell]) -> Mapping[str, Cell]:
-    """Of a problem size over all its series."""
-    errors = [abs(held.error_percent) for held in cells]
+    """`cells`: of all series of a problem size."""
+    errors = [abs(cell.error_percent) for cell in cells]
     return {
         "size": size,
         "held-out cells": len(cells),
         "median error": statistics.median(errors),
         "largest error": max(errors),
-        "covered": 100.0 * sum(held.is_covered for held in cells) / len(cells),
-        "median width": statistics.median(held.width_percent for held in cells),
+        "covered": 100.0 * sum(cell.is_covered for cell in cells) / len(cells),
+        "median width": statistics.median(cell.width_percent for cell in cells),
     }
 
 
@@ -121,32 +131,32 @@ def scaling(page: Section, inputs: ReportInputs) -> None:
     page.omissions += [omission for fit in fits for omission in fit.refused]
     with_law = sum(fit.law is not None for fit in fits)
     if not with_law:
-        why = fits[0].refused[0].reason if fits else "there is none"
-        what = f"no series of cases supports a law: {why}"
-        raise Missing(f"{what}; make a grid: {Kind.STUDY.command}")
+        why = fits[0].refused[0].reason if fits else "no case was measured"
+        raise Missing(f"no law of time: {why}; make a grid: {Kind.STUDY.command}")
     page.text += [
-        "At one model size, time = launch + a B S + b B S²: B is the batch, S the sequence. The "
-        "laws describe the grid that they were fitted to; other model sizes are under Predictions.",
-        f"{with_law} of {len(fits)} series of cases support a law.",
+        "At one model size, time = launch + a B S + b B S², with batch B and sequence S. A law "
+        "holds for the grid that it was fitted to; other model sizes are under Predictions.",
+        f"{with_law} of {len(fits)} series have a law"
+        f"{'' if with_law == len(fits) else '; Left out says why the others have none'}. Crosses: "
+        f"the largest cells, predicted by a law of the others. {HOLLOW}",
     ]
     shown = _shown_fits(fits)
     batches = sorted({point.batch for fit in shown for point in fit.points})
     colours = (COLOURS[number % len(COLOURS)] for number in range(len(batches)))
-    page.legend |= {f"batch {of}": colour for of, colour in zip(batches, colours, strict=True)}
-    page.text.append("Crosses are what the law of the others predicts of the largest cells.")
+    page.legend |= {f"batch {n}": colour for n, colour in zip(batches, colours, strict=True)}
     for fit in shown:
         _law_figure(page, fit)
-    by_size = [_held_out_row(*of) for of in inputs.held_out.items()]
+    by_size = [_held_out_row(size, cells) for size, cells in inputs.held_out.items()]
     page.table("held_out_time", by_size, ranges=RANGES)
     laws = [_law_row(fit, fit.law) for fit in fits if fit.law is not None]
     page.table("time_laws", laws, ranges=RANGES)
 
 
-# amp_* keeps parameters and moments in float32
+# types of parameters and moments that are not float32, which amp_* keeps
 NARROW = ("bf16", "f16")
 PARTS_NOTE = (
-    "Weights and AdamW's two moments are alive throughout. How many gradients there are at the peak"
-    " does not follow from any count: a training run's memory profile has them."
+    "Weights and AdamW's two moments are alive throughout. How many gradients are alive at the "
+    "peak was not measured here: the memory profile of a training run shows it."
 )
 
 
@@ -160,21 +170,21 @@ def memory_parts(name: CaseName, parameters: float, peak: float) -> Mapping[str,
 
 
 def memory(page: Section, inputs: ReportInputs) -> None:
-    """Of each size the parts of a step's peak, of its first variant, at every batch and sequence;
+    """The parts of a step's peak at every batch and sequence, for each size in its first variant;
     and measured against predicted peaks."""
     every = steps(main := inputs.main_result())
-    for of in best_of_each(every, lambda c: c.name.size, lambda c: variant_rank(c.name)):
-        what = ", ".join((of.name.size, of.name.variant, of.name.dtype))
+    for first in best_of_each(every, lambda c: c.name.size, lambda c: variant_rank(c.name)):
+        alike = (first.name.size, first.name.variant, first.name.dtype)
         stacks: dict[str, dict[str, float]] = {}
         for case in every:
-            if step_text(case.name).startswith(f"{what}, "):
-                counters = (case.counters.get(k, 0.0) for k in ("parameters", "peak_memory_MiB"))
-                parameters, peak = counters
-                for part, size in memory_parts(case.name, parameters, MIB * peak).items():
+            if (case.name.size, case.name.variant, case.name.dtype) == alike:
+                parameters = case.counters.get("parameters", 0.0)
+                peak = MIB * case.counters.get("peak_memory_MiB", 0.0)
+                for part, size in memory_parts(case.name, parameters, peak).items():
                     stacks.setdefault(part, {})[shape_text(case.name)] = size / MIB
-        title = f"Peak of a step by part, batch x sequence: {what}"
+        title = f"Peak of a step by part, batch x sequence: {', '.join(alike)}"
         x, y = axis("batch x sequence", type="category"), axis("memory [MiB]")
-        identity = f"memory_parts_{of.name.size}"
+        identity = f"memory_parts_{first.name.size}"
         page.figure(identity, title, bars(stacks), x, y, barmode="stack")
     keys = ("peak_memory_MiB", "predicted_memory_MiB")
     pairs = [(case.name, *map(case.counters.get, keys)) for case in main.cases.values()]
@@ -185,8 +195,8 @@ def memory(page: Section, inputs: ReportInputs) -> None:
         f"Peak bytes alive in tensors, from the allocator that served them. {PARTS_NOTE}"
     )
     found: dict[str, list[float]] = {}
-    for name, here, there in pairs:
-        found.setdefault(name.component, []).append(100 * (here / there - 1))
+    for name, measured, predicted in pairs:
+        found.setdefault(name.component, []).append(100 * (measured / predicted - 1))
     rows = [
         {
             "component": name,
@@ -199,31 +209,31 @@ def memory(page: Section, inputs: ReportInputs) -> None:
     page.table("memory_agreement", rows)
 
 
-def _frontier(page: Section, file: Json, of: Axis) -> None:
-    """Over sequences, or over batches: a figure a dtype, without what does not fit at all, which
-    has no place on a logarithmic axis."""
-    given = "sequence" if of is BY_SEQ else "batch"
+def _frontier(page: Section, file: Json, over: Axis) -> None:
+    """Largest batches over sequences, or longest sequences over batches: a table, and a figure for
+    each dtype, without models that do not fit at all: 0 has no place on a logarithmic axis."""
+    given = "sequence" if over is BY_SEQ else "batch"
     commit = f"commit {file['git_commit'][:8]}" if file.get("git_commit") else ""
     made = filter(None, (file.get("device"), commit, file.get("date", "")[:10]))
     points = [
-        point | {"remark": "" if point[of.largest_key] else "not even 1 fits"}
-        for point in file[of.key]
+        point | {"remark": "" if point[over.largest_key] else "not even 1 fits"}
+        for point in file[over.key]
     ]
     limit, overhead = f"{file['limit_bytes'] / GIB:.4g} GiB", file["overhead"]["source"]
     about = {"limit": limit, "limit_source": file["limit_source"], "overhead": overhead}
-    table = page.table(f"frontier_{of.given}", points, **about, made=", ".join(made))
+    table = page.table(f"frontier_{over.given}", points, **about, made=", ".join(made))
     rows = table.records
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         lines: dict[str, list[Mapping[str, Cell]]] = {}
         for row in rows:
-            if row["dtype"] == dtype and row[of.title]:
+            if row["dtype"] == dtype and row[over.title]:
                 lines.setdefault(f"{row['size']}, {row['variant']}", []).append(row)
         traces = []
         for name, points in lines.items():
-            xs, ys = ([row[key] for row in points] for key in (given, of.title))
+            xs, ys = ([row[key] for row in points] for key in (given, over.title))
             traces.append(trace(name, xs, ys, mode="lines+markers"))
         x = axis(given, log=True, ticks=[row[given] for row in rows])
-        y = axis(of.title, log=True)
+        y = axis(over.title, log=True)
         names = (f"{table.id}_{dtype}", f"{table.title}, {dtype}")
         page.figure(*names, traces, x, y)
 
@@ -232,19 +242,19 @@ def frontier(page: Section, inputs: ReportInputs) -> None:
     file = inputs.study.frontier if inputs.study else None
     if file is None:
         raise Missing(f"no frontier was given; {Kind.STUDY.command} writes one with its grid")
-    for of in AXES.values():
-        if file.get(of.key):
-            _frontier(page, file, of)
+    for over in AXES.values():
+        if file.get(over.key):
+            _frontier(page, file, over)
 
 
 def _off(value: float, measured: float) -> float | None:
     """Percent of the measured, above 0 where too much was predicted."""
-    # memory that is right to the byte is off by what the counter in MiB rounds
+    # the counter in MiB is rounded: what is right to the byte is 0
     return round(100 * (value / measured - 1), 3) if measured else None
 
 
 def _prediction_row(step: PredictedStep) -> Mapping[str, Any]:
-    of, cost, case = step.prediction, step.prediction.cost, step.measured
+    prediction, cost, case = step.prediction, step.prediction.cost, step.measured
     row = {
         **step._asdict(),
         "batch x sequence": shape_text(cost.name),
@@ -253,14 +263,15 @@ def _prediction_row(step: PredictedStep) -> Mapping[str, Any]:
     }
     if case is not None:
         peak = MIB * case.counters.get("peak_memory_MiB", 0.0)
-        row["off by"] = _off(of.seconds, case.median_seconds)
-        row["inside the range"] = "yes" if of.low <= case.median_seconds <= of.high else "no"
+        is_inside = prediction.low <= case.median_seconds <= prediction.high
+        row["off by"] = _off(prediction.seconds, case.median_seconds)
+        row["inside the range"] = "yes" if is_inside else "no"
         row["memory off by"] = _off(cost.predicted_memory_bytes, peak)
     return row
 
 
 def predictions(page: Section, inputs: ReportInputs) -> None:
-    """Of every problem size at its own batch and sequence, and of steps that check one."""
+    """Every problem size at its own batch and sequence, and steps that were run to check them."""
     found = inputs.predictions
     page.omissions += found.omissions
     if found.refusal or found.rates is None:
@@ -283,7 +294,7 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     y = axis("time of a step [s]", log=True)
     title = "Time of a step at each size's batch x sequence"
     page.figure("predictions_plot", title, traces, x, y)
-    of = found.steps[0].name
-    about = {"what": f"{of.variant}, {of.dtype}", "basis": found.rates.basis()}
+    first = found.steps[0].name
+    about = {"what": f"{first.variant}, {first.dtype}", "basis": found.rates.basis()}
     about["held"] = held or "one size alone"
     page.table("predicted_steps", map(_prediction_row, found.steps), **about)

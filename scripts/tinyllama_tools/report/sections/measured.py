@@ -1,8 +1,10 @@
 """What was measured on which machine: every case, devices and peaks, the roofline, the parts of a
-step, what was left out; and the report in a few figures."""
+step, what was left out; and the main figures of the report.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from tinyllama_tools.report.document import (
     Missing,
     Omission,
     Section,
+    Table,
     axis,
     bars,
     grouped,
@@ -35,6 +38,7 @@ from tinyllama_tools.report.document import (
 )
 from tinyllama_tools.report.order import (
     COMPONENTS,
+    HOLLOW,
     headline_steps,
     main_step,
     name_rank,
@@ -44,6 +48,7 @@ from tinyllama_tools.report.order import (
 )
 
 if TYPE_CHECKING:
+    from tinyllama_tools.data.results import ResultSet
     from tinyllama_tools.report.inputs import ReportInputs
 
 
@@ -52,13 +57,13 @@ def cases(page: Section, inputs: ReportInputs) -> None:
 
 
 def _size_text(size: float) -> str:
-    """Of a power of two from 1 KiB on: `64 KiB`, `256 MiB`."""
+    """`64 KiB`, `256 MiB`; `size`: a power of two from 1 KiB on."""
     unit = "KiB" if size < MIB else "MiB"
     return f"{size / (MIB if unit == 'MiB' else MIB / 1024):g} {unit}"
 
 
-def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
-    """Rates of GEMMs, memory's bandwidth, then what other traffic can see."""
+def peaks_of(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
+    """Rates of GEMMs, memory's bandwidth, then the bandwidth that less traffic reaches."""
     peaks = context.get("peaks") or {}
     datasheet = peaks.get("datasheet") or {}
     of_types = datasheet.get("flops_per_second") or {}
@@ -66,8 +71,8 @@ def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
     measured = dict(peaks.get("measured") or {})
     curve = measured.pop(CURVE, ())
     named = [(name, f"{name} GEMMs", unit_of(name), peak) for name, peak in measured.items()]
-    of_sizes = [(CURVE, f"bandwidth, {_size_text(of['bytes'])}", BYTES, of) for of in curve]
-    for name, words, unit, peak in (*named, *of_sizes):
+    sized = [(CURVE, f"bandwidth, {_size_text(point['bytes'])}", BYTES, point) for point in curve]
+    for name, words, unit, peak in (*named, *sized):
         yield {
             "figure": "memory bandwidth" if name == MEMORY_BANDWIDTH else words,
             "measured": scaled(peak.get(unit) or None, 1 / GIGA),
@@ -77,7 +82,7 @@ def _peaks(context: Mapping[str, Any]) -> Iterator[Mapping[str, Cell]]:
         }
 
 
-def _said(inputs: ReportInputs) -> Iterator[str]:
+def _remarks(inputs: ReportInputs) -> Iterator[str]:
     against = (inputs.main.context.get("peaks") or {}).get("mfu_is_against")
     yield from [f"MFU is against {against}."] if against else []
     yield from inputs.main.warnings
@@ -95,12 +100,12 @@ ABOUT = ("verify", "cold_cache", "seed", "memory_source")
 
 
 def environment(page: Section, inputs: ReportInputs) -> None:
-    page.text += _said(inputs)
-    taken = [{"kind": of.kind.words, "path": shown_path(of.path)} for of in inputs.sources]
+    page.text += _remarks(inputs)
+    taken = [{"kind": s.kind.words, "path": shown_path(s.path)} for s in inputs.sources]
     page.table("sources", taken)
     results = inputs.main_result()
     context = results.context
-    # what is 0 is not known
+    # 0 is written for what is not known
     device = {name: value or None for name, value in (context.get("device") or {}).items()}
     failed = sum(bool(case.failed) for case in results.left_out.values())
     counts = {"rounds": len(results.paths), "cases": len(results.cases), "failed": failed}
@@ -108,35 +113,35 @@ def environment(page: Section, inputs: ReportInputs) -> None:
     row = {**context, "device": device, "result": results.title, **counts}
     about = dict(sorted((context.get("settings") or {}).items()))
     about |= {name: context[name] for name in ABOUT if name in context}
-    settings = [{"setting": name, "value": str(of)} for name, of in about.items()]
+    settings = [{"setting": name, "value": str(value)} for name, value in about.items()]
     sources = page.tables.pop()
     page.table("results", [row])
-    page.table("peaks", _peaks(context))
+    page.table("peaks", peaks_of(context))
     page.table("settings", settings)
     page.tables.append(sources)
 
 
-ROOF_POINTS = 25
-# points, which are drawn smaller
-MANY = 1000
-BOUNDS = ("compute", "bandwidth", "latency")
+# of a curve; and how many cases are drawn with smaller markers
+ROOF_POINTS, MANY = 25, 1000
 MEANINGS = (
-    "A case's own roof has the bandwidth of its traffic, of which the slopes show some. Bound by "
-    "latency: the start of operators takes longer than GEMMs and traffic at their peaks."
+    "The roof of a case has the bandwidth that its traffic can reach, of which the slopes show "
+    f"some. {HOLLOW}"
 )
-OF_THE_CURVE = (
+CURVE_NOTE = (
     "The same traffic over and over: the better of a triad over arrays as large and an update in "
     "place of one half as large. A size counts as the best of itself and all larger ones."
 )
 
 
-# of the curve's sizes, from the largest down; a level that is little faster is not drawn
+# which sizes of the curve have a slope, from the largest down: every second, if it is 1.5 times as
+# fast as the slope before
 EVERY_LEVEL, FASTER = 2, 1.5
 DASHES = ("dash", "dashdot", "dot")
 
 
 def _levels(machine: Machine) -> Iterator[tuple[str, float]]:
-    """What traffic can see at some sizes, the slowest first: memory where it was measured."""
+    """Name and bytes/s of each bandwidth that has a slope, the slowest first; that is memory's
+    where it was measured."""
     slowest = machine.memory_bandwidth
     if slowest is not None:
         yield "memory", slowest
@@ -146,28 +151,35 @@ def _levels(machine: Machine) -> Iterator[tuple[str, float]]:
             slowest = rate
 
 
-def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
-    """A roof a type of GEMMs over the slowest bandwidth, and the slopes of the other levels up to
-    the highest peak."""
-    (level, bandwidth), *others = _levels(machine)
-    traces = []
-    for name, peak in machine.peak_flops.items():
-        ridge = float(np.clip(peak / bandwidth, first, last))
-        xs = sorted({*np.geomspace(first, last, ROOF_POINTS).tolist(), ridge})
+def _roofs(machine: Machine, intensities: Sequence[float]) -> list[Json]:
+    """For each type of GEMMs the roof over the slowest bandwidth; and for the other bandwidths the
+    slopes up to the highest roof. They reach beyond all cases and all ridges, so that every roof is
+    in view, however few cases there are."""
+    levels, peaks = list(_levels(machine)), machine.peak_flops
+    ridges = [peak / bandwidth for peak in peaks.values() for _, bandwidth in levels]
+    first, last = min([*intensities, *ridges]) / 2, max([*intensities, *ridges]) * 2
+
+    def line(name: str, bandwidth: float, peak: float, *corners: float, **more: str) -> Json:
+        ends = (first, *corners)
+        xs = sorted({*np.geomspace(min(ends), max(ends), ROOF_POINTS).tolist(), *corners})
         ys = [min(peak, x * bandwidth) / GIGA for x in xs]
-        traces.append(trace(f"{name} GEMMs, {level}", xs, ys, mode="lines", colour=GREY))
-    highest = max(machine.peak_flops.values(), default=0.0)
-    for number, (level, bandwidth) in enumerate(others):
-        ridge, dash = highest / bandwidth, DASHES[number % len(DASHES)]
-        if first < ridge:
-            xs = np.geomspace(first, ridge, ROOF_POINTS).tolist()
-            ys = [x * bandwidth / GIGA for x in xs]
-            traces.append(trace(level, xs, ys, mode="lines", colour=GREY, dash=dash))
-    return traces
+        return trace(name, xs, ys, mode="lines", colour=GREY, **more)
+
+    # without a peak of GEMMs there are slopes alone
+    highest = max(peaks.values(), default=last * max(rate for _, rate in levels))
+    roofs = []
+    if peaks:
+        (level, slowest), *levels = levels
+        for name, peak in peaks.items():
+            roofs.append(line(f"{name} GEMMs, {level}", slowest, peak, peak / slowest, last))
+    for number, (level, bandwidth) in enumerate(levels):
+        end, dash = min(highest / bandwidth, last), DASHES[number % len(DASHES)]
+        roofs.append(line(level, bandwidth, highest, end, dash=dash))
+    return roofs
 
 
 def _bandwidth_traces(machine: Machine) -> list[Json]:
-    """The curve as it was measured, and as it is read."""
+    """The curve as it was measured, and the bandwidth that is read from it."""
     sizes, rates = zip(*machine.curve, strict=True)
     read = [machine.attainable_bandwidth(size) / GIGA for size in sizes]
     xs = [size / MIB for size in sizes]
@@ -177,97 +189,106 @@ def _bandwidth_traces(machine: Machine) -> list[Json]:
     ]
 
 
+def _point_text(point: RooflinePoint) -> str:
+    launches = ", mostly launches" if point.is_mostly_launches else ""
+    return f"{point.name}: bound by {point.bound}{launches}"
+
+
 def _roofline_traces(
-    every: Sequence[RooflinePoint], machine: Machine, colours: Mapping[str, str]
+    every: Sequence[RooflinePoint], results: ResultSet, machine: Machine, colours: Mapping[str, str]
 ) -> list[Json]:
-    """Each component with a marker of its own; variants in `colours`, of which one alone leaves
-    them to components."""
+    """Each component has a marker of its own. `colours`: by variant; where there is one variant,
+    colours tell components apart."""
     found: dict[str, list[RooflinePoint]] = {}
     for point in every:
         found.setdefault(point.case.component if point.case else "GEMMs", []).append(point)
-    intensities = [point.intensity for point in every]
-    traces = _roofs(machine, min(intensities) / 2, max(intensities) * 2)
+    traces = _roofs(machine, [point.intensity for point in every])
     for name in sorted(found, key=lambda name: rank(name, *COMPONENTS, "GEMMs")):
-        points, own = found[name], COLOURS[rank(name, *COMPONENTS)[0] % len(COLOURS)]
+        # the first one's marker is in the legend
+        points = sorted(found[name], key=lambda p: symbol_of(name, results.cases.get(p.name)))
+        colour: str | list[str] = COLOURS[rank(name, *COMPONENTS)[0] % len(COLOURS)]
         xs, ys = zip(*((p.intensity, p.flops_per_second / GIGA) for p in points), strict=True)
-        colour = own
         if len(colours) > 1:
             colour = [colours[p.case.variant] if p.case else GREY for p in points]
-        names = [f"{p.name}: bound by {p.bound}" for p in points]
-        more = {"symbol": symbol_of(name), "size": 8 if len(every) < MANY else 5}
-        traces.append(trace(name, xs, ys, colour=colour, text=names, **more))
+        more = {"symbol": [symbol_of(name, results.cases.get(p.name)) for p in points]}
+        more |= {"size": 8 if len(every) < MANY else 5, "text": list(map(_point_text, points))}
+        traces.append(trace(name, xs, ys, colour=colour, **more))
     return traces
 
 
 def roofline(page: Section, inputs: ReportInputs) -> None:
-    """Of the first result. BadInputError for a file without measured peaks."""
+    """BadInputError for a result without measured peaks."""
     results = inputs.main_result()
     found = roofline_of(results)
-    launch, products = found.launch, found.products
-    points = sorted(found.points, key=lambda p: name_rank(results.cases[p.name].name))
+    launch, gemms = found.launch, found.gemms
+    cases = sorted(found.cases, key=lambda p: name_rank(results.cases[p.name].name))
     for name, why in found.left_out.items():
         page.leave_out("roofline", name, why)
-    for point in (point for point in points if point.error):
+    for point in (point for point in cases if point.error):
         page.leave_out("roofline", point.name, point.error, is_error=True)
-    if not points and not products:
+    if not cases and not gemms:
         raise Missing(
             f"no case of {results.title} has FLOPs, bytes and a measured peak; "
             f"make one: {Kind.SUITE.command}"
         )
-    counts = {bound: sum(p.bound == bound for p in points) for bound in BOUNDS}
-    bounds = ", ".join(f"{number:,} by {bound}" for bound, number in counts.items())
-    page.text.append(f"Of {len(points):,} cases bound: {bounds}.")
+    counts = Counter(point.bound for point in cases)
+    bounds = [f"{count_of(number, 'case')} by {bound}" for bound, number in counts.most_common()]
+    page.text.append(
+        f"Bound: {', '.join(bounds) or 'no case'}. That is whichever takes longer at best: GEMMs "
+        "at their peak (compute), or traffic at the bandwidth that it can reach."
+    )
     if launch is not None:
+        mostly = sum(point.is_mostly_launches for point in cases)
         page.text.append(
-            f"Starting an operator takes at most {seconds_text(launch.seconds)}: inferred from this"
-            f" data, not measured. It is what the fastest operators, those of {launch.source}, "
-            "take beyond their roofline time."
+            f"Launching an operator takes {seconds_text(launch.seconds)} or less: inferred from "
+            f"{launch.source}, whose operators take no longer than that beyond their roofline "
+            f"time. Launches can explain most of the time of {count_of(mostly, 'case')}."
         )
     if len(colours := variant_colours(results)) > 1:
         page.legend |= colours
-    traces = _roofline_traces([*points, *products], found.machine, colours)
+    traces = _roofline_traces([*cases, *gemms], results, found.machine, colours)
     x, y = axis("intensity [FLOP/byte]", log=True), axis("rate [GFLOP/s]", log=True)
     page.figure("roofline_plot", "Roofline", traces, x, y, MEANINGS, columns=FULL)
     if found.machine.curve:
         x, y = axis("traffic of a pass [MiB]", log=True), axis("bandwidth [GB/s]", log=True)
         traces = _bandwidth_traces(found.machine)
-        page.figure("bandwidth_plot", "Bandwidth by traffic", traces, x, y, OF_THE_CURVE)
-    page.table("roofline_points", points)
-    page.table("product_points", products)
+        page.figure("bandwidth_plot", "Bandwidth by traffic", traces, x, y, CURVE_NOTE)
+    page.table("roofline_points", cases)
+    page.table("gemm_points", gemms)
 
 
 PHASES = ("forward", "backward", "optimizer", "other")
 FIXTURE = "fixtures/problem_sizes.json"
 
 
-def _part_row(part: TimedPart, of: StepTimes) -> Mapping[str, Any]:
-    whole = of.total.seconds or 1.0
-    # the step has none either where any part was faster than its light
-    share = of.share_percent if part is of.total else part.share_percent
+def _part_row(part: TimedPart, times: StepTimes) -> Mapping[str, Any]:
+    whole = times.total.seconds or 1.0
+    # where any part has an error, the step has no share either
+    share = times.share_percent if part is times.total else part.share_percent
     return {"part": part, "of the step": scaled(part.seconds, 100 / whole), "share": share}
 
 
-def _step_row(of: StepTimes) -> Mapping[str, Any]:
-    whole, light, share = of.total.seconds or 1.0, of.total.light, of.share_percent
+def _step_row(times: StepTimes) -> Mapping[str, Any]:
+    whole, least, share = times.total.seconds or 1.0, times.total.least, times.share_percent
     return {
-        "of": of,
-        "step": step_text(of.step),
-        "GEMMs at best": 100 * light.products / whole if light and share else None,
+        "times": times,
+        "step": step_text(times.step),
+        "GEMMs at best": 100 * least.gemms / whole if least and share else None,
         "lost": 100 - share if share else None,
-        "missing": of.refusal or listed(of.missing, 2),
+        "missing": times.refusal or listed(times.missing, 2),
     }
 
 
-def _beyond_the_whole(of: StepTimes) -> str:
-    """What to say instead of shares where the phases, which were timed apart, are not parts of the
-    step: one is longer than it, or its rest below 0. Empty where they are."""
-    whole = of.total.seconds or 0.0
+def _why_no_phases(times: StepTimes) -> str:
+    """Why the step is not split into phases: they were timed apart, and one is longer than the step
+    or the rest is below 0. Empty where they add up to it."""
+    whole = times.total.seconds or 0.0
     odd = [
         f"{name} {seconds_text(seconds) if seconds > 0 else 'below 0'}"
-        for name, seconds in of.phases.items()
+        for name, seconds in times.phases.items()
         if not 0 <= seconds <= whole
     ]
-    what = f"{step_text(of.step)}: forward, backward, optimizer and other do not add up"
+    what = f"{step_text(times.step)}: forward, backward, optimizer and other do not add up"
     why = f"the step takes {seconds_text(whole)}, {', '.join(odd)}"
     return f"{what}, so no shares of it are drawn ({why})." if odd else ""
 
@@ -281,58 +302,59 @@ def time(page: Section, inputs: ReportInputs) -> None:
     if not inputs.steps:
         what = f"{title} has no training step (full_step/train) of a size in {FIXTURE}"
         raise Missing(f"{what}; measure one with its parts: {Kind.STUDY.command}")
-    for of in inputs.steps:
-        for error in of.errors:
-            page.leave_out("speed of light", of.step, error, is_error=True)
-        if of.refusal:
-            page.leave_out("speed of light", of.step, of.refusal)
+    for times in inputs.steps:
+        for error in times.errors:
+            page.leave_out("speed of light", times.step, error, is_error=True)
+        if times.refusal:
+            page.leave_out("speed of light", times.step, times.refusal)
     main = inputs.steps[0]
     page.text += [f"Missing: {missing}." for missing in main.missing]
     rows = [_part_row(part, main) for part in (*main.parts, main.total)]
     page.table("steps", map(_step_row, inputs.steps))
     parts = page.table("parts", rows, step=step_text(main.step))
     shown = [row for row in parts.records[:-1] if row["measured [ms]"] is not None]
-    of_parts = {
+    series = {
         what: {row["part"]: row[f"{what} [ms]"] for row in shown}
         for what in ("measured", "speed of light")
     }
     x, y = axis("part"), axis("time in a step [ms]")
-    page.figure("parts_plot", parts.title, bars(of_parts), x, y)
-    said = {of.step: _beyond_the_whole(of) for of in inputs.steps if of.phases}
-    page.text += filter(None, said.values())
-    known = [of for of in inputs.steps if said.get(of.step) == ""]
+    page.figure("parts_plot", parts.title, bars(series), x, y)
+    reasons = {times.step: _why_no_phases(times) for times in inputs.steps if times.phases}
+    page.text += filter(None, reasons.values())
+    split = [times for times in inputs.steps if reasons.get(times.step) == ""]
     shares = {
         phase: {
-            step_text(of.step): 100 * of.phases[phase] / (of.total.seconds or 1.0) for of in known
+            step_text(times.step): 100 * times.phases[phase] / (times.total.seconds or 1.0)
+            for times in split
         }
         for phase in PHASES
     }
-    wide = HALF if len(known) <= 4 else FULL
+    more = {"barmode": "stack", "columns": HALF if len(split) <= 4 else FULL}
     phases = "Forward, backward, optimizer and other"
     x, y = axis("share of the step [%]"), axis("", autorange="reversed")
-    page.figure(
-        "phases_plot", phases, bars(shares, lying=True), x, y, barmode="stack", columns=wide
-    )
+    page.figure("phases_plot", phases, bars(shares, horizontal=True), x, y, **more)
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:
-    """What went wrong first; names that share a reason stand together."""
+    """Errors first; names that share a reason stand together."""
     errors = sum(omission.is_error for omission in omissions)
     page.text.append(f"{len(omissions):,} left out; {count_of(errors, 'error')}.")
+    has_devices = any(omission.device for omission in omissions)
     rows = [
-        {"kind": of.kind, "name": "; ".join(names), "reason": of.reason}
-        | {"error": "yes" if of.is_error else ""}
-        for of, names in grouped(sorted(omissions, key=lambda omission: not omission.is_error))
+        ({"device": first.device} if has_devices else {})
+        | {"kind": first.kind, "name": "; ".join(names), "reason": first.reason}
+        | {"error": "yes" if first.is_error else ""}
+        for first, names in grouped(sorted(omissions, key=lambda one: not one.is_error))
     ]
-    page.table("omissions", rows)
+    page.tables += [Table("omissions", "Left out", rows)] if rows else []
 
 
 def facts(inputs: ReportInputs) -> Iterator[Fact]:
-    """What the device can do at best, what the main step reaches of it, and which of its parts lose
+    """What the device can do at best, what the main step reaches of it, and the parts that lose
     most."""
     context = inputs.main.context
     device = (context.get("device") or {}).get("name") or "unknown device"
-    for peak in _peaks(context):
+    for peak in peaks_of(context):
         if peak["measured"] and not str(peak["figure"]).startswith("bandwidth"):
             value = f"{number_text(peak['measured'])} {peak['unit']}"
             yield Fact(str(peak["figure"]), value, device)
@@ -340,11 +362,12 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
     if step is None:
         return
     per_second = f"{step.name.batch / step.median_seconds:,.4g} samples/s"
-    remarks = ", ".join(filter(None, [step_text(step.name), per_second, step.above_peak]))
-    yield Fact("training step", seconds_text(step.median_seconds), remarks)
+    disturbed = f"! disturbed: {step.disturbance}" if step.disturbance else ""
+    remarks = filter(None, [step_text(step.name), per_second, step.above_peak, disturbed])
+    yield Fact("training step", seconds_text(step.median_seconds), ", ".join(remarks))
     tokens = step.name.batch * step.name.seq / step.median_seconds
     yield Fact("throughput", f"{number_text(tokens)} tokens/s", "of this step")
-    times = next((of for of in inputs.steps if of.step == step.name), None)
+    times = next((one for one in inputs.steps if one.step == step.name), None)
     shares = {
         "MFU": step.counters.get("MFU_percent"),
         "of the measured peak": step.counters.get("peak_percent"),
@@ -354,7 +377,7 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
         if share:
             yield Fact(what, f"{share:.1f} %", "of this step")
     parts = times.parts if times else ()
-    losses = [(of.lost_seconds, of.name) for of in parts if (of.lost_seconds or 0) > 0]
+    losses = [(part.lost_seconds, part.name) for part in parts if (part.lost_seconds or 0) > 0]
     for lost, name in sorted(losses, reverse=True)[:3]:
         note = f"beyond its speed of light: {100 * lost / step.median_seconds:.1f} % of the step"
         yield Fact(f"lost in {name}", seconds_text(lost), note)

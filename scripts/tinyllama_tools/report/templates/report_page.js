@@ -1,11 +1,11 @@
-// Puts the page to work: tables are sorted, filtered and saved, plots drawn. Without it texts and tables are there all the same.
+// Sorts, filters and saves tables, and draws plots. Texts and tables are complete without it.
 (() => {
 "use strict";
 
 const PNG = {format: "png", width: 800, height: 450, scale: 2}; // 1600 x 900 pixels, with letters for a slide
 const all = (selector, place = document) => [...place.querySelectorAll(selector)];
 
-// What travels compressed in the page, so that it can be mailed: plotly, and the figures.
+// plotly and the figures are compressed in the page, so that it can be mailed.
 async function unpacked(id) {
   const packed = await fetch(`data:application/gzip;base64,${document.getElementById(id).textContent}`);
   return new Response(packed.body.pipeThrough(new DecompressionStream("gzip")));
@@ -17,7 +17,8 @@ function connectTable(card) {
   const [body] = card.querySelector("table").tBodies;
   const heads = all("th", card);
   const byName = new Intl.Collator("en", {numeric: true});
-  const valueOf = (cell) => cell.dataset.v ? Number(cell.dataset.v) : cell.textContent;
+  // a cell has its value beside it where its text is another; a text of digits alone is a number
+  const valueOf = ({dataset, textContent}) => Number.isNaN(Number(dataset.v ?? textContent)) ? textContent : Number(dataset.v ?? textContent);
   const rows = [...body.rows];
 
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
@@ -37,10 +38,10 @@ function connectTable(card) {
     for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
   });
   card.querySelector("[data-action=csv]").addEventListener("click", () => {
-    const titles = heads.map((head) => head.innerText.trim());
+    const names = heads.map((head) => head.dataset.field);
     const shown = [...body.rows].filter((row) => !row.hidden).map((row) => [...row.cells].map(valueOf));
-    const field = (value) => `"${String(value).replace(/"/g, '""')}"`; // RFC 4180
-    const lines = [titles, ...shown].map((row) => row.map(field).join(",") + "\r\n");
+    const field = (value) => value === "\u2013" ? "" : `"${String(value).replace(/"/g, '""')}"`; // RFC 4180
+    const lines = [names, ...shown].map((row) => row.map(field).join(",") + "\r\n");
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob(lines));
     link.download = `${card.id}.csv`;
@@ -67,7 +68,7 @@ function layoutOf(figure, more) {
 function pngOf(figure) {
   const plain = (text) => text.replace(/</g, "&lt;");
   const subtitle = {text: plain(document.title), font: {size: 11}};
-  const title = {text: `<b>${figure.title}</b>`, font: {size: 16}, subtitle, x: 0.02, y: 0.97, yanchor: "top"};
+  const title = {text: `<b>${[figure.title, figure.device].filter(Boolean).map(plain).join(" \u00b7 ")}</b>`, font: {size: 16}, subtitle, x: 0.02, y: 0.97, yanchor: "top"};
   const margin = {l: 16, r: 16, t: 78, b: 12};
   // above the plot it would meet the title
   const legend = {orientation: "v", x: 1.01, y: 1, yanchor: "top"};
@@ -77,7 +78,7 @@ function pngOf(figure) {
 async function start() {
   const [data, plotly] = await Promise.all(["packed-data", "packed-plotly"].map(unpacked));
   const figures = await data.json();
-  // from an address of its own it is compiled beside the page, which is read on meanwhile
+  // loaded from an address of its own, it is compiled while the browser reads on
   const script = document.createElement("script");
   script.src = URL.createObjectURL(new Blob([await plotly.arrayBuffer()], {type: "text/javascript"}));
   await new Promise((resolve, reject) => {
@@ -86,15 +87,15 @@ async function start() {
   });
   const config = {responsive: true, displaylogo: false, modeBarButtons: [["toImage"]], toImageButtonOptions: PNG};
   window.reportPng = (id) => pngOf(figures[id]);
-  const drawn = new Map(); // by place, when it is there
+  const drawn = new Map(); // by place, a promise of its plot
   const draw = (place) => {
     const figure = figures[place.closest("[data-figure]").dataset.figure];
-    if (!drawn.has(place)) place.replaceChildren(); // bars that were there before
+    if (!drawn.has(place)) place.replaceChildren(); // without the bars that stood for it
     if (!drawn.has(place)) drawn.set(place, Plotly.newPlot(place, figure.traces, layoutOf(figure, {height: figure.height}), config));
     return drawn.get(place);
   };
   window.reportDraw = () => Promise.all(all(".plot").map(draw));
-  // each when it is nearly in view, for thousands of points take seconds
+  // each when it is nearly in view: thousands of points take seconds
   const seen = new IntersectionObserver((entries) => {
     for (const {isIntersecting, target} of entries) {
       if (!isIntersecting) continue;
@@ -105,7 +106,7 @@ async function start() {
   all(".plot").forEach((place) => seen.observe(place));
   if (document.readyState === "loading") await new Promise((next) => document.addEventListener("DOMContentLoaded", next));
   all(".plot").forEach((place) => drawn.has(place) || seen.observe(place));
-  // paper has every plot, as wide as its column
+  // on paper every plot is drawn, as wide as its column
   addEventListener("beforeprint", () => {
     document.documentElement.classList.add("paper");
     window.reportDraw();
