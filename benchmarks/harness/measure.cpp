@@ -248,7 +248,7 @@ int64_t runs_of_a_gpu_sample(double seconds) {
       std::clamp(std::ceil(shortest_sample / std::max(seconds, 1e-9)), 1.0, most_runs));
 }
 
-bool is_host_bound(double seconds, double device_seconds) {
+bool waits_for_host(double seconds, double device_seconds) {
   return device_seconds < 0.9 * seconds;
 }
 

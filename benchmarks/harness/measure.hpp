@@ -92,9 +92,9 @@ int64_t runs_of_a_gpu_sample(double seconds);
 Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
                   const TimingGoal& goal);
 
-/// Whether the GPU waits for the host: its work takes less than nine tenths of the time. On a
-/// faster host such a case is faster.
-bool is_host_bound(double seconds, double device_seconds);
+/// Whether the GPU waits for the host: its work takes less than nine tenths of the time, so that a
+/// faster host would make the case faster.
+bool waits_for_host(double seconds, double device_seconds);
 
 /// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
 /// seconds.

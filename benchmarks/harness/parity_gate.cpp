@@ -179,8 +179,8 @@ NamedTensors part_of(const NamedTensors& results, const ReferenceValues& referen
 
 std::string Comparison::failure(Dtype dtype) const {
   return fmt::format(
-      "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
-      "allowed are {:.3g}: {:g} times the {:.3g} that rounding to {} scatters it there, and {:.3g}",
+      "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude; the "
+      "tolerance is {:.3g}: {:g} times the scatter of {:.3g} by rounding to {}, plus {:.3g}",
       worst_tensor, error, allowed, scatters, scatter, gemm_type_name(dtype),
       allowed - scatters * scatter);
 }

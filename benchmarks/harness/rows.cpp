@@ -363,7 +363,7 @@ Counters device_counters(const Metering& metering, const Timing& timing) {
   if (!metering.profile.device_seconds) return counters;
   const double device = *metering.profile.device_seconds;
   counters["device_ms"] = device * 1e3;
-  counters["host_bound"] = is_host_bound(median(timing.seconds), device) ? 1.0 : 0.0;
+  counters["host_bound"] = waits_for_host(median(timing.seconds), device) ? 1.0 : 0.0;
   return counters;
 }
 

@@ -102,8 +102,11 @@ std::string describe(const CaseResult& result) {
 }
 
 std::string format_duration(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  constexpr double minute = 60;
+  constexpr double hour = 60 * minute;
+  if (seconds < 1.5 * minute) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 1.5 * hour) return fmt::format("{:.0f} min", seconds / minute);
+  return fmt::format("{:.1f} h", seconds / hour);
 }
 
 Progress::Progress(const std::vector<Work>& work)
@@ -142,10 +145,10 @@ void Progress::start(const std::string& name) {
   last_ = Clock::now();
   if (!terminal_) return;
   erase_status();
-  const std::string left = done_ == 0 ? "" : ", " + format_duration(seconds_left()) + " left";
-  // when all cases are done, variants are timed in turns
+  const std::string left = done_ == 0 ? "" : ", about " + format_duration(seconds_left()) + " left";
+  // what is measured before and after the cases is none of them
   const std::string place =
-      done_ < total_ ? fmt::format("[{}/{}{}] ", done_ + 1, total_, left) : "";
+      work_.contains(name) ? fmt::format("case {} of {}{}: ", done_ + 1, total_, left) : "";
   // A line that wraps could not be erased.
   winsize window = {};
   const size_t columns =
