@@ -41,8 +41,7 @@ class Weights {
   const std::string& config_text() const { return config_text_; }
   int64_t parameter_count() const;
   /// 16 hexadecimal digits that differ between weights of other values, types or names, however
-  /// they are cut into shards. Reads every value; tells weights apart, but is no cryptographic
-  /// promise.
+  /// they are cut into shards. Reads every value. Not cryptographic.
   std::string fingerprint() const;
 
   /// One parameter on the CPU in the stored type, by LlamaForCausalLM's name for it. Throws

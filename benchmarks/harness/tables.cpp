@@ -113,7 +113,7 @@ std::string point_name(Case test_case) {
 struct Column {
   std::string title;
   std::function<std::string(const MeasuredCase&)> text;
-  /// How one value of all rows is said, with {} for it; empty for what is always a column.
+  /// How a value that all rows share is written, with {} for it; empty for what is always a column.
   std::string shared{};
   bool is_axis = false;  ///< said in the heading, also of a single row
 };
@@ -189,8 +189,9 @@ std::string bound(const MeasuredCase& row) {
   return row.entry.value("peak_percent", 0.0) < 0.99999 * roof ? "bandwidth" : "compute";
 }
 
-// A figure that varies is a column. One that all rows share is said once: an axis in the heading,
-// another one beneath the table. Beneath stand also columns that equal an earlier one in each row.
+// A figure that varies is a column. One that all rows share is written once: an axis in the
+// heading, others beneath the table. There is also said which column equals an earlier one in every
+// row.
 std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
   std::vector<std::string> heading;
   std::vector<std::string> beneath;
@@ -222,8 +223,8 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
   return text;
 }
 
-// Which switches the names of sets stand for in these rows, of those that the component contains;
-// with the types where they differ.
+// A line for each named set of switches (`optimized`, `fused`) in these rows: the switches of it
+// that the component contains, with the types where these have different ones.
 std::string sets_lines(const Rows& rows) {
   std::map<std::pair<std::string, std::string>, std::set<std::string>> types;
   std::set<std::string> all_types;
@@ -257,7 +258,7 @@ std::string unmeasured_line(const std::string& component,
   return texts.empty() ? "" : fmt::format("no row: {} (reasons below)\n", fmt::join(texts, ", "));
 }
 
-// `more`: counters beside those that are shown anyway.
+// `more`: names of counters to show beside the usual ones.
 std::string component_tables(const Rows& rows, const std::vector<Unmeasured>& unmeasured,
                              const std::vector<std::string>& more) {
   std::vector<Column> columns = axis_columns();
@@ -293,8 +294,8 @@ std::string component_tables(const Rows& rows, const std::vector<Unmeasured>& un
   return text;
 }
 
-// The fastest of one point, marked only where it is faster than every other beyond the intervals of
-// their speedups.
+// The fastest variant of a point, where the interval of its speedup lies above those of all others;
+// else empty.
 std::string winner_of(const Rows& point) {
   const auto low = [](const MeasuredCase& row) {
     const bool is_baseline = row.test_case->workload.variant.is_baseline();
@@ -480,7 +481,7 @@ std::string measured_peaks_line(const Json& context) {
   return peaks.empty() ? "" : fmt::format("measured peaks: {}\n\n", fmt::join(peaks, ", "));
 }
 
-// At most so many of the lines.
+// A titled list, of at most `most` lines.
 std::string section(const std::string& title, std::vector<std::string> lines, size_t most) {
   if (lines.empty()) return "";
   const size_t left_out = lines.size() - std::min(lines.size(), most);
@@ -514,7 +515,7 @@ std::string disturbed_lines(const Rows& rows, size_t most) {
   return section(title, std::move(lines), most);
 }
 
-// Where the rest of a digest is.
+// Where to find the rows that a digest leaves out.
 std::string files_lines(const Options& options, size_t rows) {
   std::vector<std::string> files;
   std::vector<std::string> ways;
