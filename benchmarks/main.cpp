@@ -2,6 +2,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <optional>
 
@@ -56,6 +57,13 @@ ExitCode run(int argc, const char* const* argv) {
     std::cout << nlohmann::ordered_json{{"device", instruments::describe_device(device)}}.dump()
               << "\n";
     return ExitCode::ok;
+  }
+  if (weights) {
+    const auto longest = std::ranges::max_element(
+        plan.cases, {}, [](const harness::Case& one) { return one.workload.seq; });
+    const int64_t seq = longest == plan.cases.end() ? 0 : longest->workload.seq;
+    const std::string warning = longer_than_made_for(weights->config_text(), seq);
+    if (!warning.empty()) fmt::print(stderr, "tiny_llama_bench: warning: {}\n", warning);
   }
   if (options->dry_run) {
     std::cout << harness::dry_run_text(*options, plan, device);

@@ -1,4 +1,4 @@
-// Whether bytes are the same, without keeping or sending them.
+// A digest of bytes, to compare them without keeping or sending them.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 
 namespace tinyllama {
 
-/// FNV-1a over words of 64 bits, with the high bits, which its product never moves down, folded in.
-/// Tells bytes apart, but is no cryptographic promise.
+/// FNV-1a over words of 64 bits. The high bits are folded into the low ones, because the
+/// multiplication moves no bit down. Not cryptographic.
 class Digest {
  public:
   void add(const void* data, size_t bytes) {

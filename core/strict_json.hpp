@@ -19,9 +19,9 @@ struct JsonLimits {
   int depth;                ///< objects and arrays within each other
   size_t array = SIZE_MAX;  ///< values of an array
 };
-/// The object in a text that others wrote, in UTF-8, or in UTF-16 with a byte order mark. Refused
-/// while it is read, before anything is nested too deep for functions that call themselves (copying
-/// and printing do): what breaks the limits, and a key given twice, of which a parsed object would
+/// The object in a text that others wrote, in UTF-8, or in UTF-16 with a byte order mark. What
+/// breaks the limits is refused while it is read, before anything is nested too deep for recursive
+/// functions (copying and printing are); so is a key given twice, of which a parsed object would
 /// keep the last. Throws std::invalid_argument that begins with `where`. Json: nlohmann::json, or
 /// nlohmann::ordered_json, which keeps the order of the keys.
 template <typename Json = nlohmann::json>

@@ -27,11 +27,13 @@ class AdamW {
   const NamedTensors& first_moments() const { return first_moments_; }
   const NamedTensors& second_moments() const { return second_moments_; }
   int64_t steps_done() const { return steps_done_; }
-  /// As if so many steps had been done, for whoever puts an earlier state back.
+  /// Sets the count of steps, for putting an earlier state back.
   void set_steps_done(int64_t steps);
-  /// Whether a captured step() counts on when it is replayed.
+  /// Whether steps are counted on the device, so that the count goes on when a captured step() is
+  /// replayed.
   bool counts_on_device() const { return device_steps_.defined(); }
-  /// A captured step() was replayed: what it changes on the device has changed.
+  /// Call it after a replay of a captured step(), which has changed everything on the device:
+  /// counts the step here, too.
   void note_replayed_step() { ++steps_done_; }
 
  private:
@@ -61,8 +63,8 @@ class AdamW {
   bool fused_;
   bool library_;
   int64_t steps_done_ = 0;
-  // With Switch::graph, since a number of the host would be the same in every replay, and of
-  // libtorch's own update.
+  // Defined with Switch::graph, because a number of the host would be the same in every replay, and
+  // for libtorch's own update, which reads a tensor.
   at::Tensor device_steps_;  // float64 [], of libtorch's update float32
 };
 

@@ -50,7 +50,7 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v, cons
 /// The library's scaled_dot_product_attention, causal; `mask` is not used.
 at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask);
 
-/// Our own kernel (kernels/attention.hpp), causal; `mask` is not used.
+/// Our own kernel (kernels/kernels.hpp), causal; `mask` is not used.
 at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask);
 
 /// Projections, rotary embedding, scores, softmax, values.

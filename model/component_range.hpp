@@ -6,8 +6,8 @@
 namespace tinyllama {
 
 /// Opens a range of libtorch's own (RecordScope::USER_SCOPE) for the life of the object: Kineto
-/// shows it, and whoever adds a callback sees it. `path` lives for ever and is one of those in
-/// docs/training_files.md ("attention/core"). Costs some 10 ns where nobody listens.
+/// shows it, and libtorch's callbacks get it. `path` is a literal, one of those in
+/// docs/training_files.md ("attention/core"). Costs some 10 ns where nothing listens.
 class ComponentRange {
  public:
   explicit ComponentRange(const char* path) : range_(at::RecordScope::USER_SCOPE) {

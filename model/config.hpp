@@ -19,7 +19,8 @@ struct ModelDimensions {
   int64_t intermediate_dim = 512;  ///< D_ff
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
-  /// Whose row of the embedding gets no gradient (pad_token_id); none of the named sizes has one.
+  /// The token whose row of the embedding gets no gradient (pad_token_id); none of the named sizes
+  /// has one.
   std::optional<int64_t> padding_token{};
 
   auto operator<=>(const ModelDimensions&) const = default;

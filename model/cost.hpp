@@ -66,9 +66,10 @@ struct Halves {
 };
 /// The halves that the pass runs, on so many parameters.
 Cost select_halves(Pass pass, int64_t parameters, Halves halves);
-/// Matrix multiplications of the model that every variant runs as they are.
+/// The cost of matrix multiplications of the model that every variant runs in full: the same model,
+/// causal and hardware FLOPs.
 Cost gemm_cost(int64_t flops);
-/// `cost` with these figures, which no other part of it has.
+/// `cost` with these two figures set, which it does not have yet.
 Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes);
 
 int64_t count_parameters(const ModelConfig& config);

@@ -1,5 +1,5 @@
-// The matrix multiplications of a linear layer: whose they are, and in which width, a variant
-// chooses.
+// The matrix multiplications of a linear layer. The variant chooses who computes them, and in which
+// width.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -35,7 +35,7 @@ struct PredictedMemory {
   }
 };
 
-/// Work on the meta device, and which of its tensors are what.
+/// Work on the meta device, and which of its tensors are weights and optimizer state.
 struct WorkOnMeta {
   std::function<void()> iteration;
   NamedTensors parameters;
@@ -47,13 +47,13 @@ struct WorkOnMeta {
 /// be called from any thread, also while others compute.
 PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkOnMeta()>& build);
 
-/// So many bytes no device has: what needs at least these is not run on meta either, where sizes
-/// may be beyond 64 bits and layers beyond counting.
+/// More bytes than any device has. Work that needs as many is not even run on meta, because its
+/// sizes may not fit into 64 bits and its layers may be too many.
 inline constexpr double kBeyondAnyDevice = 17592186044416;  // 16 TiB
-/// That bound, as a prediction.
+/// A prediction that only says that `bytes`, at least that many, are needed.
 PredictedMemory beyond_any_device(double bytes);
 
-/// Of a training step on one batch, after the first.
+/// Predicts a training step on one batch, after the first step.
 PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device);
 
 }  // namespace tinyllama

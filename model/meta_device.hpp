@@ -29,13 +29,13 @@ inline bool is_on_gpu(const at::Tensor& tensor) {
   return tensor.is_cuda() || (tensor.is_meta() && meta_stands_for != c10::DeviceType::CPU);
 }
 
-/// The type of device under which libtorch keeps autocast's state: it has none for meta, so that
-/// a device of which no build of ours has any stands in.
+/// The type of device under which autocast's state is kept. libtorch has none for meta: there, that
+/// of PrivateUse1 is used, which no build of ours has otherwise.
 inline c10::DeviceType autocast_device(c10::DeviceType device) {
   return device == c10::DeviceType::Meta ? c10::DeviceType::PrivateUse1 : device;
 }
 
-/// Throws away the casts that autocast kept on meta: at the end of its outermost scope.
+/// Drops the casts that were cached on meta; called at the end of the outermost autocast scope.
 void clear_meta_autocast_cache();
 
 /// scaled_dot_product_attention of tensors on meta, by the implementation that libtorch chooses on

@@ -14,7 +14,8 @@ struct LargestError {
   size_t index = 0;     ///< of the element, counted row by row
 };
 
-/// A tensor of any type and device as float64 in the host's memory, row by row; itself if it is.
+/// A tensor of any type and device as float64 in the host's memory, row by row; the same tensor
+/// where it is that already.
 at::Tensor as_doubles(const at::Tensor& tensor);
 std::span<const double> values_of(const at::Tensor& doubles);
 /// The same values outside the allocator of tensors.

@@ -34,7 +34,7 @@ class RmsNorm {
 /// stream, branch [B, S, D] -> their sum: a layer's output added to the residual stream.
 at::Tensor add_residual(const at::Tensor& stream, const at::Tensor& branch);
 
-/// Of one norm.
+/// The cost of one norm.
 Cost rms_norm_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

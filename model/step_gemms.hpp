@@ -1,5 +1,5 @@
-// The matrix multiplications (GEMMs) of a training step, for who measures how fast a device is at
-// them: which shapes there are, and in which ways this libtorch computes one.
+// The matrix multiplications (GEMMs) of a training step, for measuring how fast a device computes
+// them: which shapes there are, and which functions compute one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +32,8 @@ std::set<GemmShape> step_gemms(const Workload& workload);
 using GemmFunction =
     std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b, at::Tensor& out)>;
 
-/// Each way in which libtorch or we can multiply operands of this type, by its name; not each is
-/// fast or implemented for the type. `batched`: those for operands with three dimensions.
+/// The functions of libtorch and of our own that multiply operands of this type, by name; not each
+/// is fast or implemented for the type. `batched`: those for operands with three dimensions.
 std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::DeviceType device,
                                                bool batched = false);
 

@@ -36,7 +36,7 @@ class LossScaler {
   /// adapts the scale. Returns whether the optimizer stepped.
   bool unscale_and_step(AdamW& optimizer);
   double current_scale() const;
-  /// As made, in place.
+  /// Back to the initial scale and count, in place.
   void begin_anew();
 
  private:
@@ -46,8 +46,8 @@ class LossScaler {
 
 class TrainStep {
  public:
-  /// Holds references: model and optimizer must outlive it. amp_f16 gets a LossScaler. Who updates
-  /// the parameters in another way gives an optimizer of none.
+  /// Holds references: model and optimizer must outlive it. With amp_f16 it has a LossScaler. Where
+  /// something else updates the parameters, `optimizer` is one without parameters.
   TrainStep(const TinyLlama& model, AdamW& optimizer);
 
   /// Loss of one batch divided by `accumulation_steps`, with its graph.
@@ -58,7 +58,7 @@ class TrainStep {
   /// skipped the update.
   bool update();
 
-  /// The loss's scale, where there is one, as at the first step.
+  /// Sets the loss scale, where there is one, back to that of the first step.
   void reset_scale();
 
   /// A whole step over one or more micro-batches, whose gradients add up to those of one batch of
@@ -79,14 +79,14 @@ bool can_capture(c10::DeviceType device);
 /// A whole training step, captured once on a GPU and replayed: one launch instead of one a kernel.
 class StepGraph {
  public:
-  /// Captures TrainStep::run on `batch`, in whose memory further batches have to be put. Steps that
-  /// warm libraries up come first; parameters, moments and the count of steps are put back
-  /// afterwards. The optimizer's variant must have Switch::graph. Throws c10::Error where the
+  /// Captures TrainStep::run on `batch`; further batches have to be copied into its tensors. Runs
+  /// some steps first, to warm libraries up, and restores parameters, moments and the count of
+  /// steps afterwards. The optimizer's variant must have Switch::graph. Throws c10::Error where the
   /// device cannot capture, or the step does what cannot be captured.
   StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch);
 
-  /// Enqueues the step. Gradients and loss of the last one are overwritten where they are: they
-  /// must not be cleared. Returns the loss, [].
+  /// Enqueues the step. It overwrites gradients and loss of the last step in place: gradients must
+  /// not be cleared in between. Returns the loss, [].
   const at::Tensor& run();
 
  private:

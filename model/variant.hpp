@@ -60,8 +60,8 @@ struct DeviceTraits {
   bool has_fast_gemm(Dtype dtype) const;
 
   bool is_gpu = false;
-  /// Gemm of bfloat16, of float16, have units of their own; without them libraries compute them
-  /// far more slowly than float32's (a step of `tiny`: results/MEASURED.md).
+  /// The processor has units for GEMMs in bfloat16, in float16. Without them, libraries compute
+  /// these far more slowly than in float32 (a step of `tiny`: results/MEASURED.md).
   bool fast_bf16_gemm = false;
   bool fast_f16_gemm = false;
   /// Our own GEMMs are faster than the library's: on AMD processors with AVX-512, of which MKL
@@ -99,7 +99,7 @@ class Variant {
   static Variant unresolved_optimized();
 
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
-  /// Whether a component of these parts runs otherwise than the baseline's.
+  /// Whether it changes what a component of these parts computes, compared with the baseline.
   bool changes(Parts parts) const;
   bool is_baseline() const { return bits_ == 0 && !optimized_; }
   /// Named "optimized", whatever its switches are.
@@ -131,7 +131,7 @@ class Variant {
 /// Empty, or why the variant cannot run in this dtype on this device.
 std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
-/// Of the device that this process computes on.
+/// The traits of the device that this process computes on.
 DeviceTraits device_traits(c10::Device device);
 
 inline DeviceTraits cpu_traits() {
@@ -145,8 +145,8 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);
 /// `variant` itself, or what "optimized" stands for here.
 Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
-/// These traits with every speed of GEMMs that a processor may have, Intel's and AMD's, with and
-/// without units for bfloat16 and float16: what `optimized` is chosen by. A GPU stands alone.
+/// For a processor, the traits of every kind of processor that `optimized` is chosen by: Intel's
+/// and AMD's, with and without units for bfloat16 and float16. For a GPU these traits alone.
 std::vector<DeviceTraits> processors_like(const DeviceTraits& traits);
 
 /// The baseline, every switch alone, the set "fused", what "optimized" is on any other processor,

@@ -46,9 +46,12 @@ constexpr SizeKey kSizes[] = {
     {"intermediate_size", "intermediate_dim", &ModelDimensions::intermediate_dim}};
 constexpr SizeKey kKvHeads = {"num_key_value_heads", "n_kv_heads", &ModelDimensions::n_kv_heads};
 
+Json parse_json_object(const std::string& text, const std::string& where) {
+  return parse_strict_json<Json>(text, where + ":", {.depth = kDeepestNesting});
+}
+
 Json read_json_object(const std::filesystem::path& file, int64_t most_bytes) {
-  return parse_strict_json<Json>(read_text(file, most_bytes), file.string() + ":",
-                                 {.depth = kDeepestNesting});
+  return parse_json_object(read_text(file, most_bytes), file.string());
 }
 
 class ConfigReader {
@@ -209,6 +212,16 @@ ModelConfig read_checkpoint_config(const std::filesystem::path& file) {
   return ConfigReader(file).read();
 }
 
+std::string longer_than_made_for(const std::string& config_text, int64_t seq) {
+  const Json json = parse_json_object(config_text, "config.json");
+  const auto longest = json.find("max_position_embeddings");
+  if (longest == json.end() || !longest->is_number_integer() || *longest >= seq) return {};
+  return fmt::format(
+      "sequences of {} tokens are longer than max_position_embeddings = {} of the model's "
+      "config.json: it was not made for them; the computation is the same",
+      seq, longest->dump());
+}
+
 std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type,
                                    const std::string& original) {
   Json json = {{"architectures", {"LlamaForCausalLM"}},
@@ -235,7 +248,7 @@ std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType ty
                {"tie_word_embeddings", false},
                {"use_cache", true},
                {"vocab_size", config.vocab_size()}};
-  if (!original.empty()) json.update(Json::parse(original));
+  if (!original.empty()) json.update(parse_json_object(original, "config.json"));
   json.erase("torch_dtype");  // what older versions call dtype
   json["dtype"] = python_name(type);
   return json.dump(2) + "\n";
@@ -383,10 +396,80 @@ std::filesystem::path folder_of_files(const std::filesystem::path& folder) {
                               found.size(), found.empty() ? "" : ", such as " + found.front()));
 }
 
+// Whether a link is there counts, too, whose file is missing: the reader says so then.
+bool has(const std::filesystem::path& folder, const char* name) {
+  std::error_code unknown;
+  return std::filesystem::exists(std::filesystem::symlink_status(folder / name, unknown));
+}
+
+bool holds_model(const std::filesystem::path& folder) {
+  return has(folder, kConfigFile) && (has(folder, kSingleFile) || has(folder, kIndexFile));
+}
+
+// What there is in the place of a model's folder, in words.
+std::string what_is_there(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  constexpr size_t most = 4;
+  std::error_code unknown;
+  if (!fs::exists(folder, unknown)) return "there is no such folder";
+  if (!fs::is_directory(folder, unknown)) return "is a file";
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder, unknown))
+    names.push_back(entry.path().filename().string() + (entry.is_directory(unknown) ? "/" : ""));
+  if (names.empty()) return unknown ? unknown.message() : "is empty";
+  std::ranges::sort(names);
+  const size_t more = names.size() - std::min(names.size(), most);
+  names.resize(names.size() - more);
+  for (std::string& name : names) name = printable(name);
+  return fmt::format("holds {}{}", fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+// A folder with a model in it that may have been meant: of those below `folder`, as deep as Hugging
+// Face nests its cache (hub/models--OWNER--NAME/snapshots/HASH), the first; where `folder` is none,
+// its parent, or the folder beside it whose name begins most like its own. Empty where none is.
+std::filesystem::path nearest_model(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  constexpr int deepest = 3;
+  constexpr int most_looked_at = 2000;
+  std::error_code unknown;
+  const bool is_folder = fs::is_directory(folder, unknown);
+  const fs::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
+  if (!is_folder && holds_model(parent)) return parent;
+  const std::string wanted = is_folder ? "" : folder.filename().string();
+  const auto rank = [&](const fs::path& path) {
+    const std::string name = path.filename().string();
+    const auto alike = std::ranges::mismatch(wanted, name).in1 - wanted.begin();
+    return std::pair(-alike, path);
+  };
+  fs::path nearest;
+  fs::recursive_directory_iterator entries(is_folder ? folder : parent,
+                                           fs::directory_options::skip_permission_denied, unknown);
+  for (int i = 0; i < most_looked_at && entries != fs::end(entries); ++i) {
+    const fs::path path = entries->path();
+    if (entries.depth() >= (is_folder ? deepest : 0)) entries.disable_recursion_pending();
+    if (holds_model(path) && (nearest.empty() || rank(path) < rank(nearest))) nearest = path;
+    entries.increment(unknown);
+  }
+  return nearest;
+}
+
+std::filesystem::path checked_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path found = folder_of_files(folder);
+  if (holds_model(found)) return found;
+  const std::filesystem::path nearest = nearest_model(found);
+  fail(found,
+       fmt::format("{}: name a folder with {} and {} (or {} and the files that it lists), such "
+                   "as save_pretrained(safe_serialization=True) writes, or a snapshot folder of "
+                   "Hugging Face's cache{}",
+                   what_is_there(found), kConfigFile, kSingleFile, kIndexFile,
+                   nearest.empty() ? "" : "; the nearest is " + nearest.string()));
+}
+
 }  // namespace
 
 Weights::Weights(std::filesystem::path folder)
-    : folder_(folder_of_files(folder)),
+    : folder_(checked_folder(folder)),
       config_(read_checkpoint_config(folder_ / kConfigFile)),
       config_text_(read_text(folder_ / kConfigFile, kMostConfigBytes)) {
   open_files();
@@ -394,16 +477,9 @@ Weights::Weights(std::filesystem::path folder)
 }
 
 void Weights::open_files() {
-  std::error_code unknown;
-  if (std::filesystem::exists(folder_ / kSingleFile, unknown)) {
-    files_.emplace_back(folder_ / kSingleFile);
-    for (const auto& tensor : files_.front().tensors()) file_of_[tensor.name] = 0;
-  } else if (std::filesystem::exists(folder_ / kIndexFile, unknown)) {
-    open_shards(folder_ / kIndexFile);
-  } else {
-    fail(folder_, fmt::format("has neither {} nor {}; save the model with safe_serialization=True",
-                              kSingleFile, kIndexFile));
-  }
+  if (!has(folder_, kSingleFile)) return open_shards(folder_ / kIndexFile);
+  files_.emplace_back(folder_ / kSingleFile);
+  for (const auto& tensor : files_.front().tensors()) file_of_[tensor.name] = 0;
 }
 
 // The index maps each tensor to its file: {"weight_map": {name: file name}}.

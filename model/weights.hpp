@@ -31,7 +31,8 @@ class Weights {
  public:
   /// `folder` may also be a model's in Hugging Face's cache of downloads (models--OWNER--NAME).
   /// Throws std::invalid_argument that names the file, the tensor or key, and the rule; of tensors
-  /// that do not fit it lists the first five.
+  /// that do not fit it lists the first five, and of a folder without a model it says what is there
+  /// and where the nearest model is.
   explicit Weights(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -40,8 +41,7 @@ class Weights {
   const std::string& config_text() const { return config_text_; }
   int64_t parameter_count() const;
   /// 16 hexadecimal digits that differ between weights of other values, types or names, however
-  /// they are cut into shards. Reads every value; tells weights apart, but is no cryptographic
-  /// promise.
+  /// they are cut into shards. Reads every value. Not cryptographic.
   std::string fingerprint() const;
 
   /// One parameter on the CPU in the stored type, by LlamaForCausalLM's name for it. Throws
@@ -84,6 +84,10 @@ void save_weights(const std::filesystem::path& folder, const ModelConfig& config
 /// rotary embedding, another activation, dropout, quantised weights), for a missing or ill-typed
 /// key, and for sizes that break ModelConfig's rules.
 ModelConfig read_checkpoint_config(const std::filesystem::path& file);
+
+/// A warning in words where sequences of `seq` tokens are longer than those that the text of a
+/// config.json (Weights::config_text()) states as the model's longest; empty where they are not.
+std::string longer_than_made_for(const std::string& config_text, int64_t seq);
 
 /// The text of a config.json for weights of `type` that LlamaForCausalLM.from_pretrained loads.
 /// `original`: the text of the file that the weights were read with, whose further keys (token ids,

@@ -202,11 +202,29 @@ TEST_F(WeightsTest, IgnoresRotaryBuffersOfOlderVersions) {
 }
 
 TEST_F(WeightsTest, NamesTheFileThatIsMissing) {
-  expect_error([&] { Weights(folder_ / "none"); }, {"none/config.json: cannot be read: No such"});
+  expect_refused({"is empty: name a folder with config.json and model.safetensors (or model."});
+  expect_error([&] { Weights(folder_ / "none"); },
+               {"none: there is no such folder: name a folder"});
   put_config();
-  expect_refused({"has neither model.safetensors nor model.safetensors.index.json"});
+  expect_refused({"holds config.json: name a folder with config.json and model.safetensors"});
   std::filesystem::create_directory(folder_ / "model.safetensors");
   expect_refused({"model.safetensors: cannot be read: it is a folder"});
+}
+
+TEST_F(WeightsTest, NamesWhatIsThereInsteadAndTheNearestModel) {
+  const NamedTensors tensors = parameters_of_type(ScalarType::Float);
+  const auto snapshot = folder_ / "hub/models--a--b/snapshots/cc";
+  save_weights(snapshot, kConfig, tensors);
+  for (const char* name : {"a.txt", "b.txt", "c.txt", "pytorch_model.bin"})
+    testing::write_bytes(folder_ / name, "");
+  const std::string nearest = "; the nearest is ";
+  expect_refused({"holds a.txt, b.txt, c.txt, hub/ and 1 more: name", nearest + snapshot.string()});
+  expect_error([&] { Weights(snapshot / "config.json"); },
+               {"cc/config.json: is a file: name a folder with", nearest + snapshot.string()});
+  save_weights(folder_ / "gemma", kConfig, tensors);
+  save_weights(folder_ / "llama_3", kConfig, tensors);
+  expect_error([&] { Weights(folder_ / "llama3"); },
+               {"llama3: there is no such folder: ", nearest + (folder_ / "llama_3").string()});
 }
 
 TEST_F(WeightsTest, ShardsAreRead) {
@@ -325,6 +343,16 @@ TEST_F(CheckpointConfigTest, ThePaddingTokenIsAsTorchReadsIt) {
   EXPECT_EQ(read(with("pad_token_id", -1)).padding_token(), vocab - 1);
   for (const int64_t beyond : {vocab, -vocab - 1})
     expect_refused(with("pad_token_id", beyond).dump(), {"pad_token_id", "must be from -"});
+}
+
+TEST_F(CheckpointConfigTest, SequencesBeyondTheModelsOwnAreToldOf) {
+  const std::string text = checkpoint_config_text(kConfig, ScalarType::Float);
+  EXPECT_EQ(longer_than_made_for(text, 2048), "");
+  EXPECT_TRUE(longer_than_made_for(text, 2049)
+                  .starts_with("sequences of 2049 tokens are longer than max_position_embeddings = "
+                               "2048 of the model's config.json"));
+  EXPECT_EQ(longer_than_made_for("{}", 2049), "");
+  EXPECT_EQ(longer_than_made_for(R"({"max_position_embeddings": null})", 2049), "");
 }
 
 TEST_F(CheckpointConfigTest, IsReadInUtf16) {

@@ -16,7 +16,7 @@ namespace tinyllama::components {
 inline const std::vector<Pass> kLayerPasses = {Pass::forward, Pass::backward,
                                                Pass::forward_backward};
 
-/// What components that hold others are made of.
+/// The parts of components that contain others.
 inline constexpr Parts kAttentionParts = Part::attention | Part::rotary | Part::linear;
 inline constexpr Parts kFeedForwardParts = Part::ffn | Part::linear;
 inline constexpr Parts kBlockParts = kAttentionParts | kFeedForwardParts | Part::norm | Part::block;

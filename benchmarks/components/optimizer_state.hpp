@@ -7,15 +7,17 @@
 
 namespace tinyllama::components {
 
-/// Fills the moments: first from N(0, 2^-14), a list drawn once over and over, second 2^-12 (exact
-/// in every dtype, and far from where float16 runs out of digits). In the very first AdamW step an
-/// update is the sign of its gradient, so that rounding decides where a gradient is nearly 0; from
-/// this state on it is a smooth function of it, and two implementations can be compared.
+/// Fills the moments: the first with values from N(0, 2^-14), a list that is drawn once and
+/// repeated, the second with 2^-12 (exact in every dtype, and far from where float16 runs out of
+/// digits). In the very first AdamW step an update is the sign of its gradient, so that rounding
+/// decides where a gradient is nearly 0; from this state on it is a smooth function of it, and two
+/// implementations can be compared.
 void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer);
 
-/// Puts parameters and moments back to before a first step, by other values at the same addresses:
-/// those of `request` where it gives weights, else one list drawn from the seed over and over, for
-/// the time of drawing every value would show in a run. The moments as set_mid_training_state().
+/// Overwrites parameters and moments in place by new ones, as before a first step. Parameters: the
+/// weights of `request` where it gives any, else a list that is drawn once from the seed and
+/// repeated, because drawing every value would take too long. Moments: as in
+/// set_mid_training_state().
 void begin_anew(AdamW& optimizer, const harness::BuildRequest& request, uint64_t seed);
 
 /// Both moments of every parameter.

@@ -19,7 +19,7 @@ namespace tinyllama::console {
 bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
                         const std::string& also_known = "");
 
-/// For transform(): decimal digits of an integer within the bounds. CLI11 alone lets integers
+/// For transform(): decimal digits of an integer within these limits. CLI11 alone lets integers
 /// beyond 64 bits saturate, negative ones wrap where the target is unsigned, and reads 010 as 8.
 template <typename Integer>
 CLI::Validator integer(Integer lowest = std::numeric_limits<Integer>::min(),
@@ -37,7 +37,7 @@ CLI::Validator integer(Integer lowest = std::numeric_limits<Integer>::min(),
       "");
 }
 
-/// Of --threads: more processors than hosts have, and what OpenMP can still start.
+/// The largest --threads: more than hosts have processors, and as many as OpenMP can still start.
 inline constexpr int kMostThreads = 4096;
 
 /// A number with all of its text; CLI11's own words for others do not say what is allowed.

@@ -12,8 +12,8 @@
 namespace tinyllama::console {
 namespace {
 
-// A signal handler can reach nothing but a global. It runs in any of the threads, and others than
-// the main one ask and request: only an atomic is for both, and only without a lock.
+// A signal handler can reach nothing but a global. It runs in any thread, and several threads read
+// and set the flag: that takes an atomic, and in a handler one without a lock.
 std::atomic<bool> interrupt_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -28,7 +28,7 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     const ExitCode code = run();
-    // What is still in a buffer is not said yet. Ranks that are silent have set only failbit.
+    // Text may still be in a buffer. Ranks that are silent have set failbit only.
     std::cout.flush();
     const bool is_flushed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
     if ((is_flushed && !std::cout.bad()) || code == ExitCode::interrupted)
@@ -53,7 +53,7 @@ void install_interrupt_handler() {
     action.sa_flags = flags | SA_RESTART;
     sigaction(number, &action, nullptr);
   };
-  // The second of these has its default effect.
+  // SA_RESETHAND: the second of these signals has its default effect.
   install(SIGINT, SA_RESETHAND, false);
   install(SIGTERM, SA_RESETHAND, false);
   install(SIGHUP, SA_RESETHAND, true);  // nohup ignores it

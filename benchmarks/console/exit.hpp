@@ -1,6 +1,6 @@
 // How a program ends: what its exit status means, and Ctrl-C, SIGTERM or SIGHUP. The first signal
-// ends the run after the current case, with everything written; the second one kills. So does a
-// reader of standard output that went away, however often it is missed.
+// ends the run after the current case, with everything written; the second one kills. A closed
+// standard output (SIGPIPE) ends the run as a first signal does, also when it is met again.
 #pragma once
 
 #include <functional>

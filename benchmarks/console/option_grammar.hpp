@@ -21,14 +21,15 @@ std::vector<std::string> parse_names(std::string_view option, std::string_view t
 /// std::invalid_argument as above.
 int64_t parse_memory_size(std::string_view option, std::string_view text);
 
-/// Whether a name has a part that the text describes, an extended regular expression. Takes time in
-/// proportion to both lengths at most. Throws std::invalid_argument as above, also for expressions
-/// whose reading would need more stack than there is.
+/// A function that tells whether a name contains a match of this extended regular expression. It
+/// takes time in proportion to the two lengths at most. Throws std::invalid_argument as above, also
+/// for expressions whose reading would need more stack than there is.
 std::function<bool(const std::string&)> parse_pattern(std::string_view option,
                                                       const std::string& text);
 
-/// Tries to write beside `file`, so that a wrong path does not cost a run; what is there stays. An
-/// empty name stands for no file. Throws std::invalid_argument that names the option and the cause.
+/// Finds out whether `file` can be written, before a run, by writing a temporary file beside it; an
+/// existing file stays. An empty name stands for no file. Throws std::invalid_argument that names
+/// the option and the cause.
 void check_output_file(const char* option, const std::string& file);
 
 /// 1536 -> "1.50 KiB", with the unit that leaves 1 to 1023.

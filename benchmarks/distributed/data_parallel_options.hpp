@@ -30,8 +30,8 @@ struct DataParallelOptions {
   }
 };
 
-/// --bucket-mb, --no-overlap, --shard-optimizer and --timeout, in that group of the help. What the
-/// flags do is the program's to say.
+/// Adds --bucket-mb, --no-overlap, --shard-optimizer and --timeout in this group of the help. The
+/// program gives the help texts of the two flags.
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words);
@@ -39,11 +39,11 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
 /// Throws std::invalid_argument that names the option, its value and what is allowed.
 void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype);
 
-/// A captured step cannot wait for other ranks: without what `optimized` chose of it. Throws
-/// std::invalid_argument where the user named it.
+/// The variant without `graph`, because a captured step cannot wait for other ranks. `graph` is
+/// dropped where `optimized` chose it; where the user named it, throws std::invalid_argument.
 Variant variant_of_ranks(const Variant& variant);
 
-/// Those that have to be the same on all ranks, and the build.
+/// The options that have to be the same on all ranks, and the build.
 Agreement shared_agreement(const DataParallelOptions& options);
 
 }  // namespace tinyllama::distributed

@@ -1,5 +1,5 @@
-// Data-parallel gradients: each rank's become the sum over all ranks, bucket by bucket, while the
-// backward still runs; and an optimizer that keeps a share of each bucket's state.
+// Data-parallel training: gradients are summed over all ranks, bucket by bucket, while the backward
+// still runs; and an optimizer whose state is sharded over the ranks.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,10 @@ struct BucketOptions {
   bool overlap = true;
 };
 
-/// Bytes of a rank that trains beside those of a plain step with these weights: its messages. With
-/// a sharded optimizer flat parameters and gradients are where a plain step has whole moments, and
-/// beside them are this rank's shares of the gradients and of both moments.
+/// Bytes that a rank needs on top of a plain step with these weights. Without sharding: its
+/// messages, as large as the gradients. With a sharded optimizer the flat parameters and gradients
+/// take the room of a plain step's two moments, and on top come this rank's shares of the gradients
+/// and of both moments.
 constexpr int64_t bytes_beside_step(int64_t weight_bytes, int ranks, bool shard_optimizer) {
   return shard_optimizer ? 3 * weight_bytes / ranks : weight_bytes;
 }
@@ -53,18 +54,18 @@ class BucketedBackward {
   BucketedBackward(const BucketedBackward&) = delete;
   BucketedBackward& operator=(const BucketedBackward&) = delete;
 
-  /// Whether backwards that follow are watched: without its hooks a backward is a plain one, to the
-  /// instruction. Attaching replaces whatever hook of this kind a parameter had. What a hook throws
-  /// leaves the backward.
+  /// Installs or removes the hooks that see gradients in the backwards that follow. Without them a
+  /// backward runs exactly as a plain one does. attach() replaces an earlier hook of this kind. An
+  /// exception of a hook ends the backward and reaches its caller.
   void attach();
   void detach();
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
-  /// Before the backward whose gradients are to be sent, with the gradients of micro-batches before
-  /// it, if any, in place.
+  /// Call it before the backward whose gradients are to be sent. Gradients of earlier micro-batches
+  /// may be there already: the backward adds to them.
   void begin();
-  /// After it: waits for every bucket. Throws RankLostError, and std::logic_error naming a
-  /// parameter without a gradient.
+  /// Call it after that backward: waits for every bucket. Throws RankLostError, and
+  /// std::logic_error naming a parameter without a gradient.
   void finish();
   /// Sends what the messages hold, without a backward, and waits: what communication costs alone.
   void send_all();
@@ -72,9 +73,9 @@ class BucketedBackward {
   const GradientBuckets& buckets() const { return buckets_; }
 
  protected:
-  /// A gradient is ready: puts it where its bucket is sent from.
+  /// Called when a gradient is ready: puts it where its bucket is sent from.
   virtual void keep(size_t parameter) = 0;
-  /// Starts a bucket of which all gradients are kept.
+  /// Starts to send a bucket; keep() was called for all of its gradients.
   virtual Pending send(size_t bucket) = 0;
 
   at::Tensor& gradient(size_t parameter) { return parameters_[parameter].second.mutable_grad(); }
@@ -82,12 +83,12 @@ class BucketedBackward {
   /// `messages`: a flat tensor a bucket.
   at::Tensor place_in(const std::vector<at::Tensor>& messages, size_t parameter,
                       const at::Tensor& like) const;
-  /// Elements of a bucket, and how its tensors are made.
+  /// Number of elements of a bucket; type and device of its tensors.
   int64_t elements(size_t bucket) const { return elements_.at(bucket); }
   at::TensorOptions kind(size_t bucket) const;
 
   NamedTensors parameters_;
-  std::vector<size_t> bucket_of_;  // a parameter
+  std::vector<size_t> bucket_of_;  // by parameter
 
  private:
   class Hook;
@@ -96,18 +97,18 @@ class BucketedBackward {
 
   GradientBuckets buckets_;
   bool overlap_;
-  std::vector<int64_t> elements_;  // of a bucket
-  std::vector<int64_t> offset_;    // of a parameter in its bucket
-  std::vector<bool> is_ready_;     // a parameter's gradient, in this backward
-  std::vector<size_t> missing_;    // gradients of a bucket
-  size_t next_ = 0;                // bucket to start
-  std::vector<Pending> pending_;   // a bucket
+  std::vector<int64_t> elements_;  // by bucket
+  std::vector<int64_t> offset_;    // by parameter, in its bucket
+  std::vector<bool> is_ready_;     // by parameter: its gradient, in this backward
+  std::vector<size_t> missing_;    // by bucket: gradients that are not ready
+  size_t next_ = 0;                // the bucket to send next
+  std::vector<Pending> pending_;   // by bucket
   bool is_attached_ = false;
 };
 
-/// Sums them where they are. A bucket of one parameter is summed where autograd put it; the others
-/// are copied into one message, which their gradients are views of afterwards. A world of one has
-/// nothing to sum: it counts the gradients and leaves them where they are.
+/// Sums gradients over the ranks. The gradient of a bucket with one parameter is summed in place;
+/// those of larger buckets are copied into one message and are views of it afterwards. In a world
+/// of one there is nothing to sum: it only checks that every gradient is there.
 class GradientReducer final : public BucketedBackward {
  public:
   /// Holds a reference to the group.
@@ -119,7 +120,7 @@ class GradientReducer final : public BucketedBackward {
   Pending send(size_t bucket) override;
 
   ProcessGroup& group_;
-  std::vector<at::Tensor> messages_;  // a bucket; [elements], none where it is one gradient
+  std::vector<at::Tensor> messages_;  // by bucket: [elements]; undefined for a single gradient
 };
 
 /// AdamW whose moments are cut over the ranks: each keeps and updates one share of every bucket
@@ -154,10 +155,10 @@ class ShardedAdamW final : public BucketedBackward {
   }
 
   ProcessGroup& group_;
-  std::vector<at::Tensor> flat_parameters_;  // a bucket: [share x ranks]
+  std::vector<at::Tensor> flat_parameters_;  // by bucket: [share x ranks]
   std::vector<at::Tensor> flat_gradients_;   // the same
   std::vector<at::Tensor> shares_;           // views: this rank's part of flat_parameters_
-  std::vector<at::Tensor> gradient_shares_;  // a bucket: [share]
+  std::vector<at::Tensor> gradient_shares_;  // by bucket: [share]
   std::optional<AdamW> optimizer_;           // over the shares
 };
 

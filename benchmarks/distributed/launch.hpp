@@ -1,5 +1,5 @@
-// How a program that may be one of several ranks starts and ends: which of how many processes it
-// is, as whoever started it says in the environment, and what becomes of its errors.
+// How a program that may be one of several ranks starts and ends: its rank and the number of ranks,
+// which the launcher says in environment variables, and how errors end it.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct LaunchEnvironment {
   int local_size = 1;  ///< ranks of this host, as far as the launcher says: they share its memory
   std::string master_address = "127.0.0.1";  ///< of rank 0's host, where the ranks meet
   uint16_t master_port = 0;
-  /// torchrun itself keeps the store at that address; ours are the keys with this prefix.
+  /// Set where torchrun itself hosts the store at that address: the prefix of our keys in it.
   std::optional<std::string> agent_store_prefix;
 
   bool is_distributed() const { return launcher != Launcher::nobody; }
@@ -39,8 +39,8 @@ std::optional<std::string> environment_variable(const char* name);
 
 /// torchrun (and whoever sets the same: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT),
 /// then Open MPI's mpirun (OMPI_COMM_WORLD_RANK, ...), then Slurm's srun (SLURM_PROCID, ...); a
-/// world of one where none of them speaks. MASTER_ADDR and MASTER_PORT count with every launcher.
-/// Throws std::invalid_argument that names the variable, its value and the rule.
+/// world of one where none of these variables is set. MASTER_ADDR and MASTER_PORT are read with
+/// every launcher. Throws std::invalid_argument that names the variable, its value and the rule.
 LaunchEnvironment read_launch_environment(const ReadVariable& variable = environment_variable);
 
 /// The first host of Slurm's short form of a list, "node01" of "node[01-04,07],login". Throws

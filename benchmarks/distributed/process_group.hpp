@@ -81,7 +81,7 @@ class ProcessGroup {
   /// Returns when every rank has called it. Waits without using the processor.
   void barrier();
 
-  /// Small figures and texts between the timed parts.
+  /// Exchange numbers and texts, outside what is timed.
   std::vector<double> gather_numbers(double mine);
   double number_of_first(double mine);
   double largest_number(double mine);
@@ -110,8 +110,8 @@ class ProcessGroup {
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
-/// By device, rank by rank, empty where it is not known. Throws std::invalid_argument that names
-/// two ranks with the same one, with which NCCL would hang or fail in its own words.
+/// `uuids`: each rank's device; empty where it is unknown. Throws std::invalid_argument that names
+/// two ranks on one device: NCCL would hang, or fail with a message that does not say so.
 void refuse_shared_devices(const std::vector<std::string>& uuids);
 
 /// The elements of a dense tensor, whatever its order of dimensions, as a view [numel] of its

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
-// Beyond what the store itself is given, so that its own words come first.
+// More time than the store itself gets, so that its own message comes first.
 constexpr milliseconds kSlack(1000);
 // Between tries that were refused, and of one try that is not answered at all.
 constexpr milliseconds kPause(50);
@@ -50,9 +50,9 @@ std::string try_once(const addrinfo& to, milliseconds timeout) {
   return {};
 }
 
-// What the call returns or throws; nothing where it has not returned after `limit`: it then goes
-// on in a thread that nobody waits for, so it must own all that it uses. c10d's store waits
-// without end for a server that is there but does not answer.
+// Returns or throws what the call does; nothing where it has not ended after `limit`. It then goes
+// on in a detached thread, so it must own all that it uses. For c10d's store, which waits without
+// end for a server that is there but does not answer.
 template <typename Call>
 std::optional<std::invoke_result_t<Call>> call_within(std::chrono::milliseconds limit, Call call) {
   using Result = std::invoke_result_t<Call>;
@@ -80,7 +80,7 @@ std::vector<int> silent_ranks(const Statements& all) {
   return silent;
 }
 
-// Empty where the statements are the same; `rank`: who made the second.
+// In what two statements differ; empty where they do not. `rank`: who made the second.
 std::string difference_of(const std::string& first, const std::string& second, int rank) {
   const auto expected = nlohmann::json::parse(first).get<Agreement>();
   const auto found = nlohmann::json::parse(second).get<Agreement>();
@@ -256,7 +256,7 @@ void Rendezvous::refuse_second() {
       *count, where_.rank, where_.world_size - 1, where_.master_port));
 }
 
-// Of statements that came, their texts.
+// The texts of all ranks' statements. Throws std::runtime_error that names the ranks without one.
 std::vector<std::string> Rendezvous::texts_of(const std::optional<Statements>& all) const {
   if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
   const std::vector<int> absent = silent_ranks(*all);

@@ -15,28 +15,27 @@
 
 namespace tinyllama::distributed {
 
-/// What has to be alike on all ranks, by the words that a user knows it by: options, build, library
-/// version.
+/// What has to be equal on all ranks (options, build, library version), by names that users know.
 using Agreement = std::map<std::string, std::string>;
 
-/// Of each rank, what it has said; nothing where it has not.
+/// The statement of each rank; nothing for a rank that has made none.
 using Statements = std::vector<std::optional<std::string>>;
 
-/// What ranks tell each other through the store, once under a name of its own. All that it uses is
-/// its own, so that it can be left behind where the store does not answer. Its methods throw
-/// c10::DistNetworkError where the store is gone.
+/// One exchange between the ranks through the store, under a name that serves once. It has its own
+/// copies of everything that it uses, because a thread that waits in it is abandoned where the
+/// store does not answer. Its methods throw c10::DistNetworkError where the store is gone.
 struct StoreExchange {
   c10::intrusive_ptr<c10d::Store> store;
   LaunchEnvironment where;
   std::string name;
 
   void state(const std::string& mine);
-  /// What one rank has said, once it has; nothing after `timeout`.
+  /// Waits for the statement of one rank; nothing where there is none after `timeout`.
   std::optional<std::string> statement_of(int rank, std::chrono::milliseconds timeout);
-  /// The same of all ranks. The process with the store then waits, as long again at most, until
-  /// every rank that has said something has read it all.
+  /// The same for all ranks. The process that hosts the store then waits, for another `timeout` at
+  /// most, until every rank that made a statement has read them all.
   Statements everyone(std::chrono::milliseconds timeout);
-  /// For a rank that leaves before everyone(): nobody need keep the store for it.
+  /// Call it in a rank that ends without everyone(): the store is then not kept open for it.
   void leave();
 
  private:
@@ -55,13 +54,13 @@ class Rendezvous {
   std::chrono::milliseconds timeout() const { return timeout_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
 
-  /// What every rank has put under `name`, in the order of ranks; a name serves once. Throws
+  /// What every rank has put under `name`, in the order of ranks. A name can be used once. Throws
   /// std::runtime_error naming the ranks that have not within the timeout.
   std::vector<std::string> exchange(const std::string& name, const std::string& mine);
 
   /// After a failure: says that this rank is there still, and waits for `timeout` at most for the
   /// others to do the same. Returns the ranks that did not; rank 0 alone where the store is gone.
-  /// Serves once.
+  /// Can be called once.
   std::vector<int> find_lost_ranks(std::chrono::milliseconds timeout);
 
  private:

@@ -20,9 +20,10 @@ void take_benchmark_environment(Options& options);
 /// Every flag that is known here, without dashes.
 std::vector<std::string> benchmark_flag_names();
 
-/// Hands Google Benchmark what is its own: where cases are repeated, and what is added to the
-/// context. All else is set to what a case needs, whatever the environment says: the library reads
-/// that by itself. Throws std::invalid_argument naming a flag that it refuses.
+/// Initialises Google Benchmark with the flags that it handles itself: repetitions, and what is
+/// added to the context. Its other flags are set to what the suite needs, whatever BENCHMARK_*
+/// variables say, because the library reads those by itself. Throws std::invalid_argument naming a
+/// flag that it refuses.
 void initialize_benchmark(const Options& options);
 
 }  // namespace tinyllama::harness

@@ -1,6 +1,5 @@
-// What is measured: a component (how to build its work, what it costs) at one point of the plan,
-// which says pass, variant, size, dtype, batch and sequence; and the work of a differentiable
-// layer.
+// What is measured: a case, which is a component (how to build its work, what it costs) with a
+// pass, variant, size, dtype, batch and sequence; and the work of a differentiable layer.
 #pragma once
 
 #include <functional>
@@ -22,7 +21,7 @@ namespace tinyllama::harness {
 class WorkItem {
  public:
   virtual ~WorkItem() = default;
-  /// Untimed: drops what the last iteration left, and makes what this pass takes as given.
+  /// Untimed: drops what the last iteration left, and computes what this pass starts from.
   virtual void prepare() = 0;
   /// Timed: only the work.
   virtual void run() = 0;
@@ -34,15 +33,17 @@ class WorkItem {
   /// What run() reads and must leave as it is: inputs, weights that it does not update, the
   /// gradients that a backward starts from.
   virtual NamedTensors givens() const { return {}; }
-  /// Other inputs, weights and state at the same addresses, before a prepare(): what they are
-  /// depends on the seed, on what was built and on `distinct` alone, so that one reference serves
-  /// every dtype, variant and batch. The batch becomes copies of `distinct` samples.
-  /// Throws std::logic_error where a kind of work does not say how, which nothing then proves.
+  /// Overwrites inputs, weights and state in place, before a prepare(). The new values depend on
+  /// nothing but the seed, the shapes and `distinct`, so that one reference serves every dtype,
+  /// variant and batch: the batch becomes copies of `distinct` samples. Throws std::logic_error
+  /// where a kind of work does not implement it, and so cannot be proved with new inputs.
   virtual void change_inputs(uint64_t seed, int64_t distinct);
-  /// Inputs and parameters that a backward of what the last run computed would not reach, as far as
-  /// autograd's graph shows: what happens within an operator's own backward is not in it.
+  /// Inputs and parameters that autograd's graph of the last results does not lead to: a backward
+  /// would give them no gradient. What an operator leaves out in its own backward is not visible
+  /// there.
   virtual std::vector<std::string> without_gradient() const { return {}; }
-  /// What the prediction of memory counts as weights and their gradients, and as optimizer's state.
+  /// The tensors that the memory prediction counts as weights (with their gradients), and as
+  /// optimizer state.
   virtual NamedTensors parameters() const { return {}; }
   virtual NamedTensors optimizer_state() const { return {}; }
 };
@@ -52,10 +53,10 @@ struct BuildRequest {
   Pass pass;
   uint64_t seed;
   c10::Device device;
-  /// What the parameters get instead of values drawn from the seed; null: those.
+  /// Values of the parameters; null: drawn from the seed.
   const Weights* weights = nullptr;
-  /// Type that weights are rounded to first, where it is not the parameters' own: a float64
-  /// reference computes with what a narrower case got.
+  /// Type that `weights` are rounded to before they are converted to the parameters' type: so a
+  /// float64 reference computes with the values that a narrower case has.
   std::optional<c10::ScalarType> weights_type = std::nullopt;
 };
 
@@ -71,8 +72,8 @@ struct Component {
   std::function<std::string(const Workload&, Pass)> refusal = {};
   /// What it is made of; a variant that changes none of these makes no case.
   Parts parts = {};
-  /// What the default grid measures of it: these sizes at their own batch and sequence, and, where
-  /// costs change with batch and sequence in ways worth it, `tiny` over a grid of both.
+  /// What the default grid measures of it: these sizes at their own batch and sequence and, with
+  /// in_default_grid, `tiny` over a grid of batch and sequence.
   std::vector<std::string> default_sizes = {"tiny"};
   bool in_default_grid = false;
 };
@@ -88,8 +89,8 @@ struct Case {
   /// <component>/<pass>/<variant>/<size>/<dtype>/batch:<B>/seq:<S>
   std::string name() const;
   Cost cost() const { return component->cost(workload, pass); }
-  /// Found at the first call, which takes milliseconds, and then kept: whoever changes the case
-  /// afterwards resets known_memory.
+  /// Predicted at the first call, which takes milliseconds, and cached: after a change of the case,
+  /// reset known_memory.
   const PredictedMemory& memory() const;
 
   /// Type of device that it is to run on, for which memory is predicted.
@@ -104,7 +105,7 @@ struct Layer {
   NamedTensors parameters;
   /// Computes the outputs, each with its name; keeps alive whatever it needs.
   std::function<NamedTensors()> forward;
-  /// One gradient an output to start the backward from; empty where the output is a loss.
+  /// The gradient of each output that the backward starts from; empty where the output is a loss.
   std::vector<at::Tensor> output_gradients;
   TokenInputs tokens = {};
 };

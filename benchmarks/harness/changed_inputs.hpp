@@ -1,5 +1,5 @@
-// What a case computes with, exchanged where it lies: new inputs at the old addresses, so that
-// nothing that was kept from earlier iterations is right any more.
+// New inputs for a case, written over the old ones in place: results that an implementation kept
+// from earlier iterations are then wrong.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ struct TokenInputs {
   int64_t vocab_size = 0;
 };
 
-/// Samples of the changed inputs that differ: the batch is copies of them, so that the results of
-/// any batch follow from a reference of that many samples.
+/// How many samples of the changed inputs differ. The batch is made of copies of them, so that a
+/// reference of that many samples gives the results of any batch.
 int64_t distinct_samples(int64_t batch);
 
 /// Overwrites inputs by values that depend on the seed and the number of distinct samples alone,
@@ -29,9 +29,10 @@ class ChangedInputs {
 
   /// [B, ...] from N(0, 1).
   void fill(const at::Tensor& samples);
-  /// The same with one large value a sample, the first: whoever clamps or overflows shows there.
+  /// The same, but with a large first value in each sample, so that clamping or overflow shows.
   void fill_with_large(const at::Tensor& samples);
-  /// Uniform tokens; targets alone are those of tokens that nobody sees.
+  /// Uniformly drawn tokens and their targets. Where `tokens` is undefined, the targets of tokens
+  /// that are drawn and dropped.
   void fill(const TokenInputs& inputs);
 
  private:
@@ -42,12 +43,12 @@ class ChangedInputs {
   int64_t distinct_;
 };
 
-/// Multiplies elements by 1/2, 1 and 2 by turns, which every type holds exactly: weights that are
-/// all 1, as those of norms, would be the same in reverse.
+/// Multiplies the elements in turn by 1/2, 1 and 2, which is exact in every type. For weights that
+/// are all 1, as a norm's are: reversing would not change them.
 void scale_by_turns(const at::Tensor& vector);
 
-/// Reverses every dimension, and scales vectors by turns: other values of weights that were read
-/// too.
+/// Reverses every dimension, and scales vectors as above: new values for weights, also for those
+/// that were read from a file.
 void reverse_in_place(const NamedTensors& tensors);
 
 }  // namespace tinyllama::harness

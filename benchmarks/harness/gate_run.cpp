@@ -74,8 +74,8 @@ std::string first_changed(const NamedTensors& tensors, const NamedTensors& copie
 
 std::string skipped_work(const instruments::Device& device, WorkItem& item, double usual_seconds,
                          double changed_seconds, const std::function<void()>& change) {
-  // What skips its work skips nearly all of it. Caches alone do less than this, and the fastest of
-  // several is hardly what a busy machine made long.
+  // Work that is skipped is skipped almost as a whole. Warm caches alone make less difference than
+  // this, and a busy machine hardly makes the fastest of several iterations longer.
   constexpr double most = 4;
   constexpr int pairs = 8;
   if (changed_seconds <= most * usual_seconds) return {};
@@ -86,7 +86,7 @@ std::string skipped_work(const instruments::Device& device, WorkItem& item, doub
   for (int i = 0; i < pairs; ++i) {
     change();
     time(changed);
-    // Caches see as much pass as by a change.
+    // As much traffic through the caches as a change of inputs makes.
     for (const auto& [name, tensor] : item.givens()) static_cast<void>(tensor.detach().clone());
     time(as_before);
     if (changed.back() <= most * as_before.back()) return {};

@@ -1,5 +1,5 @@
-// One iteration as the gate looks at it: memory that nobody has written to is NaN, and results are
-// what is there when the timed call returns.
+// One iteration under the parity gate's conditions: memory that was not written holds NaN, and the
+// results are what is there when the timed call returns.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 namespace tinyllama::harness {
 
 struct GateRun {
-  NamedTensors results;  ///< copies, made right behind the work
+  NamedTensors results;  ///< copies, enqueued right after the work
   double seconds = 0;
 };
 
@@ -33,7 +33,7 @@ std::string first_changed(const NamedTensors& tensors, const NamedTensors& copie
 /// Whether work is skipped where inputs are as before: iterations with inputs that change and with
 /// inputs that do not are timed in turns, and the fastest compared. The answer says by how much,
 /// empty where nothing is skipped. `usual_seconds`: as timed; `changed_seconds`: of one iteration
-/// with changed inputs, which is evidence enough where it is not much longer.
+/// with changed inputs; where it is not much longer, nothing more is timed.
 std::string skipped_work(const instruments::Device& device, WorkItem& item, double usual_seconds,
                          double changed_seconds, const std::function<void()>& change);
 

@@ -1,5 +1,5 @@
-// Cases timed against each other: a slice of each a round, so that load that comes and goes meets
-// all of them. Rows of a run are minutes apart.
+// Times cases against each other in rounds, a slice of each in every round, so that load that comes
+// and goes meets all of them. Rows of a run, in contrast, are minutes apart.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,14 @@
 
 namespace tinyllama::harness {
 
-/// Of each case in its order, seconds of an iteration in every round; nothing where that was not
-/// possible.
+/// Seconds of an iteration, by case and round; empty where the cases could not be timed together.
 using SecondsOfRounds = std::vector<std::vector<double>>;
 using MeasureInterleaved = std::function<SecondsOfRounds(const std::vector<const Case*>&)>;
 
-/// All are built and warmed up, then timed in slices of 20 ms or an iteration, one of each a round
-/// in random order: nine rounds, or as many as `settings.max_seconds_per_case` has time for.
-/// Nothing where they do not fit into memory together, a round would take longer than that, or one
-/// fails. Proofs are the caller's.
+/// Builds and warms up all cases, then times them in rounds: a slice of 20 ms, or of an iteration,
+/// of each in random order. There are nine rounds, or as many as fit into
+/// `settings.max_seconds_per_case`. Empty where the cases do not fit into memory together, one
+/// round would take longer than that, or one case fails. The caller has proved the cases.
 SecondsOfRounds time_cases_interleaved(const instruments::Device& device,
                                        const std::vector<const Case*>& cases,
                                        const RunSettings& settings);

@@ -24,7 +24,8 @@ constexpr const char* kMagic = "tiny_llama_bench journal";
 constexpr std::string_view kStart = R"({"journal":"tiny_llama_bench journal",)";
 constexpr int kDeepestNesting = 16;
 
-// What a run that continues takes for granted of a row; everything else is a figure, or some.
+// The types of a row's values, which a run that continues relies on: these are texts, those below
+// flags, and all others numbers or lists of numbers.
 const std::set<std::string_view> kTexts = {
     "name",       "run_name",       "run_type",       "label",         "time_unit",
     "component",  "pass",           "variant",        "size",          "dtype",
@@ -177,7 +178,7 @@ JournalContents Journal::read(const std::filesystem::path& file) {
   return contents;
 }
 
-// Of a file system that knows no locks nothing is asked.
+// A file system without locks is accepted.
 void Journal::lock() const {
   if (::flock(*descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw std::invalid_argument(
@@ -209,8 +210,8 @@ void Journal::write_line(const Json& line) {
 
 namespace {
 
-// Of two values that differ the first member that does, with its path: a text of all settings would
-// have to be searched.
+// The first member in which two values differ, with its path, because nobody can find it in a text
+// of all settings.
 std::string narrow(std::string path, const Json*& then, const Json*& now) {
   static const Json nothing;
   while (then->is_object() && now->is_object()) {

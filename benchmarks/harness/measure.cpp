@@ -67,7 +67,7 @@ int64_t next_batch(const instruments::Device& device, const TimingGoal& goal,
 // Iterations after which memory that has not settled will not.
 constexpr int kMostUnsettled = 10;
 
-// Of all backends only that one is left: --sdpa-backend math.
+// Whether `math` is the only backend allowed: --sdpa-backend math.
 bool is_attention_by_math_wanted() {
   const auto& context = at::globalContext();
   return context.userEnabledMathSDP() && !context.userEnabledFlashSDP();
@@ -78,7 +78,7 @@ double median_of_sorted(const std::vector<double>& values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// Of equally many neighbours each, as evenly as it goes, in their order.
+// Medians of batches of consecutive values, all of about the same size.
 std::vector<double> batch_medians(const std::vector<double>& values, size_t batches) {
   std::vector<double> medians;
   for (size_t i = 0; i < batches; ++i) {
@@ -115,7 +115,7 @@ double student_t(size_t degrees) {
          (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * n * n * n);
 }
 
-// Half the 95 % interval of a mean.
+// Half the width of the 95 % interval of a mean.
 double half_interval(const std::vector<double>& values) {
   return student_t(values.size() - 1) * standard_deviation(values) /
          std::sqrt(static_cast<double>(values.size()));
@@ -138,15 +138,15 @@ AllocationLimit::~AllocationLimit() {
 
 namespace {
 
-// A backward that throws leaves its tasks, and tensors with them, in this thread's queue until the
-// next one.
+// A backward that throws leaves its tasks, which hold tensors, in this thread's queue until the
+// next backward.
 void drop_tasks_of_failed_backward() {
   try {
     const at::AutoGradMode records(true);
     const at::Tensor one = at::ones({}).set_requires_grad(true);
     (one * one).backward();
   } catch (const std::exception&) {
-    // no memory even for this: the failure that is told already is the one to tell
+    // no memory even for this: the failure that led here is reported
   }
 }
 
@@ -196,7 +196,7 @@ CacheFlusher::CacheFlusher(const instruments::Device& device) : device_(device) 
   if (device.is_gpu()) {
     buffer_ = at::empty({bytes}, options);
   } else {
-    // not by the allocator of tensors: a limit of memory is the cases' alone
+    // not by the allocator of tensors, whose limit is for the cases alone
     host_ = std::make_unique<uint8_t[]>(static_cast<size_t>(bytes));
     buffer_ = at::from_blob(host_.get(), {bytes}, options);
   }
@@ -217,8 +217,8 @@ Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlushe
     preparing_cpu += thread_cpu_seconds() - begin;
   };
   const auto run = [&] { item.run(); };
-  // A cold cache is that of a single run; and whoever says how many iterations there are means that
-  // many runs.
+  // With cold caches only the first of several iterations in a sample would find them cold; and
+  // where the user says how many iterations there are, each is a sample.
   if (device.is_gpu() && !flusher && item.runs_in_a_row() &&
       goal.most_iterations == TimingGoal().most_iterations) {
     const double once =
@@ -248,7 +248,7 @@ int64_t runs_of_a_gpu_sample(double seconds) {
       std::clamp(std::ceil(shortest_sample / std::max(seconds, 1e-9)), 1.0, most_runs));
 }
 
-bool is_host_bound(double seconds, double device_seconds) {
+bool waits_for_host(double seconds, double device_seconds) {
   return device_seconds < 0.9 * seconds;
 }
 
@@ -349,7 +349,7 @@ std::optional<double> steadiness(const std::vector<double>& in_order) {
   constexpr size_t most_batches = 10;
   if (in_order.size() < fewest) return std::nullopt;
   const auto medians = batch_medians(in_order, std::min(in_order.size(), most_batches));
-  constexpr double most = 0.9;  // what so few batches can tell from a drift
+  constexpr double most = 0.9;  // so few batches show no more than that
   const double left = std::clamp(autocorrelation(medians), 0.0, most);
   const double inflation = std::sqrt((1 + left) / (1 - left));
   return half_interval(medians) * inflation / median(in_order);

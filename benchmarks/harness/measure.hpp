@@ -19,8 +19,7 @@
 
 namespace tinyllama::harness {
 
-/// The user's limit of host memory, for as long as it lives, and then again what was before; 0:
-/// none.
+/// Sets the limit of host memory (0: none) while it lives, and the earlier one again at its end.
 class AllocationLimit {
  public:
   explicit AllocationLimit(int64_t bytes);
@@ -32,16 +31,16 @@ class AllocationLimit {
   int64_t before_;
 };
 
-/// Runs `step` with this limit of host memory (0: none; it does not hold on a GPU) and returns in
-/// words what it threw; empty if nothing.
+/// Runs `step` under this limit of host memory (0: none; not applied on a GPU). Returns the message
+/// of what it threw; empty if nothing.
 std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
                        const std::function<void()>& step);
 
 /// A case's work item with its inputs and weights.
 struct CaseWork {
   std::unique_ptr<WorkItem> item;
-  int64_t other_bytes = 0;       ///< live before this case, and not its own
-  int64_t build_peak_bytes = 0;  ///< while the case was made
+  int64_t other_bytes = 0;       ///< live before this case was built
+  int64_t build_peak_bytes = 0;  ///< peak while the case was built
 };
 
 /// `weights`: null where they are drawn from the seed. Throws what the component's build throws.
@@ -52,7 +51,8 @@ CaseWork build_work(const instruments::Device& device, const Case& test_case, ui
 class CacheFlusher {
  public:
   explicit CacheFlusher(const instruments::Device& device);
-  /// A GPU's stream keeps the order: what follows is launched while it is busy, as in warm runs.
+  /// On a GPU it is queued on the stream: what follows is launched while it still runs, so that the
+  /// launches cost as little as with warm caches.
   void flush();
   int64_t bytes() const { return buffer_.numel(); }
 
@@ -62,14 +62,14 @@ class CacheFlusher {
   at::Tensor buffer_;
 };
 
-/// How many iterations are timed: until the minimum time, then until the precision is reached; at
-/// least one.
+/// When timing ends: after the minimum time, and then once the precision is reached. At least one
+/// iteration is timed.
 struct TimingGoal {
   double min_seconds = 0;  ///< of the samples together
   int64_t most_iterations = std::numeric_limits<int64_t>::max();
-  /// steadiness() of the samples; 0: not asked for.
+  /// Wanted steadiness() of the samples; 0: none.
   double precision = 0;
-  /// When the precision is given up, and when timing ends in any case, preparation included.
+  /// Until when to go on for the precision, and when to end in any case. Both count preparation.
   instruments::TimePoint precision_deadline = instruments::TimePoint::max();
   instruments::TimePoint deadline = instruments::TimePoint::max();
 };
@@ -78,13 +78,13 @@ struct TimingGoal {
 double thread_cpu_seconds();
 
 struct Timing {
-  std::vector<double> seconds;  ///< of each sample an iteration, in their order
-  int64_t runs = 1;             ///< iterations of a sample
-  double cpu_seconds = 0;       ///< of this thread, an iteration, without its preparation
+  std::vector<double> seconds;  ///< of an iteration, sample by sample
+  int64_t runs = 1;             ///< iterations in a sample
+  double cpu_seconds = 0;       ///< of this thread for an iteration, without preparation
 };
 
-/// Iterations of a sample: as many as take 50 us, since an event is exact to about half a
-/// microsecond. `seconds`: of an iteration.
+/// How many iterations a GPU's sample has: as many as take 50 us, because an event is exact to
+/// about half a microsecond. `seconds`: of one iteration.
 int64_t runs_of_a_gpu_sample(double seconds);
 
 /// prepare() runs before each sample, untimed, and after it `flusher`, where there is one. Where
@@ -92,9 +92,9 @@ int64_t runs_of_a_gpu_sample(double seconds);
 Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
                   const TimingGoal& goal);
 
-/// Whether the GPU waits for the host: its work takes less than nine tenths of the time. On a
-/// faster host such a case is faster.
-bool is_host_bound(double seconds, double device_seconds);
+/// Whether the GPU waits for the host: its work takes less than nine tenths of the time, so that a
+/// faster host would make the case faster.
+bool waits_for_host(double seconds, double device_seconds);
 
 /// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
 /// seconds.
@@ -106,29 +106,30 @@ inline constexpr double kWarmUpSeconds = 0.05;
 double warm_up(const instruments::Device& device, WorkItem& item, double min_seconds,
                double max_seconds);
 
-/// What iterations of their own, never timed, tell about a work item.
+/// What separate, untimed iterations of a work item are measured for.
 struct Metering {
-  int64_t peak_bytes = 0;   ///< of every tensor that the case keeps and makes
-  int64_t allocations = 0;  ///< an iteration
-  int64_t operators = 0;    ///< an iteration
+  int64_t peak_bytes = 0;   ///< of all tensors that the case holds or creates
+  int64_t allocations = 0;  ///< in an iteration
+  int64_t operators = 0;    ///< in an iteration
   instruments::OperatorProfile profile;
-  /// Largest scratch of libraries; nothing where it is among the tensors.
+  /// Largest scratch memory of libraries; nothing where it is counted with the tensors.
   std::optional<int64_t> library_scratch_bytes{};
 };
 
-/// `other_bytes`: what was live before the item was built and is not its own.
+/// `other_bytes`: live before the item was built, and not counted.
 Metering meter(const instruments::Device& device, WorkItem& item, int64_t other_bytes);
 Metering meter_work(const instruments::Device& device, const Case& test_case, const CaseWork& work);
 
-/// The formula's FLOPs against those that the profiler counted in the work itself: what differs, or
-/// nothing. Says nothing where the profiler met operators that it does not know.
+/// Compares the formula's FLOPs with those that the profiler counted while the work ran. Returns
+/// the difference in words; empty where there is none, or where the profiler met operators that it
+/// cannot count.
 std::string wrong_flops(const Case& test_case, const Metering& metering);
 
 double mean(const std::vector<double>& values);
 /// Mean of the two middle values where their number is even. Throws std::invalid_argument for no
 /// values.
 double median(std::vector<double> values);
-/// Of a sample: over n - 1. At least two values.
+/// With n - 1 in the denominator. At least two values.
 double standard_deviation(const std::vector<double>& values);
 
 struct Interval {
@@ -138,14 +139,14 @@ struct Interval {
 
 /// The 95 % interval of a case's time: Student's t over the logarithms of its repetitions' medians,
 /// which are the unit because samples of one repetition resemble each other more than those of the
-/// next. Nothing for a single one. `tinyllama_tools.calibrate.coverage` measures how often it
-/// covers.
+/// next. Nothing for a single one. `tinyllama_tools.calibrate.coverage` measures its coverage.
 std::optional<Interval> repetitions_interval(const std::vector<double>& seconds);
 
-/// How well samples of one stretch of time, in their order, tell its median: half the 95 % interval
-/// of the medians of ten batches (or of fewer samples, at least 6; else nothing) over the median,
-/// widened by the autocorrelation that is left between batches (batch means: Schruben 1983). It
-/// says nothing of how far a later stretch may be from this one.
+/// Relative precision of the median of samples that follow each other, by batch means (Schruben
+/// 1983): half the 95 % interval of the mean of the medians of ten batches, over the median,
+/// widened by the autocorrelation between batches. Fewer than ten samples are their own batches;
+/// nothing for fewer than six. It does not say how far the median of a later run may be from this
+/// one.
 std::optional<double> steadiness(const std::vector<double>& in_order);
 
 /// At most `most` of the values, evenly spaced, in their order.

@@ -231,9 +231,9 @@ TEST(GpuTimingTest, ShortWorkIsTimedSeveralRunsAtOnce) {
 }
 
 TEST(GpuTimingTest, ADeviceThatIsIdleForATenthWaitsForItsHost) {
-  EXPECT_TRUE(is_host_bound(10e-6, 8.9e-6));
-  EXPECT_FALSE(is_host_bound(10e-6, 9.1e-6));
-  EXPECT_FALSE(is_host_bound(10e-6, 11e-6)) << "streams side by side";
+  EXPECT_TRUE(waits_for_host(10e-6, 8.9e-6));
+  EXPECT_FALSE(waits_for_host(10e-6, 9.1e-6));
+  EXPECT_FALSE(waits_for_host(10e-6, 11e-6)) << "streams side by side";
 }
 
 TEST(SamplesTest, TheMedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {

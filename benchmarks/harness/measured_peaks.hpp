@@ -1,4 +1,4 @@
-// The measured and the datasheet's peaks of this run: the denominators, kept in one place.
+// The peaks, measured and of the datasheet, that the percentages of a run are of.
 #pragma once
 
 #include <map>
@@ -16,22 +16,23 @@ struct Outcome;
 
 class MeasuredPeaks {
  public:
-  /// `has_cold_caches`: what is held against the peaks finds nothing in a cache (--cold-cache).
+  /// `has_cold_caches`: cases start with cold caches (--cold-cache), so that memory's bandwidth
+  /// counts for all of them.
   explicit MeasuredPeaks(const instruments::Device& device, bool has_cold_caches = false);
 
-  /// Measures what the plan's rows are held against, what a journal brought along excepted: each of
-  /// its types of GEMMs, with the matrix shapes of its cases; bandwidth up to the largest traffic
-  /// of a case, and to memory's where a row is of it or caches are cold.
+  /// Measures the peaks that the plan's rows need and that restore() has not brought: GEMMs of each
+  /// of its types, also in the matrix shapes of its cases; bandwidth up to the largest traffic of a
+  /// case, or up to memory's where peak/bandwidth is a row or caches are cold.
   void measure(const Plan& plan);
   /// Measures GEMMs of one type again, or bandwidth, keeps the better figure, and returns what
   /// was measured now.
   instruments::MeasuredPeak measure_flops_again(const std::string& type);
   instruments::MeasuredPeak measure_bandwidth_again();
-  /// The best of GEMMs of one shape. One that beats the peak of its type becomes it; throws
-  /// std::runtime_error for one that beats the datasheet's figure, which no right time can.
+  /// The highest rate of one shape of GEMMs, which becomes the peak of its type where it is higher.
+  /// Throws std::runtime_error where it is above the datasheet's figure: then the time is wrong.
   instruments::MeasuredPeak measure_gemm(const std::string& type,
                                          const instruments::GemmShape& shape);
-  /// A case reached this rate, which no GEMM could beat, so it is the peak.
+  /// A case reached this rate of FLOPs: the peak is at least that high.
   void raise(const std::string& type, double flops_per_second, const std::string& source);
   void set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet);
 
@@ -42,7 +43,8 @@ class MeasuredPeaks {
   }
   /// The datasheet's figure where one is known, else the measured one: what MFU is against.
   double mfu_flops(const std::string& type) const;
-  /// What `bytes` of traffic can see: instruments::attainable_bandwidth; memory's with cold caches.
+  /// Bytes per second that `bytes` of traffic can reach: instruments::attainable_bandwidth, or
+  /// memory's with cold caches.
   double bandwidth(int64_t bytes) const;
 
   /// For the context of a result, and back from a journal. restore() throws std::invalid_argument
@@ -68,9 +70,9 @@ class MeasuredPeaks {
 /// Shapes of the matrix multiplications that the cases run, without repetitions.
 std::vector<instruments::GemmShape> gemm_shapes(const std::vector<Case>& cases);
 
-/// One repetition of a row of Plan::peak_cases. Its time is that of 10^9 FLOPs, or of 10^9 bytes,
-/// at the rate measured now, and with a shape of one such matrix multiplication; a better rate than
-/// before becomes the peak.
+/// Measures a row of Plan::peak_cases once and adds it as a repetition. Its time is that of one
+/// GEMM of the row's shape, or without a shape that of 10^9 FLOPs or 10^9 bytes at the measured
+/// rate. A higher rate than before becomes the peak.
 void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
                        const instruments::Device& device, Outcome& outcome);
 

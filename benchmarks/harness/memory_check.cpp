@@ -69,8 +69,9 @@ class Needs {
   std::map<int64_t, int64_t> known_;
 };
 
-// Between what fits and what does not, where a straight line between them meets the limit; each
-// other time their middle, for memory grows with the square of a sequence.
+// The next value to try, between one that fits and one that does not: where a straight line between
+// their needs meets the limit or, every other time, the middle, because memory may grow with the
+// square of the sequence.
 int64_t next_to_ask(Needs& needs, int64_t fits, int64_t beyond, int64_t limit_bytes, bool middle) {
   if (middle) return fits + (beyond - fits) / 2;
   const auto low = static_cast<double>(needs.at(fits));
@@ -115,8 +116,8 @@ FoundLimit search(const Case& test_case, LimitAxis axis, int64_t limit_bytes) {
   return found;
 }
 
-// The work is made without the limit: numbers are drawn in float64, which the prediction is not
-// about.
+// The work is built without the limit: values are drawn in float64, which the prediction leaves
+// out.
 LimitTry run_within(const Case& test_case, const MemoryBudget& budget,
                     const instruments::Device& device, uint64_t seed) {
   LimitTry tried;

@@ -19,8 +19,8 @@ struct MemoryBudget {
   std::string source;  ///< "free on the device", "--memory-limit", "left of --memory-limit"
 };
 
-/// The lower of what the device has free now and what `live_bytes`, those of cases that stay open
-/// beside the next one, leave of `limit_bytes` (0: no limit).
+/// The lower of what the device has free now and `limit_bytes` (0: no limit) less `live_bytes`,
+/// which the cases hold that stay open beside the next one.
 MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes,
                            int64_t live_bytes);
 
@@ -40,15 +40,15 @@ struct GemmRate {
 /// numbers.
 std::string refuse_for_time(const Case& test_case, const GemmRate& rate, double max_seconds);
 
-/// Beyond it nothing is searched.
+/// The search for a limit ends here.
 inline constexpr int64_t kLargestSearched = int64_t{1} << 20;
 
 /// How a case ran at one batch and sequence.
 struct LimitTry {
   bool fits = false;
   int64_t peak_bytes = 0;  ///< of tensors, as the meter read it; 0 where it failed
-  /// That the process took of the host meanwhile: tensors on a CPU, libraries, what the allocator
-  /// keeps.
+  /// Host memory that the process took meanwhile: tensors on a CPU, libraries, the allocator's
+  /// cache.
   std::optional<int64_t> process_bytes{};
   std::string failure;  ///< in words; empty where it ran
 };
@@ -63,7 +63,7 @@ struct FoundLimit {
   std::optional<LimitTry> tried_beyond;  ///< and one step beyond, which must not fit
 };
 
-/// Searches along `axis`; cases that differ in nothing else are one.
+/// Searches along `axis`, once for cases that differ in nothing else.
 std::vector<FoundLimit> find_limits(const std::vector<Case>& cases, LimitAxis axis,
                                     const MemoryBudget& budget);
 
@@ -72,7 +72,7 @@ void confirm(FoundLimit& found, LimitAxis axis, const MemoryBudget& budget,
              const instruments::Device& device, uint64_t seed);
 
 /// Searches, confirms where asked to, and prints a table or, with --benchmark_format=json, a
-/// document. `failed`: a try contradicts the prediction.
+/// document. Returns ExitCode::failed where a try contradicts the prediction.
 console::ExitCode run_find_limit(const Options& options, const Plan& plan,
                                  const instruments::Device& device);
 

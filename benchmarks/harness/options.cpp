@@ -142,9 +142,9 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->check(console::number())
       ->capture_default_str();
   app.add_option("--precision", raw.precision_percent,
-                 "time each repetition on until the 95 % interval of its median, by the medians of "
-                 "ten batches, is within so many percent, or the case's time is over (default: 2, "
-                 "for at most three times --benchmark_min_time)")
+                 "go on timing a repetition until the 95 % interval of its median, by the medians "
+                 "of ten batches, is within so many percent, or the case's time is used up "
+                 "(default: 2, for at most three times --benchmark_min_time)")
       ->check(console::number());
   app.add_flag("--cold-cache", options.cold_cache,
                "overwrite the last-level cache before each iteration");

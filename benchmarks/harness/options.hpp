@@ -41,12 +41,12 @@ struct TimingOptions {
   /// --precision: steadiness() of a repetition's samples, as a fraction.
   std::optional<double> precision;
 };
-/// Of a user who names none; worth at most so many minimum times.
+/// Precision of a run without --precision. Timing goes on for it up to so many minimum times.
 inline constexpr double kDefaultPrecision = 0.02;
 inline constexpr double kDefaultPrecisionTimes = 3;
 
-/// A test option of the served program: cases whose name `pattern` finds take longer by this
-/// fraction of each iteration, which calibrates comparisons.
+/// --slow, which tests the error rates of comparisons: in a served program, cases whose name
+/// matches `pattern` take longer by this fraction of each iteration.
 struct KnownSlowdown {
   std::string pattern;
   double fraction = 0;
@@ -86,7 +86,7 @@ struct Options {
   bool writes_aggregates_only = false;           ///< --benchmark_report_aggregates_only
   bool shows_aggregates_only = false;            ///< --benchmark_display_aggregates_only
   std::vector<std::string> benchmark_context;    ///< --benchmark_context: KEY=VALUE,...
-  std::vector<std::string> benchmark_arguments;  ///< those that say what results are
+  std::vector<std::string> benchmark_arguments;  ///< the given ones that affect results
 };
 
 /// Reads the command line. Prints help and returns nothing for --help; throws

@@ -19,13 +19,14 @@ namespace tinyllama::harness {
 namespace {
 
 constexpr double kMaxReferenceSeconds = 30.0;
-// Any machine is faster with float64.
+// Every machine computes float64 faster than this, so that shorter references need no measured
+// rate.
 constexpr double kSlowestFlopsPerSecond = 1e9;
 constexpr int64_t kSmallestBatch = 2;
 constexpr std::string_view kGradientPrefix = "gradient of ";
 
-// The pass whose reference holds what every other pass of the component computes, as far as one
-// does: a sequence of one token has no loss, and so no backward.
+// The pass that references are computed with. Where possible it is forward_backward, which includes
+// the results of every other pass; not for a loss of sequences of one token, which has no backward.
 Pass reference_pass(const Case& test_case) {
   const auto& passes = test_case.component->passes;
   const auto& refusal = test_case.component->refusal;
@@ -56,11 +57,11 @@ ReferenceValues values_after_a_run(WorkItem& item) {
   return values;
 }
 
-// What a result may be off by: several times what rounding alone scatters it, for a scatter is a
-// sample and a variant adds up in an order of its own (twice as much was seen); and some roundoffs
-// of the tensor's scale, in case the few elements of a small one scattered little by luck. Where
-// nothing is narrower than float32, sums round at every term, which the scatter knows nothing of:
-// more of both.
+// How far off a result may be: several times the scatter of rounding, because that is a sample and
+// a variant may sum in another order (twice the scatter was seen); plus some roundoffs of the
+// tensor's scale, in case the few elements of a small tensor scattered little by chance. In float32
+// and wider both are larger: there the rounding of each term in a sum counts, which noisy rounding
+// of results does not show.
 struct Allowance {
   double scatters;
   double roundoffs;
@@ -70,7 +71,7 @@ Allowance allowance(const Rounding& rounding) {
   return rounding.roundoff < narrow ? Allowance{16, 32} : Allowance{2.5, 2};
 }
 
-// A tensor of a type was rounded to it at least once.
+// Every result was rounded to its own type at least once.
 Roundings least_roundings(const NamedTensors& results) {
   Roundings roundings;
   for (const auto& [name, tensor] : results)
@@ -78,8 +79,8 @@ Roundings least_roundings(const NamedTensors& results) {
   return roundings;
 }
 
-// Runs under noise after which a result is held against them. Two of small tensors may be close by
-// luck, and more of them cost little.
+// After how many noisy runs a result is compared. Two runs of small tensors may be close to each
+// other by chance, and more of them cost little.
 std::vector<int> noisy_runs(const ReferenceValues& reference) {
   constexpr size_t small = 100'000;
   size_t elements = 0;
@@ -87,8 +88,8 @@ std::vector<int> noisy_runs(const ReferenceValues& reference) {
   return elements < small ? std::vector{2, 6} : std::vector{2};
 }
 
-// In float32, that of a sum of n terms grows as n's root: its errors are a random walk. Up to 8
-// times, which is the most that was ever allowed.
+// The roundoff of a sum. In float32 it grows with the square root of the number of terms, because
+// errors are a random walk; at most by a factor of 8.
 double roundoff_of_sums(double roundoff, const Workload& workload, int64_t batch) {
   if (roundoff > 0x1p-24) return roundoff;
   const ModelConfig& config = workload.config;
@@ -97,19 +98,19 @@ double roundoff_of_sums(double roundoff, const Workload& workload, int64_t batch
   return roundoff * std::clamp(std::sqrt(to_double(terms)) / 8, 1.0, 8.0);
 }
 
-// What is known of few samples as what holds for a batch.
+// Scales what a few samples showed to a batch.
 Roundings of_batch(Roundings roundings, const Workload& workload, int64_t few, int64_t batch) {
   for (auto& [name, rounding] : roundings) {
-    // Of a mean over more samples gradients are smaller, and float16 leaves less of them.
+    // Gradients of a mean over more samples are smaller, and float16 loses more of their digits.
     rounding.bias *= to_double(batch) / to_double(few);
     rounding.roundoff = roundoff_of_sums(rounding.roundoff, workload, batch);
   }
   return roundings;
 }
 
-// Rounding that has to be allowed this much of a tensor's scale leaves nothing to prove.
+// A tolerance above this share of a tensor's scale would prove nothing.
 constexpr double kMostAllowed = 0.5;
-// A gradient this much smaller than the largest one is what float64 leaves of 0.
+// A gradient this much smaller than the largest one is 0 but for float64's rounding.
 constexpr double kZero = 1e-12;
 
 double largest_gradient(const ReferenceValues& reference) {
@@ -126,7 +127,7 @@ double scale_of(const std::string& name, std::span<const double> values, double 
   return name.starts_with(kGradientPrefix) && own <= kZero * gradients ? gradients : own;
 }
 
-// `error`: of the result that is to be proved. One that agrees is right, whatever its range.
+// `error`: of the result. A result within its tolerance is right, whatever the type's range.
 std::string why_unprovable(const std::string& name, const Rounding& rounding, double error,
                            double allowed, Dtype dtype) {
   const std::string type = gemm_type_name(dtype);
@@ -139,8 +140,8 @@ std::string why_unprovable(const std::string& name, const Rounding& rounding, do
         "cannot be proved: rounding to {} alone scatters {} by {:.3g} of its largest magnitude",
         type, name, rounding.scatter);
   }
-  // float16 ends where gradients begin: below 6e-8 they are 0, also of a correct program. What is
-  // off by far more than that is wrong.
+  // float16 is 0 below 6e-8, where some gradients are: a correct program has that error, too. One
+  // that is off by far more is wrong.
   if (compute_type(dtype) == c10::ScalarType::Half && error > allowed &&
       error <= 4 * rounding.bias && rounding.bias > allowed / 2) {
     return fmt::format(
@@ -179,8 +180,8 @@ NamedTensors part_of(const NamedTensors& results, const ReferenceValues& referen
 
 std::string Comparison::failure(Dtype dtype) const {
   return fmt::format(
-      "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
-      "allowed are {:.3g}: {:g} times the {:.3g} that rounding to {} scatters it there, and {:.3g}",
+      "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude; the "
+      "tolerance is {:.3g}: {:g} times the scatter of {:.3g} by rounding to {}, plus {:.3g}",
       worst_tensor, error, allowed, scatters, scatter, gemm_type_name(dtype),
       allowed - scatters * scatter);
 }
@@ -226,7 +227,7 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
     if (comparison.unprovable.empty() || !std::isfinite(rounding.scatter))
       comparison.unprovable = unprovable;
     comparison.max_rel_error = std::max(comparison.max_rel_error, worst.relative);
-    // What cannot be proved hides nothing that can.
+    // A tensor that cannot be proved must not hide another's error.
     if (unprovable.empty() && worst.relative / allowed > farthest) {
       farthest = worst.relative / allowed;
       comparison.worst_tensor = fmt::format("{}[{}]", name, worst.index);
@@ -255,7 +256,8 @@ ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
       f64_flops_per_second_(f64_flops_per_second),
       weights_(weights) {}
 
-// A sample of a fifth of a second is good enough to plan with, and only long references need it.
+// A rate that was measured for a fifth of a second is good enough to plan with; only long
+// references need it.
 bool ParityGate::is_quick(int64_t flops) {
   if (!f64_flops_per_second_ && to_double(flops) <= kMaxReferenceSeconds * kSlowestFlopsPerSecond)
     return true;
@@ -325,7 +327,8 @@ ParityGate::Known& ParityGate::known_of(const Case& test_case, const Inputs& inp
 }
 
 Comparison ParityGate::check(const Case& test_case, int64_t batch, const NamedTensors& results) {
-  // Of new inputs, rounding scatters other tensors, and by more: planted faults would pass.
+  // Changed inputs have scatters of their own: larger ones, within which planted faults would pass
+  // here.
   const Inputs few = {kSmallestBatch, false};
   const std::string wanted = fmt::format("{}/{}/{}", key(test_case), batch, test_case.workload.seq);
   if (wanted != reference_key_) reference_ = {};
@@ -405,8 +408,8 @@ std::unique_ptr<WorkItem> ParityGate::build_baseline(const Case& test_case, cons
   return item;
 }
 
-// Runs that differ in nothing but noise: what all do wrong is no part of what they scatter, so
-// that a baseline which is wrong in its dtype excuses neither itself nor a variant.
+// Runs that differ in their noise only. An error that all of them share does not add to the
+// scatter, so that a baseline that is wrong in its dtype does not widen the tolerance.
 Roundings ParityGate::measure_rounding(const ReferenceValues& reference, int runs,
                                        const Case& test_case, const Inputs& inputs,
                                        Pass pass) const {

@@ -1,5 +1,5 @@
-// The proof before the number: a case's results against the baseline evaluated in float64 on the
-// same inputs and weights, within what rounding alone does to them there.
+// The parity gate: compares a case's results with the baseline evaluated in float64 on the same
+// inputs and weights. What rounding alone does to the baseline's results sets the tolerance.
 #pragma once
 
 #include <functional>
@@ -18,11 +18,11 @@ namespace tinyllama::harness {
 /// tensors.
 using ReferenceValues = std::map<std::string, std::vector<double>>;
 
-/// What rounding alone does to a tensor, relative to its scale as errors are: from runs of the
-/// baseline in the case's dtype under NoisyRounding.
+/// What rounding alone does to a tensor, relative to its scale (as errors are): measured on runs of
+/// the baseline in the case's dtype under NoisyRounding.
 struct Rounding {
-  double scatter = 0;   ///< half of the largest difference between them
-  double bias = 0;      ///< largest difference of their mean from the reference
+  double scatter = 0;   ///< half of the largest difference between the runs
+  double bias = 0;      ///< largest difference of the runs' mean from the reference
   double roundoff = 0;  ///< of the narrowest type that any result had
 };
 using Roundings = std::map<std::string, Rounding>;
@@ -35,16 +35,17 @@ struct Comparison {
   std::string worst_tensor;
   double error = 0;
   double allowed = 0;
-  double scatter = 0;   ///< by rounding alone: what `allowed` stands on
-  double scatters = 0;  ///< so many times it
+  double scatter = 0;   ///< of rounding alone, which `allowed` is derived from
+  double scatters = 0;  ///< how many times `scatter` is allowed
   int64_t compared_tensors = 0;
-  /// Why rounding to the dtype leaves nothing to prove; empty where it does not.
+  /// Why nothing can be proved in this dtype: rounding alone changes the results too much. Empty
+  /// where they can be proved.
   std::string unprovable;
 
   bool passes() const { return error <= allowed; }
-  /// Takes over what another comparison has that is worse.
+  /// Keeps the worse of the two.
   void add(const Comparison& other);
-  /// Says by how much it does not pass.
+  /// In words, by how much it does not pass.
   std::string failure(Dtype dtype) const;
 };
 
@@ -54,15 +55,16 @@ struct Comparison {
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
                    const Roundings& roundings, Dtype dtype, bool expect_gradients);
 
-/// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
-/// shape in a row. What rounding does, in each dtype, is measured with two samples, which all
-/// batches of a length share: relative to a tensor's scale more samples do not scatter it more. It
-/// is measured only as far as a result needs it: more noise allows more, never less, so that what
-/// passes early would pass in the end.
+/// Computes references, and keeps the last one, because the plan runs all dtypes, variants and
+/// passes of a shape in a row. The effect of rounding in each dtype is measured with two samples
+/// and serves all batches of that sequence length: relative to a tensor's scale, it does not grow
+/// with the number of samples. Further noisy runs are made only for a result that does not pass
+/// yet: they can only widen the tolerance, so that what passes early would also pass in the end.
 class ParityGate {
  public:
-  /// `f64_flops_per_second`: of a reference; nothing: measured where it matters. `weights`: given
-  /// to every reference, null: drawn from the seed; must outlive the gate.
+  /// `f64_flops_per_second`: the rate at which references are computed; nothing: measured when it
+  /// is needed. `weights`: those of every reference; null: drawn from the seed. They must outlive
+  /// the gate.
   ParityGate(const instruments::Device& device, uint64_t seed,
              std::optional<double> f64_flops_per_second, const Weights* weights = nullptr);
 
@@ -81,12 +83,12 @@ class ParityGate {
   static constexpr uint64_t kChangedSeed = 20'240'229;
 
  private:
-  /// What results are held against: the samples of a batch, as built or exchanged.
+  /// Which inputs results are of: those that the build made, or changed ones.
   struct Inputs {
     int64_t batch;
     bool are_changed;
   };
-  /// Of few samples of one length.
+  /// What is known for a few samples of one sequence length.
   struct Known {
     ReferenceValues reference;
     /// By dtype and number of noisy runs.
@@ -94,14 +96,15 @@ class ParityGate {
   };
   std::string key(const Case& test_case) const;
   Known& known_of(const Case& test_case, const Inputs& inputs);
-  /// Adds what of the results is not known yet.
+  /// Adds the values for those results that `reference` lacks.
   void complete(ReferenceValues& reference, const Case& test_case, const Inputs& inputs,
                 const NamedTensors& results) const;
-  /// Compares with ever more of what rounding does to `inputs`, until that is enough.
+  /// Compares within what few noisy runs on `inputs` scatter, and then within what more of them do,
+  /// until it passes.
   using CompareWithin = std::function<Comparison(const Roundings&)>;
   Comparison within_rounding(const Case& test_case, const Inputs& inputs, int64_t batch,
                              const NamedTensors& results, const CompareWithin& compare_within);
-  /// Also adds what is not known yet, and turns it into what holds for a batch.
+  /// Makes the noisy runs that `known` lacks, and returns what they say, scaled to the batch.
   Roundings roundings_of(Known& known, int runs, const Case& test_case, const Inputs& inputs,
                          int64_t batch, const NamedTensors& results) const;
   std::unique_ptr<WorkItem> build_baseline(const Case& test_case, const Inputs& inputs, Pass pass,

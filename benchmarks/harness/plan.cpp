@@ -140,7 +140,8 @@ std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component
   AxisOptions axes;
   axes.variants = kDefaultVariants;
   axes.dtypes = {Dtype::f32, Dtype::bf16};
-  // Backward alone is forward_backward less forward; `model` has its loss in full_step.
+  // Left out: backward, which is forward_backward less forward, and forward_loss, which full_step
+  // contains.
   axes.passes = {Pass::forward, Pass::forward_backward, Pass::update, Pass::train};
   for (const Component& component : components) {
     for (const std::string& size : component.default_sizes)

@@ -1,6 +1,6 @@
-// What a correct program of a precision may be off by, found without any kernel of that precision:
-// operators compute in a wider type, and each result is rounded to the type it would have, with
-// seeded noise (Monte Carlo arithmetic: D. S. Parker, 1997).
+// How far off a correct program may be in some precision, found without any kernel of that
+// precision: operators compute in a wider type, and each result is rounded to the type it would
+// have, with seeded noise (Monte Carlo arithmetic: D. S. Parker, 1997).
 #pragma once
 
 #include <c10/core/Device.h>

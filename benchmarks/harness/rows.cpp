@@ -90,7 +90,7 @@ Json repetition_row(const RowIdentity& identity, size_t index, const Repetition&
   return measured;
 }
 
-// Where the mean is of a few samples that the median does not know.
+// Says where a few long samples move the mean away from the median.
 std::string stray_samples(const Repetition& repetition) {
   if (repetition.samples.empty()) return {};
   const double average = mean(repetition.samples);
@@ -105,7 +105,7 @@ std::string stray_samples(const Repetition& repetition) {
                      is_one ? "a sample of" : "samples of up to", format_seconds(longest));
 }
 
-// Why a case's time is not to be trusted as others are; empty where nothing speaks against it.
+// Why a case's time is doubtful; empty where it is not.
 std::string disturbance(const std::vector<Repetition>& repetitions) {
   std::vector<std::string> reasons;
   const auto farthest = std::ranges::max_element(repetitions, {}, [](const Repetition& one) {
@@ -187,7 +187,7 @@ Json aggregate_row(const RowIdentity& identity, const std::vector<Repetition>& r
 
 constexpr double kMiB = 1048576.0;
 
-// Of what was measured; nothing in a case that was skipped or failed.
+// Whether the entry was measured, neither skipped nor failed.
 bool has_rates(const Json& entry) {
   return entry.contains("samples_per_second");
 }
@@ -202,15 +202,15 @@ double highest_rate(const Case& test_case, const CaseResult& result) {
   return highest / to_double(test_case.workload.batch);
 }
 
-// Of a row, what is `of_one_a_second` at one iteration a second and in proportion to the rate; its
-// coefficient of variation is the rate's.
+// A row's value of something that is proportional to the rate and `of_one_a_second` at one
+// iteration per second; its coefficient of variation is the rate's.
 double in_proportion(const Case& test_case, double of_one_a_second, const Json& entry) {
   const double samples = entry.at("samples_per_second").get<double>();
   if (entry.value("aggregate_name", "") == "cv") return samples;
   return of_one_a_second * samples / to_double(test_case.workload.batch);
 }
 
-// Why a case of so many iterations a second is too fast for these peaks; empty where it is not.
+// Why a case with this rate of iterations is faster than the peaks allow; empty where it is not.
 std::string above_peak(const Case& test_case, const MeasuredPeaks& peaks, double rate) {
   const Cost cost = test_case.cost();
   const std::string type = gemm_type_name(test_case.workload.dtype);
@@ -352,7 +352,8 @@ Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
     counters["peak_percent"] = 100 * seconds;
     shortest = std::max(shortest, seconds);
   }
-  // The roofline allows whichever of matrix multiplications and traffic takes longer at its peak.
+  // The roofline's time is the longer of the two at their peaks: matrix multiplications and
+  // traffic.
   counters["roof_percent"] = 100 * shortest;
   return counters;
 }
@@ -363,7 +364,7 @@ Counters device_counters(const Metering& metering, const Timing& timing) {
   if (!metering.profile.device_seconds) return counters;
   const double device = *metering.profile.device_seconds;
   counters["device_ms"] = device * 1e3;
-  counters["host_bound"] = is_host_bound(median(timing.seconds), device) ? 1.0 : 0.0;
+  counters["host_bound"] = waits_for_host(median(timing.seconds), device) ? 1.0 : 0.0;
   return counters;
 }
 

@@ -24,15 +24,16 @@ using Counters = std::map<std::string, double>;
 /// Format of context and counters; results/schema.json describes it.
 inline constexpr int kSchemaVersion = 4;
 
-/// Samples that a row keeps of its repetition, evenly spaced in time.
+/// At most so many samples of a repetition are kept in its row, evenly spaced in time.
 inline constexpr size_t kMostSamplesInARow = 200;
 
-/// Mean and median of a repetition's samples, or repetitions, that differ by more than this share
-/// of the median mark the case.
+/// A case is marked as disturbed where the mean and the median of a repetition's samples, or two
+/// repetitions, differ by more than this share of the median,
 inline constexpr double kDisturbed = 0.10;
-/// So do processors that others took from our threads, on average while they were timed.
+/// or where other processes took more processors than this from our threads, on average over the
+/// timing.
 inline constexpr double kTaken = 0.25;
-/// What the reason begins with in the label of such a case.
+/// How the reason begins in the label of such a case.
 inline constexpr const char* kDisturbedLabel = "disturbed: ";
 
 struct Repetition {
@@ -40,10 +41,9 @@ struct Repetition {
   double cpu_seconds = 0;  ///< of an iteration, of the timing thread: their mean
   int64_t iterations = 1;
   Counters counters{};
-  std::vector<double>
-      samples{};               ///< seconds of each iteration; none where they are no figure of ours
-  double watched_seconds = 0;  ///< of the clock, while others' work was watched
-  double taken_seconds = 0;    ///< of processors, which others took from our threads meanwhile
+  std::vector<double> samples{};  ///< seconds of each iteration; none where only the time is known
+  double watched_seconds = 0;     ///< wall time in which the load of others was watched
+  double taken_seconds = 0;       ///< processor time that others took from our threads meanwhile
 };
 
 /// What became of a case.
@@ -52,7 +52,7 @@ struct Outcome {
   std::string skip;          ///< why it was not measured
   std::string failure;       ///< what was wrong with it; outweighs repetitions that went well
   bool interrupted = false;  ///< before all repetitions were done: no result
-  int64_t without_time = 0;  ///< repetitions left out because the case had had its time
+  int64_t without_time = 0;  ///< repetitions left out because the case's time was used up
   std::vector<Repetition> repetitions;
 
   void add_to_label(const std::string& text) {
@@ -60,22 +60,22 @@ struct Outcome {
   }
 };
 
-/// How Google Benchmark calls a case.
+/// What identifies a case in Google Benchmark's rows.
 struct RowIdentity {
   std::string run_name;
   int64_t family_index = 0;
-  int64_t repetitions = 1;       ///< that were asked for
+  int64_t repetitions = 1;       ///< requested
   std::string time_unit = "ms";  ///< ns, us, ms or s
 };
 
 struct CaseResult {
   std::string name;              ///< the plan's name of the case
   Json entries = Json::array();  ///< every repetition and, of two or more, mean, median, stddev and
-                                 ///< cv; or one skip or failure
+                                 ///< cv; or the one entry of a skip or failure
 };
 
-/// The time of a repetition is the median of its samples, the case's the median over repetitions of
-/// these. `disturbed: ` in the labels says why the rows are not to be trusted as others are.
+/// A repetition's time is the median of its samples, the case's the median over its repetitions.
+/// Where the time is doubtful, the label says why after kDisturbedLabel.
 CaseResult to_rows(const std::string& name, const RowIdentity& identity, const Outcome& outcome);
 
 /// Seconds of a unit of `time_unit`.
@@ -92,30 +92,31 @@ struct ResultDocument {
 /// measured a little too low.
 inline constexpr double kLargestShare = 1.05;
 
-/// What an iteration of `seconds` does a second; TFLOPS are of model_flops, whatever the variant
-/// computes.
+/// Rates per second of an iteration that takes `seconds`. TFLOPS count model_flops, whatever the
+/// variant computes.
 Counters rate_counters(const Case& test_case, double seconds);
 
-/// Counters that do not depend on time: costs, and what the metered iteration said.
+/// Counters that do not depend on time: costs, and what metering found.
 Counters fixed_counters(const Case& test_case, const Metering& metering);
 
-/// Of a case on a GPU: device_ms, the time of its kernels, and host_bound, where the profiler saw
-/// them all, and, where it is not 1, runs_per_sample. None on a CPU.
+/// On a GPU: device_ms (the time of the kernels) and host_bound (waits_for_host()), where the
+/// profiler saw all kernels, and runs_per_sample, where it is not 1. None on a CPU.
 Counters device_counters(const Metering& metering, const Timing& timing);
 
 /// clock_MHz, temperature_celsius, power_W, joules_per_token, and limited_by_... where something
-/// held the clock down; what was not read is absent. `mean_seconds` of an iteration: energy is mean
-/// power by the time over which it is the mean.
+/// held the clock down; what could not be read is absent. `mean_seconds`: mean time of an
+/// iteration, which times the mean power gives the energy.
 Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
                          double mean_seconds);
 
-/// MFU_percent, MFU_causal_percent, peak_percent and roof_percent of one iteration a second; those
-/// of more are in proportion. Throws std::out_of_range where a peak that it takes is not known.
+/// MFU_percent, MFU_causal_percent, peak_percent and roof_percent at a rate of one iteration per
+/// second; at other rates they are proportional. Throws std::out_of_range where a peak that they
+/// need was not measured.
 Counters shares(const Case& test_case, const MeasuredPeaks& peaks);
 
-/// Gives every measured row of a case its shares of these peaks, in place of what it had. Where the
-/// fastest repetition is above 105 % of a measured peak, or above the datasheet's, the rows have
-/// none, and say why as "above_peak".
+/// Replaces the shares in every measured row of a case by those of these peaks. Where the fastest
+/// repetition is above 105 % of a measured peak, or above the datasheet's, the rows get the reason
+/// as "above_peak" instead.
 void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result);
 
 /// add_shares() of every case, at the end of a run: a peak that was measured again counts for every
@@ -133,10 +134,11 @@ Json run_context(const Options& options, const instruments::Device& device, cons
 /// The dimensions behind a size's name.
 Json dimensions_of(const ModelConfig& config);
 
-/// How long a case is timed, and which are left out: options by their names, without dashes.
+/// The options that decide how long a case is timed and which cases are left out, by name without
+/// dashes.
 Json goals_of(const Options& options);
 
-/// Where in the context a journal and the run that continues it must agree: JSON pointers
+/// What must be equal in the contexts of a journal and of the run that continues it: JSON pointers
 /// without their first `/`.
 std::vector<std::string> circumstances_to_keep();
 

@@ -440,7 +440,7 @@ TEST_F(CountersTest, EveryCounterCanBeAColumn) {
 TEST_F(CountersTest, AGpuTellsTheTimeOfItsKernels) {
   Metering metering;
   EXPECT_TRUE(device_counters(metering, {{2e-3}}).empty()) << "of a CPU";
-  // Of a GPU whose profiler saw no kernel: unknown, and not 0 ms and bound by the host.
+  // Of a GPU whose profiler saw no kernel: unknown, and not 0 ms and a GPU that waits for the host.
   EXPECT_EQ(device_counters(metering, {{2e-3}, 5, 0}), (Counters{{"runs_per_sample", 5}}));
   EXPECT_FALSE(fixed_counters(test_case, metering).contains("kernels"));
   metering.profile.device_seconds = 1e-3;

@@ -24,10 +24,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Short beside a repetition, long beside what a look costs.
+// Short compared with a repetition, long compared with the cost of a reading.
 constexpr std::chrono::milliseconds kSensorInterval(20);
 
-// A backward of checkpoint computes the layer once more, parameters and all, within its own.
+// Not with checkpoint, whose backward computes the layer once more: autograd's graph does not show
+// its parameters.
 std::string refuse_without_gradient(const Case& test_case, const WorkItem& item) {
   if (has_backward(test_case.pass) || test_case.workload.variant.has(Switch::checkpoint)) return {};
   const std::vector<std::string> names = item.without_gradient();
@@ -38,8 +39,8 @@ std::string refuse_without_gradient(const Case& test_case, const WorkItem& item)
       fmt::join(names, ", "));
 }
 
-// Of cases that should reach one rate. A variant's may be far from another's: bfloat16 GEMMs
-// computed in float32 are thirty times as fast on some processors.
+// A key of cases that should reach about the same rate. It has the switches because rates may
+// differ widely: bfloat16 GEMMs computed in float32 are thirty times as fast on some processors.
 std::string reached_key(const Case& test_case) {
   return fmt::format("{}/{}/{}/{}", test_case.component->name, to_string(test_case.pass),
                      test_case.workload.variant.switch_names(),
@@ -83,7 +84,7 @@ void Runner::close() {
   release_memory();
 }
 
-// What that throws, of a device in error, the next case will meet again and report.
+// An error of the device is ignored here: the next case will meet and report it.
 void Runner::release_memory() {
   failure_of(device_, 0, [&] { instruments::release_cached_memory(device_); });
 }
@@ -125,7 +126,7 @@ GemmRate Runner::expected_rate(const Case& test_case) const {
   return {peaks_.measured_flops(type), fmt::format("the measured {} peak", type)};
 }
 
-// One iteration is known now; the metered and the timed one are still to come.
+// The gate's iteration has been timed; the metered and the timed one are still to come.
 std::string Runner::refuse_after_gate(const Session& session) const {
   const double needed = kFewestIterations * session.gate_seconds;
   if (needed <= settings_.max_seconds_per_case) return {};
@@ -208,7 +209,7 @@ std::string Runner::refuse_results(const Case& test_case, const WorkItem& item, 
   return wrong;
 }
 
-// The very work that was timed, with what it cannot have kept.
+// Proves the same work item that was timed, with inputs that it cannot have results of.
 void Runner::check_with_new_inputs(Session& session, WorkItem& item, int64_t batch,
                                    double usual_seconds) {
   const Case& test_case = *session.test_case;
@@ -290,7 +291,7 @@ void Runner::repeat(const Case& test_case, Outcome& outcome) {
                      "reached by " + test_case.name());
       }
       if (session.outcome.skip.empty()) return;
-      // What cannot be proved any more has no time.
+      // A case that cannot be proved any more gets no time.
       outcome.repetitions.clear();
       outcome.without_time = 0;
     });
@@ -330,7 +331,7 @@ TimingGoal Runner::timing_goal(const Session& session) const {
   }
   goal.min_seconds = timing.min_seconds;
   goal.precision = timing.precision.value_or(kDefaultPrecision);
-  // One that was asked for is worth all the time of the case.
+  // A precision that the user asked for may take all the time of the case.
   goal.precision_deadline =
       timing.precision ? after(session.start, settings_.max_seconds_per_case *
                                                   static_cast<double>(session.repetitions + 1) /
@@ -370,7 +371,7 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
                                  std::move(timing.seconds), load.seconds, taken * load.seconds});
 }
 
-// A clock that falls between repetitions makes their times those of two machines.
+// Where the clock falls between repetitions, their times cannot be compared.
 void Runner::warn_of_clock(Session& session, const Counters& counters) {
   for (const auto& [name, value] : counters) {
     if (!name.starts_with("limited_by_") || session.limits.contains(name)) continue;

@@ -30,8 +30,8 @@ struct RunSettings {
   const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner
   TimingOptions timing{};
   std::string trace_folder{};  ///< empty: no traces
-  /// What a GPU says of its clock and power while a case is timed; nothing is asked on a CPU, whose
-  /// time the asking would take.
+  /// Reads a GPU's clock and power while a case is timed. None on a CPU, where reading would take
+  /// processor time from the case.
   std::optional<instruments::SystemReader> sensors{};
 };
 
@@ -40,9 +40,9 @@ class Runner {
   /// `peaks` must outlive it.
   Runner(const instruments::Device& device, MeasuredPeaks& peaks, const RunSettings& settings);
 
-  /// Times a case once more, into `outcome`. All but timing happens in the first call of a case.
-  /// Nothing is thrown, also by a device that fails at every call from now on: errors and refusals
-  /// become the outcome's.
+  /// Times one more repetition of a case, into `outcome`. The first call also checks memory,
+  /// builds, proves and warms up. Throws nothing, even where the device fails at every call from
+  /// now on: errors and refusals go into `outcome`.
   void repeat(const Case& test_case, Outcome& outcome);
 
   struct Verdict {
@@ -50,8 +50,8 @@ class Runner {
     std::string failure;  ///< why it is wrong
     Comparison comparison = {};
   };
-  /// Only the proof: memory check, build, gate, the latter also with new inputs. `live_beside`:
-  /// bytes of tensors that others keep beside it, which are not left of the memory limit.
+  /// Only the proof: memory check, build and parity gate, which is also passed with changed inputs.
+  /// `live_beside`: bytes that other open cases hold, which count against the memory limit.
   Verdict verify(const Case& test_case, int64_t live_beside = 0);
 
   /// Frees the current case's work and memory.
@@ -90,8 +90,9 @@ class Runner {
   ParityGate gate_;
   std::unique_ptr<CacheFlusher> flusher_;
   std::unique_ptr<Session> session_;
-  // Best rate of a component's pass in a type of GEMMs so far. Libraries may fall far short of
-  // their own best GEMM, and a case that would take minutes is better foreseen.
+  // The best FLOP rate so far of a component's pass with the same switches and type of GEMMs. It
+  // predicts the time of the next case better than the peak does, which libraries may fall far
+  // short of.
   std::map<std::string, double> reached_;
   std::function<void(const Case&)> on_start_;
 

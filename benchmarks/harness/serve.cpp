@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Action = ServeRequest::Action;
 
-// Enough of a line to find it by. The message of an exception ends at a zero byte.
+// A line for a message: shortened, and without zero bytes, at which the message would end.
 std::string quoted(const std::string& text) {
   constexpr size_t longest = 120;
   std::string beginning = text.substr(0, longest);
@@ -242,7 +242,7 @@ Json Server::open(const ServeRequest& request) {
 }
 
 Json Server::prepare(const ServeRequest& request, const Case& test_case) {
-  // Memory that the allocator keeps for later would not count as free.
+  // The allocator's cached memory would not count as free: release it first.
   if (!refuse(test_case).empty()) instruments::release_cached_memory(device_);
   const std::string reason = refuse(test_case);
   if (!reason.empty()) return {{"skipped", reason}};

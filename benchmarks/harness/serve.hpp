@@ -1,5 +1,5 @@
-// The resident program (--serve): cases that stay open, and are timed for a short while on request;
-// what two programs that are compared interleaved are made of. docs/serve.md has the protocol.
+// The resident program (--serve): keeps cases open and times them for a short while on request.
+// scripts/compare run interleaves two such programs. docs/serve.md has the protocol.
 #pragma once
 
 #include <map>
@@ -28,20 +28,21 @@ struct ServeRequest {
   double seconds = 0;   ///< time: for how long
 };
 
-/// Reads one line. Throws std::invalid_argument, whose message names the value and the rule, for
-/// what is no request; `most_seconds`: the longest time that one may ask for.
+/// Reads one line. Throws std::invalid_argument, whose message names the value and the rule, for an
+/// invalid request. `most_seconds`: the longest time that a request may ask for.
 ServeRequest parse_serve_request(const std::string& line, double most_seconds);
 
 class Server {
  public:
-  /// Throws std::invalid_argument for a slowdown whose expression is none or finds no case. `cases`
-  /// must outlive it. Of the settings, `verify` is not looked at: the requests say it.
+  /// Throws std::invalid_argument for a slowdown whose regular expression is malformed or matches
+  /// no case. `cases` must outlive it. `settings.verify` is ignored: each request says whether to
+  /// verify.
   Server(const instruments::Device& device, const std::vector<Case>& cases,
          const RunSettings& settings, const std::vector<KnownSlowdown>& slow = {});
   ~Server();
 
-  /// The answer to one line: what was asked for, "skipped", "failed", or "error" for a request that
-  /// is none. What a case throws ends that case only.
+  /// The answer to one line: what was asked for, "skipped", "failed", or "error" for an invalid
+  /// request. An exception of a case ends that case only.
   Json answer(const std::string& line);
 
  private:
@@ -50,7 +51,7 @@ class Server {
   Json close(const ServeRequest& request);
   const Case& find_case(const std::string& name) const;
   CaseWork& find_open(const std::string& name);
-  /// What open cases use: neither free nor left of the user's limit.
+  /// Bytes that open cases hold, which count against the user's limit.
   int64_t live_bytes() const;
   std::string refuse(const Case& test_case) const;
   Runner::Verdict verify(const Case& test_case);
@@ -73,7 +74,7 @@ class LineInput {
  public:
   explicit LineInput(int descriptor) : descriptor_(descriptor) {}
   /// The next line without its end; nothing at the end of input or after an interrupt. A last line
-  /// without an end is none. Of a line longer than kLongestLine only its beginning is kept.
+  /// without a line break is dropped; a line longer than kLongestLine is cut.
   std::optional<std::string> next();
 
   static constexpr size_t kLongestLine = size_t{1} << 16;
@@ -85,8 +86,8 @@ class LineInput {
   std::string pending_;
 };
 
-/// Writes lines to what was standard output, at once; what others print there goes to standard
-/// error from now on.
+/// Takes over standard output: lines are written at once, and whatever else the program prints
+/// there goes to standard error.
 class LineOutput {
  public:
   /// Throws std::system_error where the system refuses the descriptors.

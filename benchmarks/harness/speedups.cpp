@@ -16,7 +16,7 @@ struct Measured {
   CaseResult* result;
 };
 
-// Of one component, pass and point.
+// The measured cases of one component, pass and point.
 struct Point {
   std::optional<Measured> baseline;
   std::vector<Measured> variants;
@@ -85,7 +85,7 @@ void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& resul
 std::optional<Interval> median_interval(std::vector<double> values) {
   constexpr double tail = 0.025;
   const auto count = static_cast<double>(values.size());
-  // Of fair tosses, as many as there are values, so many or fewer heads.
+  // `below`: the probability that at most k of `count` values lie below the median.
   size_t k = 0;
   double term = std::pow(0.5, count);
   for (double below = term; below <= tail; below += term) {

@@ -1,4 +1,4 @@
-// What a variant gains over the baseline at the same point, where a run has both.
+// Speedup of variants over the baseline at the same point, where a run has both.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,20 @@
 
 namespace tinyllama::harness {
 
-/// Gives the measured rows of a case its `speedup`, but for those of a spread: the time of the
-/// baseline at the same component, pass and point over its own. With `measure` all variants of a
-/// point are timed against the baseline: the speedup is the median over the rounds' ratios, and
-/// `speedup_low` and `speedup_high` are its interval (median_interval(), of the ratios). Without,
-/// or where that was not possible, it is of the medians of the rows, which are minutes apart, and
-/// has no interval; that of the baseline is 1. Rows have none where the run has no such baseline.
+/// Adds `speedup` to the measured rows of a case, except to those of a spread (stddev, cv): the
+/// time of the baseline of the same component, pass and point over the case's own. With `measure`,
+/// all variants of a point are timed interleaved with the baseline: the speedup is the median of
+/// the rounds' ratios, and `speedup_low` and `speedup_high` are median_interval() of these. Without
+/// it, or where it returned nothing, the speedup is the ratio of the rows' medians, which are
+/// minutes apart, and has no interval. The baseline's is 1. Where the run has no such baseline,
+/// nothing is added.
 void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& results,
                   const MeasureInterleaved& measure = {});
 
-/// An interval that holds the median of what the values are drawn from with 95 % or more, whatever
-/// its distribution: from the k-th smallest to the k-th largest, with the largest such k (sign
-/// test). Of nine it leaves out one at each end, so that one disturbed round does not matter.
-/// Nothing of fewer than six, which cannot tell.
+/// An interval of the median with at least 95 % confidence, whatever the distribution (sign test):
+/// from the k-th smallest to the k-th largest value, with the largest such k. Of nine values k is
+/// 2, so that one disturbed round does not matter. Nothing for fewer than six values, for which no
+/// k reaches 95 %.
 std::optional<Interval> median_interval(std::vector<double> values);
 
 }  // namespace tinyllama::harness

@@ -37,8 +37,8 @@ namespace {
 /// Why cases, or their later repetitions, are skipped once a signal has come.
 constexpr const char* kInterrupted = "interrupted";
 
-// Hears from Google Benchmark that a case is over. The rows are not its own: it knows one iteration
-// a repetition, the engine's samples say more.
+// Learns from Google Benchmark that a case is over. The rows are not made from what it reports,
+// which is one iteration for each repetition, but from the engine's samples.
 class CaseReporter final : public benchmark::BenchmarkReporter {
  public:
   explicit CaseReporter(std::function<void(const Run&)> on_runs) : on_runs_(std::move(on_runs)) {}
@@ -102,8 +102,11 @@ std::string describe(const CaseResult& result) {
 }
 
 std::string format_duration(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  constexpr double minute = 60;
+  constexpr double hour = 60 * minute;
+  if (seconds < 1.5 * minute) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 1.5 * hour) return fmt::format("{:.0f} min", seconds / minute);
+  return fmt::format("{:.1f} h", seconds / hour);
 }
 
 Progress::Progress(const std::vector<Work>& work)
@@ -114,7 +117,8 @@ Progress::Progress(const std::vector<Work>& work)
   }
 }
 
-// What a kind took tells what the rest of it will; of a kind that has not come yet, all others do.
+// Estimated from the time that cases of the same kind took so far or, for a kind without any, that
+// all took.
 double Progress::seconds_left() const {
   Kind all;
   for (const auto& [name, kind] : kinds_) {
@@ -142,10 +146,10 @@ void Progress::start(const std::string& name) {
   last_ = Clock::now();
   if (!terminal_) return;
   erase_status();
-  const std::string left = done_ == 0 ? "" : ", " + format_duration(seconds_left()) + " left";
-  // when all cases are done, variants are timed in turns
+  const std::string left = done_ == 0 ? "" : ", about " + format_duration(seconds_left()) + " left";
+  // what is measured before and after the cases is none of them
   const std::string place =
-      done_ < total_ ? fmt::format("[{}/{}{}] ", done_ + 1, total_, left) : "";
+      work_.contains(name) ? fmt::format("case {} of {}{}: ", done_ + 1, total_, left) : "";
   // A line that wraps could not be erased.
   winsize window = {};
   const size_t columns =
@@ -274,8 +278,8 @@ class SuiteRun {
     }
   }
 
-  // Every row is a share of the peaks known when it was written, so a run that continues this one
-  // needs the latest.
+  // A run that continues this one needs the latest peaks: those that cases were compared with so
+  // far.
   void journal_peaks() {
     const Json now = peaks_.to_json();
     if (!journal_ || now == journaled_peaks_) return;
@@ -346,7 +350,7 @@ class SuiteRun {
       add_case(test_case.name(), [&](Outcome& outcome) { runner.repeat(test_case, outcome); });
   }
 
-  // Google Benchmark calls once a repetition, for one iteration by its count.
+  // Google Benchmark calls this once for each repetition, and counts one iteration.
   void add_case(const std::string& name, const std::function<void(Outcome&)>& repeat) {
     if (is_done(name)) return;
     const auto call = [&outcome = outcomes_[name], repeat](benchmark::State& state) {

@@ -10,10 +10,10 @@
 
 namespace tinyllama::harness {
 
-/// Measures every case of the plan (`--verify only`: proves them), with `weights` or, where they
-/// are null, such as are drawn from the seed. Throws std::invalid_argument for bad options or
-/// files, and std::runtime_error when a result cannot be written; what was measured until then is
-/// in the journal.
+/// Measures every case of the plan (`--verify only`: proves them), with `weights`, or with weights
+/// drawn from the seed where that is null. Throws std::invalid_argument for bad options or files,
+/// and std::runtime_error when a result cannot be written; what was measured until then is in the
+/// journal.
 console::ExitCode run_suite(const Options& options, const Plan& plan,
                             const instruments::Device& device, const PartsOfStep& step,
                             const Weights* weights = nullptr);

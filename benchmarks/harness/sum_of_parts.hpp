@@ -1,5 +1,5 @@
-// What the parts of a step add up to, against the step. The components folder says what the parts
-// are, since the harness knows no component by name.
+// Compares the sum of the times of a step's parts with the time of the step. The components folder
+// says what the parts are, because the harness knows no component by name.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct PartsOfStep {
 };
 
 /// The sum of the parts in percent of the whole, two lines for each point where all of them were
-/// measured; where the whole was measured but no point is complete, says what it needs. Rows of a
-/// run are minutes apart, in which other load may have come or gone: with `measure` the line is of
-/// what it returns, and says beside what the rows give.
+/// measured; where the whole was measured but no point is complete, says what is missing. Rows of a
+/// run are minutes apart, in which other load may have come or gone: with `measure` all are timed
+/// again, interleaved, and the line has that figure beside the one of the rows.
 std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
                                const MeasureInterleaved& measure = {});
 

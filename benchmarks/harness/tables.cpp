@@ -70,7 +70,7 @@ constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
                                  {"operators", "operators", "", "{:.0f}"},
                                  {"kernels", "kernels", "", "{:.0f}"},
                                  {"device_ms", "device", "ms", "{:.4g}"},
-                                 {"host_bound", "host-bound", "", "{:.0f}"},
+                                 {"host_bound", "waits for host", "", "{:.0f}"},
                                  {"runs_per_sample", "runs a sample", "", "{:.0f}"},
                                  {"clock_MHz", "clock", "MHz", "{:.0f}"},
                                  {"temperature_celsius", "temperature", "C", "{:.0f}"},
@@ -98,10 +98,22 @@ const Counter& counter_of(std::string_view key) {
 
 using Rows = std::vector<const MeasuredCase*>;
 
+/// A case without a row, and in a word why.
+struct Unmeasured {
+  const Case* test_case;
+  const char* why;  ///< "skipped" or "FAILED"
+};
+
+// The name of a case as the baseline's: the same for all variants of a point.
+std::string point_name(Case test_case) {
+  test_case.workload.variant = Variant();
+  return test_case.name();
+}
+
 struct Column {
   std::string title;
   std::function<std::string(const MeasuredCase&)> text;
-  /// How one value of all rows is said, with {} for it; empty for what is always a column.
+  /// How a value that all rows share is written, with {} for it; empty for what is always a column.
   std::string shared{};
   bool is_axis = false;  ///< said in the heading, also of a single row
 };
@@ -119,19 +131,48 @@ const char* mark_of(const MeasuredCase& row) {
   return disturbance_of(row.entry).empty() ? "" : "!";
 }
 
-template <typename Value>
-Column axis(const char* title, Value value) {
-  return {title, [=](const auto& row) { return fmt::format("{}", value(*row.test_case)); },
-          fmt::format("{} {{}}", title), true};
+struct Axis {
+  const char* title;
+  std::string (*text)(const Case&);
+};
+
+// Rows are sorted by these, and the columns stand in this order: what is to be compared, the
+// variants of one point, is on lines that follow each other.
+constexpr Axis kAxes[] = {
+    {"pass", [](const Case& c) { return std::string(to_string(c.pass)); }},
+    {"size", [](const Case& c) { return c.size; }},
+    {"batch", [](const Case& c) { return std::to_string(c.workload.batch); }},
+    {"seq", [](const Case& c) { return std::to_string(c.workload.seq); }},
+    {"dtype", [](const Case& c) { return std::string(to_string(c.workload.dtype)); }},
+    {"variant", [](const Case& c) { return c.workload.variant.name(); }}};
+
+std::vector<Column> axis_columns() {
+  std::vector<Column> columns;
+  for (const Axis& axis : kAxes) {
+    columns.push_back({axis.title,
+                       [text = axis.text](const MeasuredCase& row) { return text(*row.test_case); },
+                       fmt::format("{} {{}}", axis.title), true});
+  }
+  return columns;
 }
 
-std::vector<Column> axes() {
-  return {axis("size", [](const Case& c) { return c.size; }),
-          axis("batch", [](const Case& c) { return c.workload.batch; }),
-          axis("seq", [](const Case& c) { return c.workload.seq; }),
-          axis("dtype", [](const Case& c) { return to_string(c.workload.dtype); }),
-          axis("variant", [](const Case& c) { return c.workload.variant.name(); }),
-          axis("pass", [](const Case& c) { return to_string(c.pass); })};
+// By component, then by the axes. Components and values of an axis keep the order in which the plan
+// first has them.
+std::vector<const Case*> in_reading_order(const std::vector<Case>& cases) {
+  std::map<std::string, size_t> places[1 + std::size(kAxes)];
+  std::vector<std::pair<std::vector<size_t>, const Case*>> keyed;
+  for (const Case& one : cases) {
+    std::vector<std::string> texts = {one.component->name};
+    for (const Axis& axis : kAxes) texts.push_back(axis.text(one));
+    std::vector<size_t> key;
+    for (size_t i = 0; i < texts.size(); ++i)
+      key.push_back(places[i].try_emplace(texts[i], places[i].size()).first->second);
+    keyed.emplace_back(std::move(key), &one);
+  }
+  std::ranges::stable_sort(keyed, {}, &decltype(keyed)::value_type::first);
+  std::vector<const Case*> sorted;
+  for (const auto& [key, one] : keyed) sorted.push_back(one);
+  return sorted;
 }
 
 Column column_of(const Counter& counter) {
@@ -139,8 +180,8 @@ Column column_of(const Counter& counter) {
           counter.title("{}")};
 }
 
-// What an ideal implementation would wait for: as the roofline has it, the larger of the least
-// times for its FLOPs and for its bytes.
+// Which of two times is the longer, hardware FLOPs over their peak or least bytes over bandwidth:
+// the roofline's time, which roof_percent is of.
 std::string bound(const MeasuredCase& row) {
   const double roof = row.entry.value("roof_percent", 0.0);
   if (roof == 0) return "-";
@@ -148,8 +189,9 @@ std::string bound(const MeasuredCase& row) {
   return row.entry.value("peak_percent", 0.0) < 0.99999 * roof ? "bandwidth" : "compute";
 }
 
-// A figure that varies is a column. One that all rows share is said once: an axis in the heading,
-// another one beneath the table. Beneath stand also columns that equal an earlier one in each row.
+// A figure that varies is a column. One that all rows share is written once: an axis in the
+// heading, others beneath the table. There is also said which column equals an earlier one in every
+// row.
 std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
   std::vector<std::string> heading;
   std::vector<std::string> beneath;
@@ -181,8 +223,8 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
   return text;
 }
 
-// Which switches the names of sets stand for in these rows, of those that the component contains;
-// with the types where they differ.
+// A line for each named set of switches (`optimized`, `fused`) in these rows: the switches of it
+// that the component contains, with the types where these have different ones.
 std::string sets_lines(const Rows& rows) {
   std::map<std::pair<std::string, std::string>, std::set<std::string>> types;
   std::set<std::string> all_types;
@@ -205,9 +247,21 @@ std::string sets_lines(const Rows& rows) {
   return text;
 }
 
-// `more`: counters beside those that are shown anyway.
-std::string component_tables(const Rows& rows, const std::vector<std::string>& more) {
-  std::vector<Column> columns = axes();
+// Why a component's table is shorter than the plan; empty where it is not.
+std::string unmeasured_line(const std::string& component,
+                            const std::vector<Unmeasured>& unmeasured) {
+  std::map<std::string, int> counts;
+  for (const auto& [test_case, why] : unmeasured)
+    if (test_case->component->name == component) ++counts[why];
+  std::vector<std::string> texts;
+  for (const auto& [why, count] : counts) texts.push_back(fmt::format("{} {}", count, why));
+  return texts.empty() ? "" : fmt::format("no row: {} (reasons below)\n", fmt::join(texts, ", "));
+}
+
+// `more`: names of counters to show beside the usual ones.
+std::string component_tables(const Rows& rows, const std::vector<Unmeasured>& unmeasured,
+                             const std::vector<std::string>& more) {
+  std::vector<Column> columns = axis_columns();
   columns.push_back({"time", [](const auto& row) { return format_seconds(row.seconds); }});
   columns.push_back({"+-", [](const auto& row) {
                        const std::string mark = mark_of(row);
@@ -234,13 +288,14 @@ std::string component_tables(const Rows& rows, const std::vector<std::string>& m
   std::string text;
   for (const std::string& name : order) {
     const Rows& found = of_component[name];
-    text += table(name, found, columns) + sets_lines(found) + "\n";
+    text +=
+        table(name, found, columns) + sets_lines(found) + unmeasured_line(name, unmeasured) + "\n";
   }
   return text;
 }
 
-// The fastest of one point, marked only where it is faster than every other beyond the intervals of
-// their speedups.
+// The fastest variant of a point, where the interval of its speedup lies above those of all others;
+// else empty.
 std::string winner_of(const Rows& point) {
   const auto low = [](const MeasuredCase& row) {
     const bool is_baseline = row.test_case->workload.variant.is_baseline();
@@ -257,96 +312,126 @@ std::string winner_of(const Rows& point) {
   return wins && point.size() > 1 ? best->test_case->workload.variant.name() : "";
 }
 
-// A line for each component, pass and point, with its variants side by side.
-std::string side_by_side(const Rows& rows) {
+// Rows of the same component, pass and point, which differ in the variant.
+struct Points {
   std::vector<std::string> variants;
-  std::vector<std::string> order;
-  std::map<std::string, Rows> points;
+  Rows lines;                                // the first row of each point
+  std::map<const MeasuredCase*, Rows> rows;  // of a line's point
+  std::map<std::pair<const MeasuredCase*, std::string>, const char*> why;  // a variant has no row
+
+  const MeasuredCase* row(const MeasuredCase& line, const std::string& variant) const {
+    const Rows& found = rows.at(&line);
+    const auto row = std::ranges::find_if(found, [&](const MeasuredCase* one) {
+      return one->test_case->workload.variant.name() == variant;
+    });
+    return row == found.end() ? nullptr : *row;
+  }
+  std::string time(const MeasuredCase& line, const std::string& variant) const {
+    if (const MeasuredCase* found = row(line, variant)) {
+      return fmt::format("{}{}{}", winner_of(rows.at(&line)) == variant ? "*" : "", mark_of(*found),
+                         format_seconds(found->seconds));
+    }
+    const auto reason = why.find({&line, variant});
+    return reason == why.end() ? "-" : reason->second;
+  }
+};
+
+Points points_of(const Rows& rows, const std::vector<Unmeasured>& unmeasured) {
+  Points points;
+  std::map<std::string, const MeasuredCase*> line_of;
   for (const MeasuredCase* row : rows) {
     const std::string variant = row->test_case->workload.variant.name();
-    if (std::ranges::count(variants, variant) == 0) variants.push_back(variant);
-    Case point = *row->test_case;
-    point.workload.variant = Variant();
-    Rows& found = points[point.name()];
-    if (found.empty()) order.push_back(point.name());
-    found.push_back(row);
+    if (std::ranges::count(points.variants, variant) == 0) points.variants.push_back(variant);
+    const auto [line, is_new] = line_of.emplace(point_name(*row->test_case), row);
+    if (is_new) points.lines.push_back(row);
+    points.rows[line->second].push_back(row);
   }
-  std::map<const MeasuredCase*, const Rows*> point_of;
-  std::map<const MeasuredCase*, std::string> winners;
-  Rows lines;
-  for (const std::string& name : order) {
-    lines.push_back(points[name].front());
-    point_of[lines.back()] = &points[name];
-    winners[lines.back()] = winner_of(points[name]);
+  for (const auto& [test_case, why] : unmeasured) {
+    const auto line = line_of.find(point_name(*test_case));
+    if (line == line_of.end()) continue;
+    const Variant& variant = test_case->workload.variant;
+    points.why[{line->second, variant.name()}] = why;
+    auto& variants = points.variants;
+    if (std::ranges::count(variants, variant.name()) == 0)
+      variants.insert(variant.is_baseline() ? variants.begin() : variants.end(), variant.name());
   }
+  return points;
+}
+
+// bound() of the rows of a point: one word where it is the same for all.
+std::string bound_of_all(const Rows& rows) {
+  std::vector<std::string> found;
+  for (const MeasuredCase* row : rows) {
+    const std::string text = bound(*row);
+    if (text != "-" && std::ranges::count(found, text) == 0) found.push_back(text);
+  }
+  return found.empty() ? "-" : fmt::format("{}", fmt::join(found, "/"));
+}
+
+// A line for each component, pass and point, with its variants side by side.
+std::string side_by_side(const Rows& rows, const std::vector<Unmeasured>& unmeasured) {
+  const Points points = points_of(rows, unmeasured);
   std::vector<Column> columns = {
       {"component", [](const auto& row) { return row.test_case->component->name; }}};
-  for (const Column& axis : axes()) {
+  for (const Column& axis : axis_columns()) {
     if (axis.title != "variant") columns.push_back(axis);
   }
-  const auto add = [&](const std::string& title, const std::string& variant, const auto& text) {
-    columns.push_back({title, [&, variant, text](const MeasuredCase& line) -> std::string {
-                         for (const MeasuredCase* row : *point_of.at(&line)) {
-                           if (row->test_case->workload.variant.name() == variant)
-                             return text(line, *row);
-                         }
-                         return "-";
+  for (const std::string& variant : points.variants) {
+    columns.push_back(
+        {variant, [&, variant](const auto& line) { return points.time(line, variant); }});
+  }
+  const auto add = [&](const std::string& title, const std::string& variant, const char* key) {
+    columns.push_back({title, [&, variant, key](const auto& line) -> std::string {
+                         const MeasuredCase* row = points.row(line, variant);
+                         return row ? counter_of(key).text(*row) : "-";
                        }});
   };
-  for (const std::string& variant : variants) {
-    add(variant, variant, [&](const MeasuredCase& line, const MeasuredCase& row) {
-      return fmt::format("{}{}{}",
-                         winners.at(&line) == row.test_case->workload.variant.name() ? "*" : "",
-                         mark_of(row), format_seconds(row.seconds));
-    });
-  }
   constexpr size_t most_with_roof = 2;
-  for (const char* key : {"speedup", "roof_percent"}) {
-    const Counter& counter = counter_of(key);
-    const bool is_speedup = key == std::string_view("speedup");
-    if (!is_speedup && variants.size() > most_with_roof) continue;
-    for (const std::string& variant : variants) {
-      if (variant == "baseline" && is_speedup) continue;
-      add(variant == variants.back() && variants.size() <= most_with_roof
-              ? counter.title()
-              : variant + " " + counter.title(),
-          variant, [&counter](const MeasuredCase& /*line*/, const MeasuredCase& row) {
-            return counter.text(row);
-          });
-    }
+  const bool is_a_pair = points.variants.size() == 2;
+  for (const std::string& variant : points.variants) {
+    if (variant != "baseline")
+      add(is_a_pair ? "speedup" : variant + " speedup", variant, "speedup");
   }
-  columns.push_back({"bound", bound, "bound {}"});
-  return table("variants", lines, columns) + "\n";
+  if (points.variants.size() <= most_with_roof) {
+    for (const std::string& variant : points.variants)
+      add(variant + " " + counter_of("roof_percent").title(), variant, "roof_percent");
+  }
+  columns.push_back(
+      {"bound", [&](const auto& line) { return bound_of_all(points.rows.at(&line)); }, "bound {}"});
+  return table("variants", points.lines, columns) + "\n";
 }
 
 // Where rows of chosen axes differ in more than the variant; the table of a single point says it.
-std::string variants_table(const Rows& rows) {
+std::string variants_table(const Rows& rows, const std::vector<Unmeasured>& unmeasured) {
   std::set<std::string> variants;
   std::set<std::string> points;
   for (const MeasuredCase* row : rows) {
-    Case point = *row->test_case;
-    variants.insert(point.workload.variant.name());
-    point.workload.variant = Variant();
-    points.insert(point.name());
+    variants.insert(row->test_case->workload.variant.name());
+    points.insert(point_name(*row->test_case));
   }
-  return variants.size() > 1 && points.size() > 1 ? side_by_side(rows) : "";
+  return variants.size() > 1 && points.size() > 1 ? side_by_side(rows, unmeasured) : "";
 }
 
 // The default grid has hundreds of rows: of them the full step, and at each size's own batch and
 // sequence, where the grid begins, every other component.
-std::string digest(const std::vector<Case>& cases, const Rows& rows, const std::string& whole) {
+std::string digest(const std::vector<Case>& cases, const Rows& rows,
+                   std::vector<Unmeasured> unmeasured, const std::string& whole) {
   std::map<std::string, const Workload*> own;
   for (const Case& one : cases) own.emplace(one.size, &one.workload);
+  const auto is_elsewhere = [&](const Case& c) {
+    const Workload& first = *own.at(c.size);
+    return c.workload.batch != first.batch || c.workload.seq != first.seq;
+  };
   Rows steps;
   std::map<std::pair<std::string, Dtype>, Rows> others;
   for (const MeasuredCase* row : rows) {
     const Case& c = *row->test_case;
-    const Workload& first = *own.at(c.size);
-    if (c.workload.batch != first.batch || c.workload.seq != first.seq) continue;
+    if (is_elsewhere(c)) continue;
     (c.component->name == whole ? steps : others[{c.size, c.workload.dtype}]).push_back(row);
   }
-  std::string text = component_tables(steps, {});
-  for (const auto& [point, of_point] : others) text += side_by_side(of_point);
+  std::erase_if(unmeasured, [&](const Unmeasured& one) { return is_elsewhere(*one.test_case); });
+  std::string text = component_tables(steps, unmeasured, {});
+  for (const auto& [point, of_point] : others) text += side_by_side(of_point, unmeasured);
   return text;
 }
 
@@ -396,7 +481,7 @@ std::string measured_peaks_line(const Json& context) {
   return peaks.empty() ? "" : fmt::format("measured peaks: {}\n\n", fmt::join(peaks, ", "));
 }
 
-// At most so many of the lines.
+// A titled list, of at most `most` lines.
 std::string section(const std::string& title, std::vector<std::string> lines, size_t most) {
   if (lines.empty()) return "";
   const size_t left_out = lines.size() - std::min(lines.size(), most);
@@ -430,7 +515,7 @@ std::string disturbed_lines(const Rows& rows, size_t most) {
   return section(title, std::move(lines), most);
 }
 
-// Where the rest of a digest is.
+// Where to find the rows that a digest leaves out.
 std::string files_lines(const Options& options, size_t rows) {
   std::vector<std::string> files;
   std::vector<std::string> ways;
@@ -449,16 +534,23 @@ std::string files_lines(const Options& options, size_t rows) {
          fmt::format("all {} measured cases\n  {}\n", rows, fmt::join(ways, "\n  "));
 }
 
-// In the order of the cases.
+// `unmeasured`, where given: gets the cases that were skipped or failed.
 std::vector<MeasuredCase> measured_cases(const std::vector<Case>& cases,
-                                         const std::vector<CaseResult>& results) {
+                                         const std::vector<CaseResult>& results,
+                                         std::vector<Unmeasured>* unmeasured = nullptr) {
   std::map<std::string, const CaseResult*> by_name;
   for (const auto& result : results) by_name[result.name] = &result;
   std::vector<MeasuredCase> measured;
-  for (const Case& one : cases) {
-    const auto found = by_name.find(one.name());
+  for (const Case* one : in_reading_order(cases)) {
+    const auto found = by_name.find(one->name());
     if (found == by_name.end()) continue;
-    if (auto row = measured_case(one, *found->second)) measured.push_back(std::move(*row));
+    const Json& entries = found->second->entries;
+    if (auto row = measured_case(*one, *found->second)) {
+      measured.push_back(std::move(*row));
+    } else if (unmeasured && !entries.empty()) {
+      unmeasured->push_back(
+          {one, entries.front().contains("error_occurred") ? "FAILED" : "skipped"});
+    }
   }
   return measured;
 }
@@ -519,28 +611,32 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
                           const ResultDocument& document, const PartsOfStep& step,
                           const MeasureInterleaved& measure) {
   const auto& results = document.results;
-  const std::vector<MeasuredCase> measured = measured_cases(cases, results);
+  std::vector<Unmeasured> unmeasured;
+  const std::vector<MeasuredCase> measured = measured_cases(cases, results, &unmeasured);
   Rows rows;
   for (const MeasuredCase& row : measured) rows.push_back(&row);
   const bool is_digest =
       !options.axes.any() && options.filter == Options().filter && options.columns.empty();
 
   std::string text = "\n";
-  text += is_digest
-              ? digest(cases, rows, step.whole)
-              : peak_rows(results) + variants_table(rows) + component_tables(rows, options.columns);
+  text += is_digest ? digest(cases, rows, unmeasured, step.whole)
+                    : peak_rows(results) + variants_table(rows, unmeasured) +
+                          component_tables(rows, unmeasured, options.columns);
   if (text.find("  +-") != std::string::npos)
     text += "+-: half the 95 % interval of the time, by the medians of its repetitions\n\n";
   if (text.find("bound") != std::string::npos)
-    text += "bound: what an ideal implementation would wait for, by FLOPs and least traffic\n\n";
+    text +=
+        "bound: which takes longer at its measured peak, the FLOPs (compute) or the least traffic\n"
+        "(bandwidth)\n\n";
   const auto has_speedup = [](const MeasuredCase& row) {
     return row.entry.contains("speedup_low");
   };
   if (std::ranges::any_of(measured, has_speedup))
     text +=
-        "speedup: of variant and baseline timed in turns, with its 95 % interval; ~: no "
-        "difference\nshown; neither: too slow for six turns; *: the fastest beyond these "
-        "intervals\n\n";
+        "speedup: time of the baseline over that of the variant, timed interleaved, with its 95 %\n"
+        "interval; ~: no difference shown; no interval: too slow for six rounds; *: faster than "
+        "all\n"
+        "others beyond their intervals\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
   text += rows.empty() ? "" : measured_peaks_line(document.context);

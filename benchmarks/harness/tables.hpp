@@ -39,9 +39,11 @@ std::string bandwidth_text(const Json& measured_peaks);
 /// What --columns may name: every counter that rows have, and "all".
 std::vector<std::string> column_names();
 
-/// Of the default grid a digest: the full step, each component at its size's own batch and
-/// sequence, what was written. Of chosen axes, a filter or --columns a table a component. Then in
-/// both the sum of parts, measured peaks, skipped and failed cases with their reasons.
+/// For the default grid a digest: the full step, each component at its size's own batch and
+/// sequence, and the files that were written. For chosen axes, a filter or --columns a table for
+/// each component, and where several variants ran one with the variants side by side; rows are
+/// sorted by pass, then by the other axes, so that the variants of a point follow each other. Then
+/// in both cases the sum of parts, measured peaks, and the reasons of skipped and failed cases.
 std::string result_tables(const Options& options, const std::vector<Case>& cases,
                           const ResultDocument& document, const PartsOfStep& step,
                           const MeasureInterleaved& measure = {});

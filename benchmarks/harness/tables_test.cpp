@@ -69,7 +69,7 @@ TEST_F(TablesTest, OnlyWhatVariesIsAColumn) {
   add(a_case(0, Pass::forward, 16), 12.0, {{"MFU_percent", 50.0}, {"peak_memory_MiB", 1.5}});
   EXPECT_EQ(text(),
             "\n"
-            "layer  (size custom, seq 4, dtype f32, variant baseline, pass forward)\n"
+            "layer  (pass forward, size custom, seq 4, dtype f32, variant baseline)\n"
             "batch      time  MFU %\n"
             "-----  --------  -----\n"
             "2       1.50 ms   25.0\n"
@@ -132,12 +132,68 @@ TEST_F(TablesTest, VariantsStandSideBySideAndTheFastestIsMarked) {
     add_variant(c, 4, batch == 2 ? speedup(2, 1.9, 2.25) : speedup(1.1, 0.9, 1.3));
   }
   EXPECT_CONTAINS(text(),
-                  "variants  (size custom, seq 4, dtype f32, pass forward)\n"
+                  "variants  (pass forward, size custom, seq 4, dtype f32)\n"
                   "component  batch  baseline       qkv          speedup\n"
                   "---------  -----  --------  --------  ---------------\n"
                   "layer          2   8.00 ms  *4.00 ms  2.00 (1.9-2.25)\n"
                   "layer          4   8.00 ms   4.00 ms  ~1.10 (0.9-1.3)\n");
-  EXPECT_CONTAINS(text(), "~: no difference\nshown;");
+  EXPECT_CONTAINS(text(), "interval; ~: no difference shown; no interval: too slow for");
+}
+
+// The plan has them in another order: its innermost axis is the pass.
+TEST_F(TablesTest, RowsAreSortedByPassWithTheVariantsOfAPointOnLinesThatFollow) {
+  for (const int64_t batch : {16, 2}) {
+    for (const Pass pass : {Pass::forward, Pass::backward}) add(a_case(0, pass, batch), 8);
+    for (const Pass pass : {Pass::forward, Pass::backward}) add_variant(a_case(0, pass, batch), 4);
+  }
+  EXPECT_CONTAINS(text(),
+                  "layer  (size custom, seq 4, dtype f32)\n"
+                  "pass      batch   variant     time\n"
+                  "--------  -----  --------  -------\n"
+                  "forward      16  baseline  8.00 ms\n"
+                  "forward      16       qkv  4.00 ms\n"
+                  "forward       2  baseline  8.00 ms\n"
+                  "forward       2       qkv  4.00 ms\n"
+                  "backward     16  baseline  8.00 ms\n"
+                  "backward     16       qkv  4.00 ms\n"
+                  "backward      2  baseline  8.00 ms\n"
+                  "backward      2       qkv  4.00 ms\n");
+  EXPECT_CONTAINS(text(),
+                  "component      pass  batch  baseline      qkv\n"
+                  "---------  --------  -----  --------  -------\n"
+                  "layer       forward     16   8.00 ms  4.00 ms\n"
+                  "layer       forward      2   8.00 ms  4.00 ms\n"
+                  "layer      backward     16   8.00 ms  4.00 ms\n"
+                  "layer      backward      2   8.00 ms  4.00 ms\n");
+}
+
+// A variant may skip FLOPs that the baseline computes, so that the limits differ.
+TEST_F(TablesTest, ARoofHasItsVariantsNameAndABoundThatDiffersOneWordEach) {
+  for (const int64_t batch : {2, 4}) {
+    add(a_case(0, Pass::forward, batch), 8, {{"peak_percent", 30.0}, {"roof_percent", 30.0}});
+    add_variant(a_case(0, Pass::forward, batch), 4,
+                {{"peak_percent", 20.0}, {"roof_percent", batch == 2 ? 35.0 : 20.0}});
+  }
+  EXPECT_CONTAINS(text(), "baseline      qkv  baseline roof %  qkv roof %              bound\n");
+  EXPECT_CONTAINS(text(), "30.0        35.0  compute/bandwidth\n");
+  EXPECT_CONTAINS(text(), "30.0        20.0            compute\n");
+}
+
+TEST_F(TablesTest, WhatHasNoTimeIsMarked) {
+  const Case c = a_case(0, Pass::forward, 2, Dtype::bf16);
+  add(a_case(0, Pass::forward), 8);
+  add_variant(a_case(0, Pass::forward), 4);
+  add_reason(c, "skipped", "skip_message", "would take too long");
+  add_variant(c, 2);
+  add_variant(a_case(0, Pass::backward), 2);
+  add_reason(a_case(0, Pass::backward), "error_occurred", "error_message", "wrong result");
+  EXPECT_CONTAINS(text(),
+                  "component      pass  dtype  baseline      qkv\n"
+                  "---------  --------  -----  --------  -------\n"
+                  "layer       forward    f32   8.00 ms  4.00 ms\n"
+                  "layer       forward   bf16   skipped  2.00 ms\n"
+                  "layer      backward    f32    FAILED  2.00 ms\n");
+  EXPECT_CONTAINS(text(), "\nno row: 1 FAILED, 1 skipped (reasons below)\n");
 }
 
 class DigestTest : public TablesTest {
@@ -160,19 +216,32 @@ class DigestTest : public TablesTest {
 TEST_F(DigestTest, HasTheStepAndTheComponentsWhereTheGridBegins) {
   const std::string found = text();
   EXPECT_CONTAINS(found,
-                  "step  (size custom, batch 2, seq 4, dtype f32, pass train)\n"
+                  "step  (pass train, size custom, batch 2, seq 4, dtype f32)\n"
                   "variant      time  speedup  roof %\n"
                   "--------  -------  -------  ------\n"
                   "baseline  8.00 ms     1.00    20.0\n"
                   "qkv       4.00 ms     2.00    40.0\n"
                   "in all rows: repetitions 1, bound bandwidth\n");
   EXPECT_CONTAINS(found,
-                  "variants  (size custom, batch 2, seq 4, dtype f32, pass forward)\n"
-                  "component  baseline      qkv  speedup  baseline roof %  roof %\n"
-                  "---------  --------  -------  -------  ---------------  ------\n"
-                  "layer       8.00 ms  4.00 ms     2.00             20.0    40.0\n"
-                  "loss        1.00 ms        -        -             10.0       -\n");
+                  "variants  (pass forward, size custom, batch 2, seq 4, dtype f32)\n"
+                  "component  baseline      qkv  speedup  baseline roof %  qkv roof %\n"
+                  "---------  --------  -------  -------  ---------------  ----------\n"
+                  "layer       8.00 ms  4.00 ms     2.00             20.0        40.0\n"
+                  "loss        1.00 ms        -        -             10.0           -\n");
   EXPECT_EQ(found.find("batch 4"), std::string::npos);
+}
+
+TEST_F(DigestTest, MarksWhatHasNoTimeThere) {
+  const Case c = a_case(0, Pass::forward, 2, Dtype::bf16);
+  add_reason(c, "skipped", "skip_message", "would take too long");
+  add_variant(c, 4);
+  add_reason(a_case(1, Pass::forward, 4, Dtype::bf16), "skipped", "skip_message", "elsewhere");
+  EXPECT_CONTAINS(text(),
+                  "variants  (pass forward, size custom, batch 2, seq 4, dtype bf16)\n"
+                  "component  baseline      qkv\n"
+                  "---------  --------  -------\n"
+                  "layer       skipped  4.00 ms\n");
+  EXPECT_EQ(text().find("no row"), std::string::npos) << "the step has all of its own";
 }
 
 TEST_F(DigestTest, EndsInTheWaysToTheOtherRows) {
@@ -213,7 +282,7 @@ TEST_F(TablesTest, EachComponentHasItsOwnVaryingParameters) {
   add(a_case(0, Pass::backward), 3);
   EXPECT_CONTAINS(line_of("layer  ("),
                   "(size custom, batch 2, seq 4, dtype f32, variant baseline)");
-  EXPECT_CONTAINS(line_of("loss  ("), "pass forward)");
+  EXPECT_CONTAINS(line_of("loss  ("), "(pass forward, ");
   EXPECT_CONTAINS(text(), "\nforward   1.00 ms");
   EXPECT_CONTAINS(text(), "\nbackward  3.00 ms");
 }
@@ -231,7 +300,15 @@ TEST_F(TablesTest, BoundIsTheLargerOfTheTwoLeastTimes) {
   add(a_case(0, Pass::forward, 4), 1, {{"peak_percent", 20.0}, {"roof_percent", 30.5}});
   EXPECT_CONTAINS(text(), "30.0    30.0    compute\n");
   EXPECT_CONTAINS(text(), "20.0    30.5  bandwidth\n");
-  EXPECT_CONTAINS(text(), "bound: what an ideal implementation would wait for");
+  EXPECT_CONTAINS(text(), "bound: which takes longer at its measured peak, the FLOPs (compute) or");
+}
+
+TEST_F(TablesTest, BoundIsNoOtherLimitsWord) {
+  for (const int64_t batch : {2, 4})
+    add(a_case(0, Pass::forward, batch), 1, {{"host_bound", batch / 2}, {"device_ms", batch}});
+  options.columns = {"all"};
+  EXPECT_CONTAINS(text(), "device ms  waits for host\n");
+  EXPECT_EQ(text().find("bound"), std::string::npos);
 }
 
 TEST_F(TablesTest, AColumnThatRepeatsAnotherIsSaidToBeTheSame) {

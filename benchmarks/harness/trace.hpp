@@ -8,19 +8,19 @@
 
 namespace tinyllama::harness {
 
-/// How write_trace begins what it says of a fault.
+/// How the reason begins that write_trace() returns.
 inline constexpr const char* kNoTrace = "no trace: ";
 
 /// Makes the folder where it is missing. Throws std::invalid_argument that names --trace where no
-/// file can be written there, so that it does not cost a run.
+/// file can be written there: before anything is measured.
 void prepare_trace_folder(const std::string& folder);
 
 /// The case's name with '.' for '/' and '-' for what a file system may not take, and ".json".
 std::string trace_file_name(const std::string& case_name);
 
-/// Records one iteration, of which prepare() is not seen, and writes it whole or not at all. Throws
-/// nothing: a trace that fails must not cost the case. Returns why there is none; empty where there
-/// is one.
+/// Records run() of one iteration, after an unrecorded prepare(), and writes the file whole or not
+/// at all. Throws nothing, so that the case is measured even where its trace fails. Returns why
+/// there is none; empty where there is one.
 std::string write_trace(const instruments::Device& device, WorkItem& item,
                         const std::string& case_name, const std::string& folder);
 

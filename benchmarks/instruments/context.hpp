@@ -15,24 +15,24 @@ struct SourceVersion {
   std::string commit;  ///< of the checkout this program was built from, "unknown" without git
   bool dirty = false;  ///< tracked files differ from that commit
 };
-/// Of the checkout when this program was built.
+/// The version of the checkout when this program was built.
 SourceVersion source_version();
 
 std::string torch_version();
 
-/// `text` with each absolute path in it relative to the working folder where it lies below that,
-/// else by its last name alone: a file that is passed on does not tell its owner's folders. Those
-/// that are there may have blanks and the like in their names.
+/// `text` with each absolute path in it shortened: relative to the working folder where it lies
+/// below that, else to its last name, so that a result that is passed on does not show its owner's
+/// folders. Paths that exist may have blanks and the like in their names.
 std::string without_folders(std::string_view text);
-/// A word that tells this machine from others and does not name it: host_0123abcd.
+/// A word that distinguishes this machine from others without its name: host_0123abcd.
 std::string host_word();
 
-/// Clock governor, turbo, transparent huge pages, OMP and MKL environment, determinism; key ->
-/// value, absent readings absent.
+/// Clock governor, turbo, transparent huge pages, OMP and MKL environment, determinism, as key ->
+/// value; what cannot be read is absent.
 std::map<std::string, std::string> system_settings(const Device& device);
 
-/// What results say of a GPU beside the device: driver, partition, limit of power, ECC, version of
-/// NCCL or RCCL; what cannot be read is absent.
+/// Settings of a GPU for a result's context: driver, partition, power limit, ECC, version of NCCL
+/// or RCCL; what cannot be read is absent.
 std::map<std::string, std::string> gpu_settings(Backend backend, const std::string& bus_id,
                                                 const SystemSources& sources = {});
 

@@ -66,7 +66,8 @@ DeviceDescription describe(int index);
 /// "0000:c1:00.0": where the card sits, by which other libraries know it. Errors as for describe.
 std::string pci_bus_id(int index);
 
-/// Of the current device, as hipMemGetInfo and cudaMemGetInfo say. Errors as for describe.
+/// Free memory of the current device, as hipMemGetInfo and cudaMemGetInfo say. Errors as for
+/// describe.
 int64_t free_memory_bytes();
 
 }  // namespace gpu_runtime

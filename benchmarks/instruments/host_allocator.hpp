@@ -1,10 +1,11 @@
 // The allocator that serves every CPU tensor: it counts to the byte, and it keeps freed blocks for
-// the next request. Scratch that oneDNN takes from it is counted apart: its amount depends on the
-// processor, the library's version and its history, and is nothing that sizes of tensors foretell.
+// the next request. Scratch memory that oneDNN takes from it is counted apart: its amount depends
+// on the processor, the library's version and earlier calls, and cannot be predicted from the sizes
+// of tensors.
 //
 // Why it caches: glibc maps and unmaps every large tensor, so that a step pays for page faults
-// (10-35 % of a tiny step) and a benchmark measures the kernel's mood. GPU tensors come from a
-// caching allocator as well; here the host gets the same.
+// (10-35 % of a tiny step), which vary from run to run. GPU tensors come from a caching allocator
+// as well; here the host gets the same.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,9 @@ namespace host_allocator {
 /// Makes it libtorch's CPU allocator; call once, before the first tensor. Further calls do nothing.
 void install();
 HostMemory read();
-/// Whether scratch of oneDNN is told from tensors; where not, it is counted among them.
+/// Whether oneDNN's scratch memory is counted apart; where not, it is counted with the tensors.
 bool tells_scratch_apart();
-/// Makes both peaks equal what is live.
+/// Sets both peaks to what is live now.
 void reset_peak();
 /// Gives cached blocks back to the system.
 void release_cached();
@@ -35,8 +36,8 @@ void release_cached();
 /// limit until now.
 int64_t set_limit(int64_t bytes);
 
-/// While it lives, every block holds NaN in every floating-point type when it is handed out: what
-/// reads memory that it has not written shows. Not nested.
+/// While it lives, every block is handed out filled with NaN (in every floating-point type), so
+/// that reading memory that was not written shows. Not nested.
 class NanFill {
  public:
   NanFill();

@@ -13,14 +13,14 @@ struct HostLoad {
   double seconds = 0;     ///< of the watch
   double processors = 0;  ///< that this process may use
   double others = 0;      ///< that other processes were busy on
-  double stolen = 0;      ///< that were other virtual machines'
+  double stolen = 0;      ///< that other virtual machines took
 
   /// What the others took from `threads` busy threads of ours.
   double taken_from(int threads) const;
 };
 
-/// Watches the processors that this process may use from its making on. The kernel counts in steps
-/// of 10 ms, so that a watch of a tenth of a second is right to about 0.2 processors.
+/// Watches, from its construction on, the processors that this process may use. The kernel counts
+/// in steps of 10 ms, so that a watch of a tenth of a second is right to about 0.2 processors.
 class HostWatch {
  public:
   explicit HostWatch(std::filesystem::path statistics = "/proc/stat");

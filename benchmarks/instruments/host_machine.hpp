@@ -14,7 +14,7 @@
 namespace tinyllama::instruments {
 namespace host_machine {
 
-/// Of a file of the kernel's; nothing where it cannot be read.
+/// The first line of a file; nothing where it cannot be read.
 std::optional<std::string> first_line(const std::filesystem::path& file);
 /// The number that the file begins with, whatever follows it.
 std::optional<double> first_number(const std::filesystem::path& file);
@@ -24,7 +24,7 @@ std::optional<double> first_number(const std::filesystem::path& file);
 /// maker tells them apart. Where the kernel gives none (Arm), the machine type and "processor".
 std::string processor_name(const std::filesystem::path& cpuinfo = "/proc/cpuinfo");
 /// Logical processors that this process may use, by number: those of all its threads and of
-/// OpenMP's places. The calling thread's alone would not do, since OpenMP may have bound it to one
+/// OpenMP's places. The calling thread's alone would not do, since OpenMP may have pinned it to one
 /// of them.
 std::vector<int> usable_processors();
 /// Sum of the last-level caches that these processors share; 0 where the kernel does not say.
@@ -53,7 +53,7 @@ Memory control_group_memory(const std::filesystem::path& membership,
 /// control_group_memory().
 std::optional<double> control_group_processors(const std::filesystem::path& membership,
                                                const std::filesystem::path& mount);
-/// The same of this process.
+/// The same for this process's own groups.
 std::optional<double> processor_quota();
 
 }  // namespace host_machine
@@ -66,22 +66,22 @@ std::optional<double> processor_quota();
 // worst one processor with others.
 //
 // OpenMP binds the main thread too, and threads inherit the processors of the one that starts them:
-// what is no OpenMP thread is started by the functions here, or it would share that processor with
-// what is timed.
+// other threads are started by the functions here, because they would otherwise share that
+// processor with what is timed.
 
 /// Starts the program anew with OMP_PROC_BIND=true, which OpenMP reads before main(). Does nothing
 /// where the user has said how threads are placed or how many there are (OMP_PROC_BIND, OMP_PLACES,
 /// OMP_NUM_THREADS, GOMP_CPU_AFFINITY, KMP_AFFINITY), for fewer threads than processors (--threads,
-/// a quota), of which two programs would be bound to the same, or when the program cannot be
-/// started again.
+/// a quota), which in two such programs would be pinned to the same processors, or when the program
+/// cannot be started again.
 void pin_openmp_threads(char** argv);
 
-/// The threads of libtorch's operators: as many as asked for, else no more than the whole
-/// processors that a quota allows.
+/// Sets the number of threads of libtorch's operators: as asked for, else at most the number of
+/// whole processors that a quota allows.
 void set_threads(std::optional<int> asked);
 
-/// While it lives, the calling thread may run on every processor of the process, and so may the
-/// threads that it starts, for good.
+/// While it lives, the calling thread may run on every processor of the process; threads that it
+/// starts meanwhile may do so as long as they live.
 class OnAllProcessors {
  public:
   OnAllProcessors();

@@ -17,7 +17,7 @@ struct LibraryChoices {
 
 /// For the whole process. Narrow GEMMs add up their parts in float32 on a GPU, which libtorch does
 /// not do by itself. Throws std::invalid_argument, naming option, value and rule, for a library
-/// that this libtorch has not on this device.
+/// that this libtorch does not have on this device.
 void choose_libraries(const Device& device, const LibraryChoices& choices);
 
 /// What is in force, for the context of results: blas and the precision of sums on a GPU, and the

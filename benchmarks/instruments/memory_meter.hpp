@@ -11,13 +11,12 @@
 namespace tinyllama::instruments {
 
 struct MemoryReading {
-  int64_t live_bytes = 0;   ///< bytes of live tensors now
-  int64_t peak_bytes = 0;   ///< largest live_bytes since start()
-  int64_t allocations = 0;  ///< tensors allocated since start()
-  int64_t reserved_bytes =
-      0;  ///< what the allocator holds of the system, for tensors and for later
-  /// Largest scratch of libraries since start(), in none of the above; nothing where it cannot be
-  /// told from tensors.
+  int64_t live_bytes = 0;      ///< bytes of live tensors now
+  int64_t peak_bytes = 0;      ///< largest live_bytes since start()
+  int64_t allocations = 0;     ///< tensors allocated since start()
+  int64_t reserved_bytes = 0;  ///< what the allocator has taken from the system, in use or cached
+  /// Largest scratch memory of libraries since start(), in none of the above; nothing where it is
+  /// counted with the tensors.
   std::optional<int64_t> scratch_peak_bytes{};
 };
 

@@ -28,12 +28,12 @@ struct OperatorProfile {
   /// FLOPs of the GEMMs, counted by Kineto from the shapes of their operands: a multiply-add is 2.
   /// Independent of the model's own formulas, which it proves.
   int64_t gemm_flops = 0;
-  /// Operators, sorted, that Kineto counts no GEMMs for and that are not known to have none:
-  /// gemm_flops may lack theirs.
+  /// Operators (sorted) that Kineto does not count and that may contain GEMMs: gemm_flops may lack
+  /// theirs.
   std::vector<std::string> unknown_operators;
   /// Kernels launched on the GPU; nothing on a CPU, and where the profiler did not see them all.
   std::optional<int64_t> kernels;
-  /// That kernels, copies and fills took on the GPU together; nothing likewise.
+  /// Time of all kernels, copies and fills on the GPU; nothing in the same cases.
   std::optional<double> device_seconds{};
   std::string lack{};  ///< SeenWork::lack()
   /// How scaled_dot_product_attention was computed: "flash", "efficient", "cudnn" or "math", on AMD
@@ -63,8 +63,8 @@ struct KinetoDetail {
   bool flops = false;
 };
 
-/// Records from construction to stop(), or to its end where nobody stops it. Waits for the device
-/// at both. libtorch has one such recording at a time.
+/// Records from construction to stop(), or to destruction without one. Waits for the device at
+/// both. libtorch has one such recording at a time.
 class KinetoSession {
  public:
   KinetoSession(const Device& device, const KinetoDetail& detail);
@@ -86,27 +86,27 @@ bool is_kernel(const torch::autograd::profiler::KinetoEvent& event, const Device
 bool is_device_work(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
 /// A copy between the host's memory and the GPU's.
 bool is_transfer(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
-/// What a recording holds of a GPU's work, beside what the host launched: some versions of ROCm
-/// lose the kernels of graphs, and what was not seen is not zero.
+/// The GPU's work in a recording, compared with what the host launched: some versions of ROCm lose
+/// the kernels of graphs, and kernels that were not seen must not count as zero.
 struct SeenWork {
   int64_t launches = 0;  ///< of kernels and graphs, by calls of the runtime
-  int64_t kernels = 0;   ///< each launch's one, of a graph's one at least
+  int64_t kernels = 0;   ///< at least one a launch, where none was lost
   double seconds = 0;    ///< of kernels, copies and fills
 
   void add(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
-  /// Empty, or in words why neither number nor time of the kernels is known: there is none, or
-  /// there are fewer than launches.
+  /// Why number and time of the kernels are unknown: none was recorded, or fewer than were
+  /// launched. Empty where they are known.
   std::string lack() const;
 };
 
-/// Number and time of the kernels, or why they are not known.
+/// Puts number and time of the kernels into the profile, or why they are unknown.
 void keep(const SeenWork& seen, OperatorProfile& profile);
 
 /// Whether this call of CUDA's or HIP's runtime launches kernels.
 bool is_launch(std::string_view name);
 
 /// An operator, a node or a range of libtorch on the host, and not a call of the GPU's runtime,
-/// whose numbers of correlation are others.
+/// whose correlation numbers are a series of their own.
 bool is_host_work(const torch::autograd::profiler::KinetoEvent& event);
 
 }  // namespace tinyllama::instruments

@@ -1,5 +1,5 @@
-// What this device can do at best: measured here and, where known, what its datasheet says. The
-// denominators of every row.
+// The peaks of this device: measured here and, where known, those of its datasheet. Percentages are
+// of these.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,20 +47,20 @@ MeasuredPeak measure_gemm_peak(const Device& device, c10::ScalarType type, const
 /// Why this shape is not to be tried: its operands need more than half of the free memory. Empty
 /// where they do not.
 std::string refuse_gemm(const Device& device, c10::ScalarType type, const GemmShape& shape);
-/// The best that this shape alone reaches, by any path and layout of the operands; so many in a row
-/// are timed that starting them does not count. Takes about `seconds_budget`, and never less than
-/// two multiplications by each path and layout, and three samples of those that are not hopeless.
-/// Throws as measure_gemm_peak does.
+/// The highest rate of this shape, by any path and layout of the operands; enough multiplications
+/// are timed in a row that launching them does not matter. Takes about `seconds_budget`, and never
+/// less than two multiplications by each path and layout and three samples of those that come near
+/// the fastest. Throws as measure_gemm_peak does.
 MeasuredPeak measure_gemm(const Device& device, c10::ScalarType type, const GemmPaths& paths,
                           const GemmShape& shape, double seconds_budget);
 
-/// Bandwidth as a function of the traffic of a pass, warm, over and over. So much traffic is that
-/// of a working set as large, where everything is read or written once (triad a = b + s c), or of
-/// one half as large, where everything is read and written (a = s a + 1): at each size the better
-/// one.
+/// Bandwidth as a function of the traffic of a pass, of which many run over the same arrays. Each
+/// size of traffic is measured with two loops, of which the faster counts: the triad a = b + s c,
+/// whose arrays together are as large as the traffic, and a = s a + 1, whose array is half as large
+/// because each element is read and written.
 struct Bandwidth {
   std::map<int64_t, MeasuredPeak> curve;  ///< by bytes of traffic: powers of two
-  MeasuredPeak memory;                    ///< of the curve's largest size, where that is memory's
+  MeasuredPeak memory;  ///< at the curve's largest size, where that is beyond every cache
 };
 /// Traffic beyond every cache.
 inline constexpr int64_t kTrafficOfMemory = std::numeric_limits<int64_t>::max();
@@ -70,18 +70,20 @@ struct CurveRange {
   int64_t last_level_cache_bytes = 0;  ///< 0: unknown
   int64_t free_bytes = 0;
 };
-/// The sizes of a curve that reaches `traffic`: from about what the threads' first-level caches
-/// hold to the first power of two that is as large, and at most to triads over arrays of four times
-/// the last-level cache, which are memory's. The same sizes whatever the traffic, so that rows of
-/// two plans are held against the same points. None but the first is over a quarter of what is
-/// free.
+/// The sizes of traffic that a curve has: powers of two, from about what the threads' first-level
+/// caches hold to the first that is at least `traffic`, and at most to a triad over arrays of four
+/// times the last-level cache, which is memory's. Whatever the traffic, they come from one series,
+/// so that rows of different plans are compared with the same points. None but the first is over a
+/// quarter of the free memory.
 std::vector<int64_t> curve_sizes(const CurveRange& range, int64_t traffic);
-/// Of these sizes; `memory` is 0 where the traffic does not reach it, which saves most of the time.
+/// Measures the curve up to `traffic`. Where that does not reach memory's size, `memory` stays 0,
+/// which saves most of the time.
 Bandwidth measure_bandwidth(const Device& device, int64_t traffic = kTrafficOfMemory);
-/// Bytes per second that `bytes` of traffic can see at best, over and over: the curve at that size,
-/// between two sizes a straight line in the logarithms, beyond the largest memory's. Less traffic
-/// is never slower at best than more, so a size counts as the best of itself and all larger ones:
-/// what is slower there was disturbed, or waited for the start of a GPU's kernels. `bytes` > 0.
+/// The highest bandwidth, in bytes per second, that work of `bytes` of traffic (> 0) can reach when
+/// it is repeated: the curve at that size, interpolated linearly in the logarithms, and memory's
+/// beyond the largest size. At best, less traffic is never slower than more, so each size counts as
+/// the best of itself and all larger ones: a lower figure was disturbed, or is that of launching a
+/// GPU's kernels.
 double attainable_bandwidth(const Bandwidth& bandwidth, int64_t bytes);
 
 /// One row of fixtures/device_peaks.json: dense figures of one logical device.

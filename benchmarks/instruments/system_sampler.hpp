@@ -1,5 +1,5 @@
-// What a device says of itself while it works: how busy, how fast, how hot, how much power; and a
-// thread that looks now and then during a run.
+// Sensor readings of a device while it works (utilization, clock, temperature, power), and a thread
+// that takes them at intervals during a run.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,10 @@
 
 namespace tinyllama::instruments {
 
-/// One look at a device: its utilization_percent, clock_MHz, temperature_celsius and power_watts;
-/// of a GPU also energy_joules since some time past, and limited_by_power, _by_temperature and
-/// _by_hardware, 1 where that keeps its clock down. What it does not report is absent.
+/// One reading of a device: utilization_percent, clock_MHz, temperature_celsius and power_watts; of
+/// a GPU also energy_joules, counted from an unknown moment on, and limited_by_power,
+/// _by_temperature and _by_hardware, 1 where that keeps its clock down. What it does not report is
+/// absent.
 using SystemReading = std::map<std::string, double>;
 
 struct SystemReader {
@@ -42,8 +43,8 @@ struct SystemSources {
 /// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
 /// kernel lets us read it). Utilization and power are means since the reading before.
 SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& processors);
-/// Of NVML, or of amdgpu's files and AMD SMI. `bus_id`: "0000:c1:00.0". Where these do not answer
-/// or do not know the card, one that reads nothing and says so in its source.
+/// Reads NVML, or amdgpu's files and AMD SMI. `bus_id`: "0000:c1:00.0". Where these do not answer
+/// or do not know the card, the reader has no readings and says so in its source.
 SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id);
 /// The files of a card. The runtime may give the number of a partition in the place of the PCI
 /// function (of an MI300 in CPX mode: "0000:c1:00.3"); the files are then the whole card's.
@@ -62,8 +63,8 @@ struct ReadingStatistics {
 struct SystemSamples {
   std::string source;
   double interval_seconds = 0;  ///< as asked for
-  /// Of each reading that the device reported. power_watts is, from two looks on, what a counter
-  /// of energy says between the first and the last, where there is one.
+  /// Statistics of each reading that the device reported. Where there is a counter of energy,
+  /// power_watts is computed from its first and last reading.
   std::map<std::string, ReadingStatistics> readings;
 };
 

@@ -12,11 +12,11 @@ namespace tinyllama::instruments {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// Seconds of each of `iterations` calls of `run`, or of fewer, and at least one, where the host
-/// reaches `deadline` before; `prepare` runs before each call, outside the timed region. On a GPU
-/// the calls are queued between pairs of events and the device is waited for once, at the end.
-/// `runs`: so many calls in a row are timed as one on a GPU, and their mean is returned, for work
-/// as short as an event is exact.
+/// Seconds of each of `iterations` calls of `run`; of fewer, but at least one, where `deadline`
+/// comes first. `prepare` runs before each call, outside the timed region. On a GPU the calls are
+/// queued between pairs of events and the device is waited for once, at the end. `runs`: so many
+/// calls in a row are timed together on a GPU, and their mean is returned: for work that is too
+/// short for the resolution of events.
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
                                     const std::function<void()>& run,

@@ -22,10 +22,10 @@ std::vector<int64_t> message_sizes(int64_t largest, const std::vector<int64_t>& 
 /// link has to carry, so that it can be held against the hardware's, whatever the number of ranks.
 double bus_factor(Collective collective, int ranks);
 
-/// Rows of the collectives that the options name; bytes are those of the whole vector: what every
-/// rank has (all_reduce), gives (reduce_scatter) or gets (all_gather). None for a world of one.
-/// Returns what is wrong with a collective's result, on all ranks the same; empty where nothing is.
-/// The results get the rows after every round.
+/// Proves and measures the collectives that the options name, and adds their rows to the results
+/// after every round; none for a world of one. Bytes are those of the whole vector: what every rank
+/// has (all_reduce), gives (reduce_scatter) or gets (all_gather). Returns, on all ranks the same,
+/// what is wrong with a collective's result; empty where nothing is.
 std::string measure_collectives(const ScalingOptions& options, ProcessGroup& group,
                                 const std::vector<int64_t>& bucket_bytes, ScalingResults& results);
 

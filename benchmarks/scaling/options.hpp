@@ -36,7 +36,7 @@ struct ScalingOptions : DataParallelOptions {
   std::string format = "console";
 
   bool measures(const std::string& component) const;
-  /// Of a rank.
+  /// The workload of one rank.
   Workload workload() const;
 };
 

@@ -33,8 +33,8 @@ struct RankTimes {
 /// to call it, with the same arguments.
 RankTimes time_together(ProcessGroup& group, const RankWork& work, int64_t iterations);
 
-/// How many iterations of `seconds` each take `wanted_seconds`, 1 to 10^6: the clocks' readings
-/// differ, rank 0's count.
+/// How many iterations of `seconds` each take `wanted_seconds`, 1 to 10^6. All ranks get the number
+/// of rank 0, because each has measured another time.
 int64_t agreed_iterations(ProcessGroup& group, double wanted_seconds, double seconds);
 
 /// Seconds of a round: [rank][iteration]. A rank without a part in it has none.
@@ -44,8 +44,8 @@ using RoundSamples = std::vector<std::vector<double>>;
 /// them have to call it.
 RoundSamples gather_samples(ProcessGroup& group, const std::vector<double>& mine);
 
-/// Median over the iterations of the slowest rank's time; of the mean over the ranks that took
-/// part. Throws std::invalid_argument where there is no sample.
+/// slowest_seconds: median over the iterations of the slowest rank's time. mean_seconds: of the
+/// mean over the ranks that took part. Throws std::invalid_argument where there is no sample.
 double slowest_seconds(const RoundSamples& round);
 double mean_seconds(const RoundSamples& round);
 

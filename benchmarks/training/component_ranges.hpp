@@ -55,13 +55,13 @@ class ComponentTracker {
   /// the last one's: that is when the engine adds up gradients which that node gave. "other" where
   /// nothing is known.
   const std::string& current() const;
-  /// Of a node, by what RecordFunction::forwardThreadId() and seqNr(), or the same in a Kineto
-  /// event, say of it. "other" for nodes outside every range and for those without a number
-  /// (below 0).
+  /// The component of a node of the autograd graph, which RecordFunction::forwardThreadId() and
+  /// seqNr(), or the same figures of a Kineto event, identify. "other" for nodes outside every
+  /// range and for those without a number (below 0).
   const std::string& of_node(uint64_t forward_thread, int64_t sequence) const;
   /// The backward is over: what follows on any thread no longer belongs to its last node.
   void end_backward();
-  /// Forgets the nodes of graphs that are gone, so that memory stays bounded; open ranges stay.
+  /// Forgets the nodes of graphs that are gone, so that memory does not grow; open ranges stay.
   void clear();
 
  private:

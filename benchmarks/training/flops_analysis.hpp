@@ -25,10 +25,10 @@ struct ComponentCost {
   int64_t hardware_flops = 0;     ///< those of both passes that really run; 0 likewise
 };
 
-/// Of one step with `micro_batches` of this workload: components as cost.hpp has them, each
-/// followed by its parts.
+/// Costs of one step with `micro_batches` of this workload: the components as cost.hpp has them,
+/// each followed by its parts.
 std::vector<ComponentCost> component_costs(const Workload& workload, int64_t micro_batches);
-/// Of one whole step: the passes of all micro-batches and one update.
+/// Cost of one whole step: the passes of all micro-batches and one update.
 Cost step_cost(const Workload& workload, int64_t micro_batches);
 
 /// What rates are divided by.

@@ -50,7 +50,7 @@ class OperatorRecorder {
 
   /// `operators` of docs/training_files.md; null where no step was recorded for it.
   nlohmann::ordered_json to_json() const;
-  /// Of the FLOPS profiler's step, where it was recorded.
+  /// The times of the FLOPS profiler's step, where it was recorded.
   std::optional<StepComponents> flops_components() const;
 
  private:

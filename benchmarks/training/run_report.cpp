@@ -212,13 +212,12 @@ std::string flops_summary_text(const Json& flops) {
   const auto word = [](const Json& of, const char* key) { return of.at(key).get<std::string>(); };
   return fmt::format(
       "{}Model FLOPS Utilization: {:.1f} %\nAchieved FLOPS/sec: {:.3e} of {:.3e} ({})\n"
-      "Of the measured peak: {:.1f} %\nArithmetic Intensity: {:.2f} FLOPS/byte ({})\n"
+      "Of the measured peak: {:.1f} %\nArithmetic Intensity: {:.2f} FLOPS/byte\n"
       "Memory Bandwidth Used: {:.1f} GB/s, {:.1f} % of {:.1f} GB/s\n{}",
       titled("FLOPS Analysis:"), number(efficiency, "mfu_percent"),
       number(efficiency, "achieved_flops_per_sec"), number(efficiency, "device_peak_flops"),
       word(efficiency, "device_peak_source"), number(efficiency, "measured_peak_percent"),
       number(intensity, "arithmetic_intensity_flops_per_byte"),
-      word(intensity, "memory_bound_vs_compute_bound"),
       number(intensity, "memory_bandwidth_used_gb_per_sec"),
       number(intensity, "memory_bandwidth_utilization_percent"),
       number(intensity, "device_memory_bandwidth_gb_per_sec"), kRule);

@@ -23,8 +23,8 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
 Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group);
 /// `device_sampling`.
 Json sampling_json(const instruments::SystemSamples& samples);
-/// Median of steps that nobody profiled, else of all, without their evaluations and, where there
-/// are others, without the first. At least one step.
+/// Median time of the steps without a profiler (of all steps, where there are none), without
+/// evaluation and, where there are others, without the first step. At least one step.
 double plain_step_seconds(const StepRecords& steps);
 /// `summary`. `whole_steps`: a step is one launch, whose phases nobody can tell apart. `samples`,
 /// `tokens`: of a step.

@@ -1,4 +1,4 @@
-// TensorBoard's own reader reads the files in tests/training/test_train_files.py.
+// TensorBoard's own reader reads the files in tests/training/test_training_program.py.
 #include "benchmarks/training/tensorboard_events.hpp"
 
 #include <gtest/gtest.h>

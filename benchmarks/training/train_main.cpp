@@ -144,6 +144,10 @@ class TrainRun {
     std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
               << std::endl;
     ModelState state(options_, device_.torch());
+    if (!state.config_text.empty() && options_.rank == 0) {
+      const std::string warning = longer_than_made_for(state.config_text, options_.seq_len);
+      if (!warning.empty()) fmt::print(stderr, "tiny_llama_train: warning: {}\n", warning);
+    }
     const std::string different = differing_ranks("initial weights", state);
     if (!different.empty()) throw std::invalid_argument(fmt::format("--weights: {}", different));
     attempts_.attempt([&] { train(state); });

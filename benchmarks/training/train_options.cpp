@@ -21,8 +21,8 @@ constexpr const char* kDescription =
     "Trains a LLaMA model for some steps and says where their time and memory went.\n"
     "Files and their keys: docs/training_files.md.";
 constexpr const char* kFooter =
-    "Ctrl-C ends after the current step, of ranks on GPUs after the next one that is told\n"
-    "(--log-interval), with the summary and the files written.\n\n"
+    "Ctrl-C ends after the current step (several ranks on GPUs: after the next step that\n"
+    "--log-interval reports), with the summary and the files written.\n\n"
     "Exit status: 0 done; 1 the loss was not finite, a rank was lost or ended with other weights,\n"
     "or --validate-setup found a fault; 2 bad options or files; 130 interrupted.";
 

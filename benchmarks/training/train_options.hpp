@@ -58,14 +58,14 @@ struct TrainOptions : distributed::DataParallelOptions {
   bool any_profiler() const { return profile_pytorch || profile_memory || profile_flops; }
   /// Where the files go: --profile-dir with a profiler, else --output-dir, else nowhere.
   std::filesystem::path folder() const;
-  /// Of the operator profiler, of the memory profiler, of the FLOPS profiler; empty where it is
-  /// off.
+  /// Steps that the operator profiler, the memory profiler and the FLOPS profiler record; empty
+  /// where it is off.
   StepRange operator_steps() const;
   StepRange memory_steps() const;
   StepRange flops_steps() const;
-  /// Of one micro-batch.
+  /// The workload of one micro-batch.
   Workload workload() const;
-  /// Of all ranks together.
+  /// Samples of all ranks together.
   int64_t samples_per_step() const { return batch_size * gradient_accumulation_steps * ranks; }
 };
 

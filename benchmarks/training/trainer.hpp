@@ -62,7 +62,8 @@ struct StepRecord {
   Profiled profiled = Profiled::no;
   std::optional<double> evaluation_loss;
 };
-/// Of a whole run. No vector: a long one would be copied, and leave as much memory behind again.
+/// The records of a whole run. A deque, because a vector copies its elements as it grows and keeps
+/// up to twice the memory.
 using StepRecords = std::deque<StepRecord>;
 
 class Trainer {
@@ -83,7 +84,7 @@ class Trainer {
   /// reported. Throws std::runtime_error where a profiler's file cannot be written, after the step
   /// was reported; RankLostError where another rank is lost.
   void run();
-  /// Of --profile-memory, where its steps were run.
+  /// The recording of --profile-memory, where its steps were run.
   std::optional<MemoryRecording>& memory_recording() { return memory_recording_; }
 
  private:

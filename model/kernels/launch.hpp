@@ -30,30 +30,30 @@
 
 namespace tinyllama::kernels {
 
-// Of GPUs there is everything in every build; one for CPUs has no kernels to launch, and its
-// tensors are never on a GPU.
+// The functions for GPUs are in every build. In one for CPUs there are no kernels behind them, and
+// no tensor is on a GPU.
 
 /// Why no fused kernels of our own run on this GPU: none were built, or for other architectures;
-/// empty where they run. Asks the GPU's runtime, which starts it: not for a process that computes
-/// on the CPU.
+/// empty where they run. Asks the GPU's runtime and so starts it: not to be called in a process
+/// that computes on the CPU.
 std::string why_no_gpu_kernels(c10::Device device);
 
 /// Null in a build without them.
 const GpuKernels* gpu_kernels();
 
-/// On which libtorch enqueues work for this device, of which there are kernels.
+/// The stream on which libtorch enqueues work for this device. Only where there are kernels for it.
 GpuStream current_gpu_stream(c10::Device device);
 
-/// launch(kernels, stream) with the entry of the table that Entry names, a tensor's device being
-/// the current one.
+/// Calls launch(kernels, stream) with the part of the table that has the type Entry, while the
+/// tensor's device is the current one.
 template <class Entry, class Launch>
 void launch_on_gpu(const at::Tensor& tensor, const Launch& launch) {
   const c10::DeviceGuard guard(tensor.device());
   launch(std::get<Entry>(*gpu_kernels()), current_gpu_stream(tensor.device()));
 }
 
-/// Those of the best instruction set that this processor has and ATEN_CPU_CAPABILITY, which limits
-/// libtorch's kernels, allows.
+/// The kernels of the best instruction set that this processor has and that ATEN_CPU_CAPABILITY
+/// allows, which limits libtorch's own kernels, too.
 const RangeKernels& range_kernels();
 /// All that can run here, the best first.
 const std::vector<RangeKernels>& available_range_kernels();
@@ -94,7 +94,7 @@ inline void check_same_device(const at::Tensor& tensor, const char* name,
                     ": it must be on ", reference.device(), ", as ", reference_name, " is");
 }
 
-/// That `tensor` has the type of `reference`, and is where it is.
+/// Checks that `tensor` has the type and the device of `reference`.
 inline void check_type(const at::Tensor& tensor, const char* name, const at::Tensor& reference,
                        const char* reference_name) {
   TORCH_CHECK_VALUE(tensor.scalar_type() == reference.scalar_type(), name, " is ",
@@ -107,7 +107,8 @@ inline c10::ScalarType compute_type_of(c10::ScalarType type) {
   return type == c10::ScalarType::Double ? type : c10::ScalarType::Float;
 }
 
-/// Not initialised, contiguous; on a CPU no operator of its own.
+/// An uninitialised contiguous tensor. On a CPU it is made without calling an operator, which would
+/// be counted.
 inline at::Tensor uninitialized(at::IntArrayRef shape, c10::ScalarType type,
                                 c10::Device device = c10::kCPU) {
   if (!device.is_cpu()) return at::empty(shape, at::TensorOptions().dtype(type).device(device));
@@ -154,8 +155,8 @@ void for_parts(int64_t parts, int64_t rows, const Body& body) {
   });
 }
 
-/// One kernel over all rows, where `x` is: by `gpu`, a member of the GPU's table, or by `cpu` on as
-/// many threads as `row_elements` a row are worth.
+/// Runs one kernel over all rows, on the device of `x`: `gpu`, a member of the GPU's table, or
+/// `cpu` on as many threads as rows of `row_elements` are worth.
 template <class Entry, class Arguments, class Cpu>
 void run_rows(const at::Tensor& x, int64_t rows, int64_t row_elements,
               void (*Entry::*gpu)(const Arguments&, int64_t, GpuStream), Cpu cpu,

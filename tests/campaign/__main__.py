@@ -49,7 +49,7 @@ def rule_of(name: str) -> str:
 
 
 def tries_of(name: str, scope: Scope) -> Iterator[Tried]:
-    """Of a part; one that could not be tried is a violation."""
+    """The tries of a part; that it could not go on is a violation."""
     try:
         yield from PARTS[name](scope)
     except Exception as error:
@@ -61,7 +61,7 @@ def violations(part: Sequence[Tried]) -> list[str]:
 
 
 def keep(name: str, figures: dict[str, object]) -> None:
-    """A part's entry of file and page, beside what another campaign may have written meanwhile."""
+    """Writes a part's figures to file and page, beside what another campaign wrote meanwhile."""
     known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     whole = known | {name: figures}
     write_whole(FIGURES, json.dumps(whole, indent=1) + "\n")
@@ -70,7 +70,7 @@ def keep(name: str, figures: dict[str, object]) -> None:
 
 
 def run_part(name: str, scope: Scope) -> int:
-    """How many violations. What was tried is kept, also where the rest is interrupted."""
+    """The number of violations. What was tried is kept, also where the rest is interrupted."""
     print(f"== {name}: {rule_of(name)}", flush=True)
     begun, commit, is_whole = time.monotonic(), checkout_state(), False
     part: list[Tried] = []

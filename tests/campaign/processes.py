@@ -58,7 +58,7 @@ FAILED, REFUSED = 1, 2
 
 
 def killed(workload: Workload, draw: random.Random) -> list[str] | None:
-    """Killed once or twice at random moments, then run to its end. None: it had ended before."""
+    """Kills a run once or twice at random moments, then lets the next one end."""
     longest, _ = undisturbed(workload)
     with scratch() as folder:
         problems: list[str] = []
@@ -79,7 +79,7 @@ def killed(workload: Workload, draw: random.Random) -> list[str] | None:
 
 
 def ranks_of(launcher: subprocess.Popen, folder: Path) -> list[int]:
-    """The ranks that it starts, once all are there; fewer where it ends before."""
+    """The ranks that the launcher starts, once all are there; fewer where it ends before."""
     ranks: list[int] = []
     while len(ranks) < RANKS and launcher.poll() is None:
         # not before its program runs in it: a stop before that would stop its launcher too
@@ -90,7 +90,7 @@ def ranks_of(launcher: subprocess.Popen, folder: Path) -> list[int]:
 
 
 def stop(number: int) -> bool:
-    """Whether it could be stopped: it had not ended, and does nothing from now on."""
+    """Stops a process; False where it had ended."""
     state = ""
     with contextlib.suppress(OSError):
         os.kill(number, signal.SIGSTOP)
@@ -102,9 +102,8 @@ def stop(number: int) -> bool:
 
 
 def lost_rank(how: signal.Signals, draw: random.Random) -> list[str] | None:
-    """One of the ranks that scripts/scaling started is killed or stopped: it is named, the others
-    end within the time that the command says, and the result of one rank before them is kept. None:
-    the rank had ended before."""
+    """Kills or stops one of the ranks of scripts/scaling: it is named, the others end within the
+    time that the command says, and the result of one rank before them is kept."""
     with scratch() as folder:
         process = start(scaling_command(folder, "1,2"), folder)
         ranks = ranks_of(process, folder)
@@ -137,8 +136,7 @@ def kills(scope: Scope) -> Iterator[Tried]:
 
 
 def signalled(workload: Workload, draw: random.Random) -> list[str] | None:
-    """At a random moment; a second one, soon after, may have its default effect. None: it had ended
-    before."""
+    """Sends a signal at a random moment; a second one, soon after, may have its default effect."""
     usual, _ = undisturbed(workload)
     sent, is_twice, at = draw.choice(SIGNALS), draw.random() < 0.4, draw.uniform(0, 1)
     with scratch() as folder:
@@ -153,18 +151,19 @@ def signalled(workload: Workload, draw: random.Random) -> list[str] | None:
             process.send_signal(sent)
         status = process.wait(TIME_LIMIT_S)
         said, took = said_in(folder), time.monotonic() - begun
-        allowed = {INTERRUPTED}
-        # before a handler is there, and from the second on, a signal does what it always does
-        allowed |= {-sent} if is_twice or at < START_SHARE else set()
-        # Python itself, before it runs what is ours
-        is_python = "KeyboardInterrupt" in said and "tinyllama_tools" not in said
-        allowed |= {FAILED} if is_python and at < START_SHARE else set()
-        # at its end, where all is written, and Python itself heeds signals again
+        is_start = at < START_SHARE
         is_end = took < END_SHARE * usual and any(folder.rglob(workload.wanted))
-        allowed |= {0, -sent} if is_end else set()
-        # a tool heeds no SIGPIPE
-        allowed |= {0} if sent == signal.SIGPIPE else set()
-        problems = [] if status in allowed else [f"status {status}: ...{said[-300:]!r}"]
+        is_python = "KeyboardInterrupt" in said and "tinyllama_tools" not in said
+        allowed = {
+            INTERRUPTED: True,
+            # before a handler is there, from the second on, and once all is written
+            -sent: is_start or is_twice or is_end,
+            # Python itself, before it runs what is ours
+            FAILED: is_start and is_python,
+            # a tool heeds no SIGPIPE
+            0: is_end or sent == signal.SIGPIPE,
+        }
+        problems = [] if allowed.get(status) else [f"status {status}: ...{said[-300:]!r}"]
         problems += uncaught(said) if not is_twice and status in {0, INTERRUPTED} else []
         problems += left_of(folder) + workload.problems(folder, status == 0)
         # what was measured is written, but for a second signal
@@ -184,8 +183,8 @@ def signals(scope: Scope) -> Iterator[Tried]:
 
 
 def served(how: str, draw: random.Random) -> list[str]:
-    """One of two fakes of a served program is in trouble with one of its three cases: it is named,
-    and the others have their verdicts."""
+    """One of two fakes of a served program is in trouble with one of its three cases: that is
+    named, and the others have their verdicts."""
     cases = (FFN, LOSS, NORM)
     case, at = draw.choice(cases), draw.choice(("open", "time"))
     with scratch() as folder:
@@ -217,7 +216,7 @@ def sides(scope: Scope) -> Iterator[Tried]:
 
 
 def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
-    """Both in time, at least one of them well, the other too or with a message."""
+    """Of two processes both end in time, one of them well, the other too or with a message."""
     statuses = [process.wait(TIME_LIMIT_S) for process in processes]
     said = said_in(folder)
     is_clear = 0 in statuses and set(statuses) <= {0, REFUSED}
@@ -229,7 +228,7 @@ def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
 
 
 def both(workload: Workload, draw: random.Random) -> list[str]:
-    """Of one workload, with the same files, at the same moment or some time apart."""
+    """Two runs of a workload with the same files, at the same moment or some time apart."""
     usual, _ = undisturbed(workload)
     apart = draw.choice((0, 0.1, draw.uniform(0, 0.9 * usual)))
     with scratch() as folder:
@@ -242,7 +241,7 @@ def both(workload: Workload, draw: random.Random) -> list[str]:
 
 
 def start_shell(code: str, folder: Path) -> subprocess.Popen:
-    """In as much of a checkout as the set-up's functions need."""
+    """Starts shell code in as much of a checkout as the set-up's functions need."""
     if not (folder / "scripts").exists():
         ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
         shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
@@ -251,7 +250,7 @@ def start_shell(code: str, folder: Path) -> subprocess.Popen:
 
 
 def bench_scripts(draw: random.Random) -> list[str]:
-    """scripts/bench after its set-up: each has a folder of its own."""
+    """Two scripts/bench after their set-up, each with a folder of its own."""
     with scratch() as folder:
         run = f"run_and_keep_results {' '.join(SUITE.command(folder)[:-2])}"  # no files of its own
         first = start_shell(run, folder)
@@ -266,7 +265,7 @@ def bench_scripts(draw: random.Random) -> list[str]:
 
 
 def set_ups(draw: random.Random) -> list[str]:
-    """The second one waits, and works once the first is done or killed."""
+    """Of two set-ups the second one waits, and works once the first is done or killed."""
     pause, is_killed = draw.uniform(0, 0.3), draw.random() < 0.3
     code = f"lock_set_up; echo begin $$ >>order; sleep {pause}; echo end $$ >>order; unlock_set_up"
     with scratch() as folder:

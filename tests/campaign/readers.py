@@ -48,33 +48,33 @@ def places(document: Json) -> Iterator[tuple[Any, Any]]:
 
 
 def damage_once(document: Json, draw: random.Random) -> None:
-    """Something is removed, renamed or doubled, or becomes odd, of another type or another part of
-    the document."""
+    """Removes, renames or doubles something, or replaces it by something odd, of another type, or
+    from elsewhere in the document."""
     if not (found := list(places(document))):
         return
     # keys of the outer objects as likely as one of the thousands of inner ones
     container, key = draw.choice(found if draw.random() < 0.7 else found[: 1 + len(found) // 50])
     other, its = draw.choice(found)
-    value, part = container[key], other[its]
+    value = container[key]
     near = [str(value), [value], [value, value], {"x": value}]
     if isinstance(value, (int, float)):
         near += [-value, value + 1]
     elif isinstance(value, str):
         near += [value[1:], value * 2, value.upper(), value + "\n"]
-    action = draw.choice(("remove", "rename", "part", "near", "near", "odd", "odd", "odd"))
-    if action in ("remove", "rename"):
-        del container[key]
+    choices = {"elsewhere": [other[its]], "near": near, "odd": ODD}
+    action = draw.choice(("remove", "rename", "elsewhere", "near", "near", "odd", "odd", "odd"))
+    if action in choices:
+        container[key] = copy.deepcopy(draw.choice(choices[action]))
+        return
+    del container[key]
     if action == "rename" and isinstance(container, dict):
         container[draw.choice(("x", "", "name", "context"))] = value
     elif action == "rename":
         container[key:key] = [value, value]
-    elif action != "remove":
-        one = part if action == "part" else draw.choice(near if action == "near" else ODD)
-        container[key] = copy.deepcopy(one)
 
 
 def damaged_json(original: bytes, draw: random.Random) -> bytes:
-    """Of which nothing is refused: NaN and half of a surrogate pair are what others write."""
+    """With NaN and halves of surrogate pairs, which others write."""
     document = json.loads(original)
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         damage_once(document, draw)
@@ -85,7 +85,7 @@ def damaged_json(original: bytes, draw: random.Random) -> bytes:
 
 
 def damaged_bytes(original: bytes, draw: random.Random) -> bytes:
-    """Cut, flipped, doubled, with others between, or of another encoding."""
+    """Bytes cut out, flipped, doubled or added, or the text in another encoding."""
     if draw.random() < 0.02:
         return draw.choice((original.decode("latin-1").encode("utf-16"), b""))
     data = bytearray(original)
@@ -100,7 +100,7 @@ def damaged_bytes(original: bytes, draw: random.Random) -> bytes:
 
 
 def damaged(original: bytes, draw: random.Random) -> bytes:
-    """Of one document, or of one a line."""
+    """A file of one document, or of one a line."""
     if draw.random() < 0.2:
         return damaged_bytes(original, draw)
     lines = original.splitlines(keepends=True)
@@ -110,15 +110,14 @@ def damaged(original: bytes, draw: random.Random) -> bytes:
 
 
 class Reader(NamedTuple):
-    """A command that reads files of a folder, the `damaged` one among them. `arguments`: with
-    {folder} in place of its path."""
+    """A command that reads files of {folder}, among them the one that is `damaged`."""
 
     damaged: str
     arguments: str
 
 
 COMPARE = "compare {folder}/base.json {folder}/new.json"
-CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --folder {folder}/out --tries 1 "
+CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --folder {folder}/out "
 REPORT = "report --format md -o {folder}/page.md {folder}/"
 AGAIN = "scaling --results {folder}/out --from {folder}/ranks"
 ANALYSIS = "profile --analyze-existing {folder}/training"
@@ -128,7 +127,7 @@ READERS = {
         "training/performance_summary.json",
         "compare {folder}/trained.json {folder}/training/performance_summary.json",
     ),
-    "calibrate": Reader("blocks.jsonl", CALIBRATE + "--families 1 --cases 2 --jobs 1"),
+    "calibrate": Reader("blocks.jsonl", CALIBRATE + "--tries 1 --jobs 1"),
     "history add": Reader(
         "new.json", "compare history add --skip-known --store {folder}/out/kept {folder}/new.json"
     ),
@@ -163,19 +162,18 @@ def suite_result() -> Json:
     rows = document["benchmarks"]
     names = list(dict.fromkeys(row["run_name"] for row in rows))
     wanted = [*[n for n in names if n.startswith("peak/")][:2], *names[:1], names[-1]]
-    document["benchmarks"] = [shortened(row) for row in rows if row["run_name"] in wanted]
-    for seq, why in (
-        (64, {"skipped": True, "skip_message": "for a reason"}),
-        (32, {"error_occurred": True, "error_message": "for a reason"}),
-    ):
+    kept = [shortened(row) for row in rows if row["run_name"] in wanted]
+    skipped = {"skipped": True, "skip_message": "for a reason"}
+    failed = {"error_occurred": True, "error_message": "for a reason"}
+    for seq, why in ((64, skipped), (32, failed)):
         name = f"ffn/forward/baseline/tiny/f32/batch:2/seq:{seq}"
         row = {"run_name": name, "name": name, "run_type": "iteration", "time_unit": "ms"}
-        document["benchmarks"].append(row | {"real_time": 0.0} | why)
-    return document
+        kept.append(row | {"real_time": 0.0} | why)
+    return document | {"benchmarks": kept}
 
 
 def write_files(folder: Path) -> None:
-    """Of every kind."""
+    """What the commands of READERS read."""
     result, grid, strong = suite_result(), STUDY.name, f"ranks_strong_{OLDER}"
     places = ("new.json", "base.json", "study/round_1.json", "study/check.json")
     files = dict.fromkeys(places, result)
@@ -192,6 +190,9 @@ def write_files(folder: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         # keeps what had failed
         assert run_tool(["scaling", "--from", str(folder / "ranks")]) == 1
+    # in one line, as damaged() has a document
+    scaled = folder / "ranks/scaling.json"
+    write_json(scaled, json.loads(scaled.read_bytes()))
     write_profile(folder / "training", summary)
     # four blocks of a component and of the step: the more cases, the slower a read
     recording = RECORDED.read_bytes()
@@ -222,20 +223,17 @@ def _hang(*_: object) -> None:
 
 def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
     """The command's exit status, and what it said."""
-    said = io.StringIO()
+    said, arguments = io.StringIO(), reader.arguments.format(folder=folder).split()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            status: object = run_tool(
-                [part.format(folder=folder) for part in reader.arguments.split()]
-            )
+            return run_tool(arguments), said.getvalue()
         except SystemExit as error:
-            status = error.code
-    return status, said.getvalue()
+            return error.code, said.getvalue()
 
 
 def fault_of(reader: Reader, folder: Path, *, is_unreadable: bool = False) -> str:
     """How the command breaks its promise on what the folder holds; empty where it keeps it. A file
-    that cannot be read has to be named, whatever else the command goes on with."""
+    that cannot be read has to be named, even by a command that goes on without it."""
     # only in the main thread
     signal.signal(signal.SIGALRM, _hang)
     signal.setitimer(signal.ITIMER_REAL, HANG_S)
@@ -255,27 +253,26 @@ def fault_of(reader: Reader, folder: Path, *, is_unreadable: bool = False) -> st
         return ""
     if len(said) > LONGEST_MESSAGE:
         return f"a message of {len(said)} characters"
-    is_named = Path(reader.damaged).name in said
-    return "" if is_named else f"names no file: {said[:200]}"
+    return "" if Path(reader.damaged).name in said else f"names no file: {said[:200]}"
 
 
 def try_reader(scope: Scope, name: str) -> Tried:
-    """One damaged file a draw, and one of arrays within each other that nothing can read; of faults
-    that are alike only the first is kept."""
+    """A damaged file for each draw, and one so deeply nested that nothing can read it. Of faults
+    that are alike the first is kept."""
     reader, draws, faults = READERS[name], scope.draws(name, FULL), {}
     with scratch() as folder:
         write_files(folder)
-        original = (folder / reader.damaged).read_bytes()
+        damaged_file = folder / reader.damaged
+        original = damaged_file.read_bytes()
         # otherwise nothing behind the first check is tried
         status, said = run_reader(reader, folder)
         if status not in {0, 1}:
             raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
-        contents = (damaged(original, draw) for draw in draws)
         deep = b"[" * LEVELS + b"\n"
-        for content in itertools.chain([deep], contents):
+        for content in itertools.chain([deep], (damaged(original, draw) for draw in draws)):
             # a history that grows with each try would take hours to read
             shutil.rmtree(folder / "out", ignore_errors=True)
-            (folder / reader.damaged).write_bytes(content)
+            damaged_file.write_bytes(content)
             if fault := fault_of(reader, folder, is_unreadable=content is deep):
                 faults.setdefault(re.sub(r"'[^']*'|[0-9]+", "", fault)[:50], fault)
     return Tried(f"damaged file of {name}", list(faults.values()), 1 + len(draws))
@@ -284,7 +281,7 @@ def try_reader(scope: Scope, name: str) -> Tried:
 def readers(scope: Scope) -> Iterator[Tried]:
     """damaged files in every reader of the tools: a message that names the file, no other
     exception, no hang."""
-    # what a reader takes for hung is ended by a signal, which only a process of its own gets
+    # what hangs is ended by a signal, which only a process of its own gets
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(JOBS, mp_context=processes) as pool:
         yield from pool.map(try_reader, itertools.repeat(scope), READERS)

@@ -50,9 +50,9 @@ FAILED, REFUSED = 1, 2
 
 
 def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
-    """Numbers of calls, counted from 1, and how they fail: every call with one kind, and the first,
-    second and last of those that are the same but for numbers in the file's name with every kind
-    that applies."""
+    """Numbers of calls, from 1, with the kind of their failure. Calls that differ only in numbers
+    in a file's name are alike: of these the first, second and last fail in every kind, the others
+    in one."""
     alike: dict[str, list[int]] = {}
     for number, call in enumerate(calls, start=1):
         alike.setdefault(re.sub(r"\d+", "#", call), []).append(number)
@@ -67,8 +67,8 @@ def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
 
 
 def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
-    """One call of a run fails, and then the run that a user starts again has none. None: the run
-    made fewer calls, for a buffer was larger, or a journal shorter."""
+    """One call of a run fails, and in the next run none. None: the run made fewer calls, as where a
+    buffer was larger or a journal shorter."""
     number, kind = fault
     with scratch() as scratch_folder:
         folder = scratch_folder / "work"
@@ -99,7 +99,7 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
 
 
 def closed(workload: Workload, draw: random.Random) -> list[str] | None:
-    """Whoever reads standard output goes away after some bytes. None: there were no more."""
+    """Who reads standard output goes away after some bytes. None: there were no more."""
     with scratch() as folder:
         with built_programs.start(workload.command(folder), cwd=folder) as process:
             size = draw.choice((0, 1, 20, 100, 1000))
@@ -138,14 +138,14 @@ OF_ONEDNN = "libtorch_cpu.so"
 
 
 def of_onednn(status: int, calls: list[str]) -> list[str]:
-    """What it does where it looks for no memory; empty for a run that ended otherwise."""
+    """The crash of oneDNN where a request of its own fails; empty for any other end."""
     is_theirs = status == -signal.SIGSEGV and calls[-1:] and calls[-1].split()[0] == "crash"
     is_theirs = is_theirs and calls[-1].split()[1] == OF_ONEDNN
     return [OfLibrary(f"{OF_ONEDNN} crashes where a request of its own fails")] * bool(is_theirs)
 
 
 def outcome(status: int, said: str) -> list[str]:
-    """What does not hold after memory ended somewhere."""
+    """What does not hold of a run for which memory ended somewhere."""
     problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}: {said[-200:]!r}"]
     if status in {FAILED, REFUSED} and not re.search(r"out of memory|no room for|bad_alloc", said):
         words = "could not create a primitive"
@@ -157,15 +157,15 @@ def outcome(status: int, said: str) -> list[str]:
 
 @functools.cache
 def requests() -> list[int]:
-    """Numbers of those for tensors, of a run of the suite."""
+    """The numbers of a run's requests for tensors."""
     with scratch() as folder:
         _, _, calls = run(SUITE, folder / "work", FAIL_CALL=0, FAIL_MEMORY=1)
         return [number for number, call in enumerate(calls, 1) if call.split()[-1] == OF_TENSORS]
 
 
 def one_request(draw: random.Random) -> list[str] | None:
-    """Of the suite: one case fails, for want of memory, and the others are measured; before a case
-    is begun, the run ends and says why. None: nothing was asked for a tensor then."""
+    """A request fails: its case fails for want of memory, and the others are measured; before the
+    first case the run ends and says why. None: it was no request for a tensor this time."""
     asked = requests()
     # each power of ten as likely as the next
     number = asked[int(len(asked) ** draw.random()) - 1]
@@ -228,21 +228,21 @@ SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", "scripts/de
 
 
 def unhashed(text: str) -> list[str]:
-    """Requirements of a file without a hash."""
+    """The requirements of a file that have no hash."""
     entries = re.sub(r"\\\n", " ", text).splitlines()
     wanted = [e for e in entries if re.match(r"[A-Za-z0-9]", e)]
     return [entry.split()[0] for entry in wanted if "--hash=sha256:" not in entry]
 
 
 def undigested(text: str) -> list[str]:
-    """Archives of a CMake or shell file that no SHA-256 follows."""
+    """The archives in a CMake or shell file that no SHA-256 follows."""
     return re.findall(
         r"https?://[^\s\"]+\.(?:tar\.\w+|tgz|zip|whl)\b(?!\"?\s+[0-9a-f]{64}\b)", text
     )
 
 
 def without_network(workload: Workload) -> list[str]:
-    """In a network of its own, in which only the loopback address answers."""
+    """A run in a network of its own, in which only the loopback address answers."""
     inside = 'ip link set lo up 2>/dev/null || true; exec "$@"'
     with scratch() as folder:
         command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]

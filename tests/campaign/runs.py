@@ -1,5 +1,8 @@
-"""How much of a part of the campaign is tried, and what it found; how programs are run, made to
-fail, looked for and started again."""
+"""What a part of the campaign tries and finds, and how programs are run, made to fail, looked for
+and started again.
+
+Functions that try something return what did not hold, in words; None where no fault was met.
+"""
 
 import contextlib
 import os
@@ -26,15 +29,15 @@ JOBS, MOST_DRAWN = 2, 50
 
 
 class OfLibrary(str):
-    """What did not hold by a fault of a library: counted and listed apart."""
+    """What did not hold by a fault of a library, which is counted apart."""
 
 
 class Note(str):
-    """What was measured besides: no violation."""
+    """What was measured besides, which is no violation."""
 
 
 class Tried(NamedTuple):
-    """So many faults of a kind, and what did not hold after them."""
+    """A number of faults of one kind, and what did not hold after them."""
 
     kind: str
     found: Sequence[str]
@@ -43,8 +46,8 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`; of
-    kinds only those that end with one of `names`, where it has any."""
+    """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`.
+    `names`: only kinds that end with one of these, where there are any."""
 
     share: float = 1.0
     minutes: float = 120.0
@@ -58,15 +61,15 @@ class Scope:
         return max(1, round(self.share * full))
 
     def draws(self, kind: str, full: int) -> list[random.Random]:
-        """A generator for each try; the same whatever the order they are tried in."""
+        """A generator for each try, whatever the order they are tried in."""
         return [random.Random(f"{self.seed} {kind} {i}") for i in range(self.count(full))]
 
     def tried(
         self, kind: str, tries: int | Iterable, one: Callable[[Any], Sequence[str] | None]
     ) -> Iterator[Tried]:
-        """`one` of each of the tries, or of so many draws at full count, some at a time; it gives
-        what did not hold, an exception is that too. A try that met no fault (None) does not count;
-        one that is drawn is drawn again."""
+        """Does each of the tries, or so many draws at full count, some at a time. A try that raises
+        is a violation. One that met no fault does not count; where it is drawn, it is drawn
+        again."""
 
         def guarded(given: object) -> Tried:
             try:
@@ -97,7 +100,7 @@ def scratch() -> Iterator[Path]:
 
 
 def end_of(said: str, characters: int = 300) -> str:
-    """The last of it, for the page: whose words name no folder of this machine."""
+    """The end of it, for the page, which names no folder of this machine."""
     return without_folders(said).strip()[-characters:]
 
 
@@ -115,8 +118,8 @@ def start(
     variables: Mapping[str, str] = MappingProxyType({}),
     **pipes: Any,  # noqa: ANN401
 ) -> subprocess.Popen[str]:
-    """In a session of its own, with a mark by which all that it starts can be looked for; what it
-    says is in `said`, unless `pipes`, which are Popen's, say otherwise."""
+    """Starts a command in a session of its own, marked so that all that it starts can be found.
+    What it says goes to the file `said`, unless `pipes` (Popen's) say otherwise."""
     with (folder / "said").open("ab") as said:
         marked = environment(**variables, **{MARK: str(folder)})
         how = {"cwd": folder, "env": marked, "start_new_session": True}
@@ -129,28 +132,30 @@ def said_in(folder: Path) -> str:
 
 
 def finish(command: Sequence[str | Path], folder: Path, **variables: str) -> tuple[int, str]:
-    """Its status, and what it said: into a pipe, since calls that write files may fail."""
+    """The command's status, and what it said: into a pipe, since calls that write files may
+    fail."""
     process = start(command, folder, variables, stdout=subprocess.PIPE)
     done = built_programs.finish(process, TIME_LIMIT_S)
     return done.returncode, done.stdout
 
 
 def told_of(number: int, name: str) -> list[str]:
-    """Zero-terminated texts of one of a process's files in /proc; an empty one where it ended."""
+    """The zero-terminated texts in a file of a process in /proc; an empty one where it has
+    ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{number}/{name}").read_bytes().decode(errors="replace").split("\0")
     return [""]
 
 
 def processes_of(folder: Path) -> list[int]:
-    """All that were started in the folder or below it, and by these, and have not ended."""
+    """Processes that were started in the folder or below it, by whomever, and have not ended."""
     numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     mark = f"{MARK}={folder}"
     return [n for n in numbers if any(t.startswith(mark) for t in told_of(n, "environ"))]
 
 
 def kill_all(folder: Path) -> int:
-    """How many were still there, and are gone now."""
+    """Kills what was started in the folder; how many there were."""
     left = processes_of(folder)
     for number in left:
         with contextlib.suppress(ProcessLookupError):
@@ -168,7 +173,7 @@ def left_of(folder: Path) -> list[str]:
 
 
 def uncaught(said: str) -> list[str]:
-    """What a program says where nobody caught an exception of its own."""
+    """What a program says where nobody caught an exception."""
     found = re.search(r"Traceback \(most recent|terminate called", said)
     return [f"an exception nobody caught: ...{said[found.start() :][-300:]}"] if found else []
 
@@ -183,7 +188,7 @@ def next_run(workload: Workload, folder: Path) -> list[str]:
 
 @once
 def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
-    """What makes a call fail; compiled once, the folder goes when this process ends."""
+    """failing_calls.c, compiled; its folder goes when this process ends."""
     folder, source = tempfile.TemporaryDirectory(prefix=PREFIX), Path(__file__).parent
     built = Path(folder.name, "failing_calls.so")
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", built, source / "failing_calls.c", "-ldl"]
@@ -194,8 +199,8 @@ def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
 def run(
     workload: Workload, work: Path, *within: str, **fault: str | int
 ) -> tuple[int, str, list[str]]:
-    """Exit status, what was said, and the calls that the library lists beside the folder, which it
-    makes. `within`: what starts the command."""
+    """Runs a workload in `work`, which it makes, under failing_calls.c: the status, what was said,
+    and the calls that were listed. `within`: what starts the command."""
     work.mkdir()
     calls = work.with_name("calls")
     preloaded = {"LD_PRELOAD": library()[0], "FAIL_BELOW": work, "FAIL_LIST": calls}

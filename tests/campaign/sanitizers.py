@@ -33,7 +33,7 @@ TELLING = re.compile(r"^(?:SUMMARY: .*|.*: runtime error: .*|\w+: .*exception.*)
 
 
 def reported(program: Program) -> list[str]:
-    """Tests that failed, and where a sanitizer ended the program, or its status, its words."""
+    """Tests that failed, and the words of the sanitizer that ended a program."""
     with scratch() as folder:
         outcome = run_program(program, folder / "tests.xml", TIME_LIMIT_S)
     failures = outcome.counts.failures
@@ -95,8 +95,8 @@ def find_clang() -> str:
 
 
 def build_fuzzer(folder: Path) -> Path:
-    """Compiles the fuzzer and all readers in this folder, as the build does its test of them, and
-    links the rest from there. RuntimeError with the compiler's words where it fails."""
+    """Compiles the fuzzer and its readers into this folder, as the build compiles its test of them,
+    and links the rest from the build. RuntimeError with the compiler's words where it fails."""
     clang = find_clang()
     folder.mkdir(parents=True, exist_ok=True)
     listed = output_of(["ninja", "-C", str(BUILD), "-t", "commands", TEST], PROJECT).splitlines()
@@ -128,8 +128,8 @@ def build_fuzzer(folder: Path) -> Path:
 
 
 def fuzz(program: Path, scope: Scope, reader: str) -> Tried:
-    """Lets libFuzzer make inputs of a reader from the kept corpus, until their number or the time
-    is reached; how many it made, and the fault that ended it.
+    """Lets libFuzzer make inputs of a reader, from the kept corpus on, until their number or the
+    time is reached: how many it made, and the fault that ended it.
 
     What it found new is kept in FOUND/`reader`, with the input of a fault beside it.
     """

@@ -1,8 +1,8 @@
 """Training, a served program, a comparison and four ranks for long: after the first tenth resident
 memory stays within 1 %, and the time of a step or slice does not drift beyond its noise.
 
-Resident memory is a process's own: pages of programs and libraries come in where code is first
-used. What a process has to keep is taken off: a training's figures of each step, for its summary,
+Resident memory is what a process alone has: pages of programs and libraries come in where code is
+first used. What it has to keep is taken off: a training's figures of each step, for its summary,
 and a comparison's of each block.
 """
 
@@ -44,8 +44,8 @@ PROFILERS += ("--enable-flops-profiler", "--profile-dir=profiles")
 
 @dataclass
 class Watch:
-    """What was seen of a program in equal distances: resident memory of each of its processes and
-    what of it each has to keep, in bytes, and seconds of a step or slice; and what did not hold of
+    """What was seen of a program at regular intervals: bytes of resident memory of each of its
+    processes, bytes that each has to keep, and seconds of a step or slice; and what did not hold of
     its end."""
 
     resident: list[list[int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Watch:
     problems: list[str] = field(default_factory=list)
 
     def look(self, processes: Sequence[subprocess.Popen[str]], kept: int = 0) -> None:
-        """At their memory, unless one of them ends just now."""
+        """Notes the processes' memory, unless one of them ends just now."""
         texts = [Path(f"/proc/{p.pid}/status").read_text(encoding="utf-8") for p in processes]
         found = [re.search(r"RssAnon:\s+(\d+) kB", text) for text in texts]
         if all(found):
@@ -63,15 +63,15 @@ class Watch:
 
 
 def growth(resident: Sequence[int]) -> float:
-    """Of the last tenth over the second one, as a fraction; medians of each."""
+    """Of the last tenth over the second one, as a fraction of medians."""
     tenth = len(resident) // TENTHS
     second, last = resident[tenth : 2 * tenth], resident[-tenth:]
     return statistics.median(last) / statistics.median(second) - 1
 
 
 def drift(seconds: Sequence[float]) -> tuple[float, float]:
-    """Of the last third over the first after the first tenth, as a fraction, and its noise: how far
-    tenths of one third are apart. Medians each."""
+    """How much slower the last third is than the first, without the first tenth, as a fraction of
+    medians; and the noise: how far tenths within a third are apart."""
     kept = seconds[len(seconds) // TENTHS :]
     size = len(kept) // (3 * TENTHS)
     tenths = [statistics.median(kept[at : at + size]) for at in range(0, 3 * TENTHS * size, size)]
@@ -81,7 +81,7 @@ def drift(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def judged(name: str, watch: Watch, minutes: float) -> list[str]:
-    """What did not hold, and what was seen, as a note."""
+    """What did not hold, and a note of what was seen."""
     times = len(watch.seconds)
     if minutes < FEWEST_MINUTES:
         return watch.problems
@@ -104,7 +104,7 @@ def judged(name: str, watch: Watch, minutes: float) -> list[str]:
 
 @contextlib.contextmanager
 def running(commands: Sequence[list[str]], folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Ranks of one world; the first one's output can be read. None is left after it."""
+    """Starts the ranks of one world; the first one's output can be read. None is left after it."""
     port, started = free_port(), []
     try:
         for rank, command in enumerate(commands):
@@ -120,8 +120,8 @@ def running(commands: Sequence[list[str]], folder: Path) -> Iterator[list[subpro
 
 
 def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float | None) -> Watch:
-    """Of a training, at each step that it tells; after so many minutes all ranks are interrupted
-    (None: it ends by itself)."""
+    """Watches a training at each step that it says. After so many minutes all ranks are
+    interrupted; None: it ends by itself."""
     watch, last, end = Watch(), "", time.monotonic() + 60 * (minutes or 0)
     with running([[*TRAINING, *options]] * ranks, folder) as processes:
         stream, before, is_asked = processes[0].stdout, time.monotonic(), False
@@ -147,14 +147,14 @@ def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float
 
 
 def training(scope: Scope, folder: Path) -> Watch:
-    """With every profiler."""
+    """One process with every profiler."""
     steps = max(FEWEST_STEPS, round(scope.share * STEPS))
     options = (f"--num-steps={steps}", f"--log-interval={steps // MARKS}", *PROFILERS)
     return watch_steps(folder, 1, options, None)
 
 
 def ranks(scope: Scope, folder: Path) -> Watch:
-    """Of one training, until all are interrupted after a quarter of the time."""
+    """The ranks of one training, interrupted after a quarter of the time."""
     minutes = scope.minutes / 4
     interval = 1 if minutes < 1 else 50
     endless = ("--num-steps=100000000", f"--log-interval={interval}", "--output-dir=summary")
@@ -162,8 +162,8 @@ def ranks(scope: Scope, folder: Path) -> Watch:
 
 
 def served(scope: Scope, folder: Path) -> Watch:
-    """One resident program that opens, times and closes the same cases again and again, for a
-    quarter of the time."""
+    """A resident program that opens, times and closes the same cases again and again, for a quarter
+    of the time."""
     watch = Watch()
     program = (str(BUILD / "tiny_llama_bench"), "--serve")
     command = [*program, *SMALL_OPTIONS, *AXES, "--components=ffn", *ON_CPU]
@@ -193,9 +193,8 @@ def served(scope: Scope, folder: Path) -> Watch:
 
 
 def comparison(scope: Scope, folder: Path) -> Watch:
-    """Of a build with itself, judged once, at its end: what verdicts are computed with grows with
-    the blocks, and is no leak. Answers are short for the same reason: of long ones the largest yet
-    would count, of which the allocators keep the room."""
+    """A build with itself, judged once, at the end: what verdicts are computed with grows with the
+    blocks, and is no leak. Answers are short: allocators keep the room of the largest one."""
     watch, slices = Watch(), folder / "out/blocks.jsonl"
     cases = max(1, round(0.15 * scope.minutes))
     blocks = max(8, round(60 * scope.minutes / (CASE_SECONDS * cases + BLOCK_SECONDS)))

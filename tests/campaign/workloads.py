@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A cached function, whose first caller in any thread the others wait for."""
+    """A cached function; other threads wait for the first call."""
     lock, cached = threading.RLock(), functools.cache(make)
 
     @functools.wraps(make)
@@ -40,7 +40,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def file_problems(folder: Path) -> list[str]:
-    """Which of its files of JSON, and pages, are not whole, and why."""
+    """Which JSON files and pages of the folder are not whole, and why."""
     problems = []
     for path in sorted(path for path in folder.rglob("*.*") if path.is_file()):
         try:
@@ -57,8 +57,8 @@ def file_problems(folder: Path) -> list[str]:
 
 
 def journal_rows(path: Path) -> Rows:
-    """Entries by case; a last line that was cut short is none. ValueError for a row that is there
-    twice."""
+    """The journal's entries by case; a last line that was cut short is none. ValueError for a case
+    that is there twice."""
     rows: Rows = {}
     for line in read_journal(path)[1:]:
         if line["case"] in rows:
@@ -69,10 +69,10 @@ def journal_rows(path: Path) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A run of some seconds in a folder of its own, and what a user runs after it broke off.
+    """A run of some seconds in a folder of its own, which a user repeats after it broke off.
 
-    `wanted`: the file that it has left where it ended well. `check`: what else does not hold of its
-    files, all JSON being whole; told what problems() is.
+    `wanted`: the file that it leaves where it ends well. `check`: what else does not hold of its
+    files, once all JSON is whole; it gets the arguments of problems().
     """
 
     name: str
@@ -81,8 +81,8 @@ class Workload:
     check: Callable[[Path, bool, Rows], list[str]] = lambda *_: []
 
     def problems(self, folder: Path, is_finished: bool, before: Rows | None = None) -> list[str]:
-        """What does not hold of the folder's files after a run that ended well, or may not have;
-        `before`: what journal_rows() gave before it."""
+        """What does not hold of the folder's files after a run. `is_finished`: it ended well.
+        `before`: journal_rows() before it."""
         is_lacking = is_finished and not any(folder.rglob(self.wanted))
         found = file_problems(folder) + [f"{self.wanted} is missing"] * is_lacking
         return found or self.check(folder, is_finished, before or {})
@@ -104,7 +104,7 @@ def bench_command(folder: Path) -> list[str]:
 
 
 def differences(wanted: Rows, found: Rows, where: str) -> list[str]:
-    """Of cases that are wanted as they were, but for what the end of a run adds."""
+    """Cases that are not as they were wanted, apart from what is added at the end of a run."""
 
     def measured(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{k: v for k, v in entry.items() if k not in LATE} for entry in entries]
@@ -117,7 +117,7 @@ def differences(wanted: Rows, found: Rows, where: str) -> list[str]:
 
 
 def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
-    """No row lost, none measured twice, and in the result what the journal had."""
+    """No row is lost or measured twice, and the result has what the journal had."""
     try:
         rows = journal_rows(folder / "journal.jsonl")
     except ValueError as error:
@@ -190,7 +190,7 @@ def report_command(folder: Path) -> list[str]:
 
 @once
 def earlier_history() -> bytes:
-    """Of another result, which is the same but for a line end."""
+    """A history of another result, which is the same but for a line end."""
     with tempfile.TemporaryDirectory() as name:
         result, store = Path(name, "earlier.json"), Path(name, "history.jsonl")
         result.write_bytes(MEASURED.read_bytes() + b"\n")

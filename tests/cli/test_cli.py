@@ -195,6 +195,17 @@ def test_every_component_is_proved_with_the_weights_of_a_folder(program: Program
     assert verdicts == ["proved"] * len(names)
 
 
+def test_sequences_longer_than_a_model_was_made_for_are_a_warning(program: Program) -> None:
+    weights = f"--weights={PROJECT_ROOT / 'fixtures/golden/gqa_groups_2'}"
+    choice = [weights, "--components=rotary", BASELINE, ON_CPU[0], "--dry-run"]
+    assert shown(program, *choice, "--seq=1024,2048")
+    longer = program.run(*choice, "--seq=1024,2049,2050")
+    assert longer.returncode == 0
+    (warning,) = longer.stderr.splitlines()
+    assert warning.startswith("tiny_llama_bench: warning: sequences of 2050 tokens are longer than")
+    assert "max_position_embeddings = 2048" in warning
+
+
 # ---- without measuring; and what is refused: one line that names the option or file, the value and
 # the rule, with exit status 2
 
@@ -557,6 +568,27 @@ def test_an_interrupted_run_writes_what_it_has(
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]
 
 
+def test_progress_on_a_terminal_says_which_case_runs_and_how_long_the_rest_takes(
+    program: Program, with_peaks: list[str]
+) -> None:
+    ours, theirs = pty.openpty()
+    options = [*SMALL, "--components=ffn", *with_peaks, *QUICK]
+    process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            written += chunk
+    except OSError:  # a terminal that nobody has open any more
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(TIMEOUT_S) == 0
+    said = written.decode()
+    assert "case 1 of 3: ffn/forward/" in said
+    assert re.search(r"case 2 of 3, about \d+ s left: ffn/backward/", said)
+
+
 def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]) -> None:
     """On a terminal. The first lets the case that is running finish, which here takes minutes."""
     endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
@@ -568,7 +600,7 @@ def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]
     os.close(theirs)
     try:
         written = b""
-        while b"[1/3]" not in written:
+        while b"case 1 of 3: ffn/" not in written:
             written += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):

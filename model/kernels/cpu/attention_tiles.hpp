@@ -41,7 +41,7 @@ inline void tile_gemm(int64_t rows, int64_t columns, int64_t steps, Strided<E> a
 /// may see, so that half a tile a row is wasted on masked ones.
 inline constexpr int64_t kQueryTile = kAttentionQueryTile;
 
-/// Of what becomes a probability of type T.
+/// exp, exact enough for a probability that is stored as T.
 template <class T>
 [[gnu::always_inline]] inline Vector<T> score_exp(Vector<T> x) {
   if constexpr (sizeof(T) == 2) return vector_exp_narrow(x);
@@ -143,7 +143,7 @@ inline void unpack(const ComputeType<T>* from, int64_t from_stride, int64_t rows
   }
 }
 
-/// Hands out pieces of a scratch buffer; of a null one only their sizes.
+/// Hands out pieces of a scratch buffer; with a null buffer it only adds up their sizes.
 template <class C>
 class Scratch {
  public:
@@ -157,7 +157,7 @@ class Scratch {
   E* take_as(int64_t elements) {
     return reinterpret_cast<E*>(take(elements));
   }
-  /// For what only pairs need a place of their own.
+  /// A piece for operands in pairs; no memory where operands are not paired.
   template <class E>
   E* take_paired(int64_t elements) {
     return take_as<E>(kIsPaired<E> ? elements : 0);

@@ -36,7 +36,7 @@ template <>
 struct ComputeTypeOf<double> {
   using Type = double;
 };
-/// In which a range kernel computes on elements of type T, and keeps what it says of rows.
+/// The type in which a range kernel computes on elements of type T, and stores one value per row.
 template <class T>
 using ComputeType = typename ComputeTypeOf<T>::Type;
 
@@ -149,7 +149,8 @@ struct AdamWElements {
   T* first_moment;
   T* second_moment;
   ComputeType<T> decay, first_weight, second_decay, second_weight, second_scale, step_size, eps;
-  /// second_scale and step_size where the kernel runs, read when it does; null: the two above.
+  /// Where not null: second_scale and step_size, in memory of the device and read when the kernel
+  /// runs, in place of the two above.
   const double* corrections = nullptr;
 };
 

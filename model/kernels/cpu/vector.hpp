@@ -43,7 +43,7 @@ struct VectorOf<double> {
 /// What a kernel on elements of type T computes with.
 template <class T>
 using Vector = typename VectorOf<T>::Type;
-/// How many elements of type T it takes.
+/// How many elements of type T a Vector<T> holds.
 template <class T>
 inline constexpr int64_t kLanes = kVectorBytes / int64_t{sizeof(ComputeType<T>)};
 

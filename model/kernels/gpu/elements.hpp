@@ -33,7 +33,7 @@ namespace tinyllama::kernels::gpu_device {
 /// which is 32 or 64: threads of a block meet in shared memory only.
 inline constexpr int kSmallestBlock = 64;
 inline constexpr int kLargestBlock = 512;
-/// Of a kernel whose threads go on to a next element.
+/// Most blocks of a kernel whose threads loop over elements.
 inline constexpr int64_t kMostBlocks = 1024;
 
 struct Grid {
@@ -167,8 +167,8 @@ __device__ inline void store(T* to, const Values<Compute, N>& values) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-/// body(i, lanes) for all elements [0, count): N at once, and one by one behind the last N; this
-/// thread's share of them, `thread` of `threads`.
+/// Calls body(i, lanes) for this thread's share (`thread` of `threads`) of the elements [0, count):
+/// N at once, and the remainder one by one.
 template <int N, class Body>
 __device__ inline void sweep(int64_t count, int64_t thread, int64_t threads, Body body) {
   const int64_t packed = count / N * N;
@@ -220,7 +220,7 @@ __device__ inline double root_of(double x) {
 
 // On the host from here on.
 
-/// Threads for `items` of them to have something to do.
+/// How many threads a block has for `items` elements of work: a power of two.
 inline int block_size(int64_t items) {
   int threads = kSmallestBlock;
   while (threads < kLargestBlock && threads < items) threads *= 2;
