@@ -120,7 +120,7 @@ void compare_layer(const std::string& name, Pass pass, int64_t batch, int64_t se
 
 int main(int /*argc*/, char** argv) {
   using namespace tinyllama;
-  instruments::pin_openmp_threads(argv);
+  instruments::pin_openmp_threads(argv, std::nullopt);
   instruments::host_allocator::install();
   fmt::print("Limit: 1 % of the time by hand, or 200 ns where that is more; medians of {} turns.\n",
              harness::kRounds);

@@ -262,7 +262,7 @@ TEST(OptionsTest, ResumeNeedsAJournal) {
 TEST(OptionsTest, AdmitsWhatFitsUnlessToldOtherwise) {
   EXPECT_EQ(parse({}).admit, Admit::fitting);
   EXPECT_EQ(parse({"--admit", "all"}).admit, Admit::all);
-  EXPECT_CONTAINS(error({"--admit=some"}), "--admit 'some': must be one of fitting, all");
+  EXPECT_CONTAINS(error({"--admit=some"}), "--admit: 'some' must be one of fitting, all");
 }
 
 TEST(OptionsTest, AKnownSlowdownIsOfTheServedProgramOnly) {

@@ -7,8 +7,8 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/options.hpp"
-#include "benchmarks/instruments/peaks.hpp"
 #include "model/config.hpp"
+#include "model/step_gemms.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::harness {
@@ -21,7 +21,7 @@ inline constexpr const char* kPeakComponent = "peak";
 struct PeakCase {
   std::string name;
   std::string type;  ///< of the GEMMs; empty: bandwidth
-  std::optional<instruments::GemmShape> shape{};
+  std::optional<GemmShape> shape{};
 };
 
 struct Plan {

@@ -40,8 +40,10 @@ struct Memory {
 };
 /// RAM and MemAvailable or, where lower, what our control groups allow and leave.
 Memory memory();
-/// From reset to read, the most memory that the process had of the system (resident set), tensors
-/// or not; nothing where the kernel does not say. Where it cannot be reset, since the start.
+/// Memory that the process has of the system now (resident set), tensors or not; nothing where the
+/// kernel does not say.
+std::optional<int64_t> resident_bytes();
+/// The most of it from reset to read; where it cannot be reset, since the start.
 void reset_peak_resident_bytes();
 std::optional<int64_t> peak_resident_bytes();
 /// The tightest limit of the control groups alone and what they leave; the largest int64_t where
@@ -71,10 +73,10 @@ std::optional<double> processor_quota();
 
 /// Starts the program anew with OMP_PROC_BIND=true, which OpenMP reads before main(). Does nothing
 /// where the user has said how threads are placed or how many there are (OMP_PROC_BIND, OMP_PLACES,
-/// OMP_NUM_THREADS, GOMP_CPU_AFFINITY, KMP_AFFINITY), for fewer threads than processors (--threads,
-/// a quota), of which two programs would be bound to the same, or when the program cannot be
+/// OMP_NUM_THREADS, GOMP_CPU_AFFINITY, KMP_AFFINITY), for fewer threads than processors (asked for,
+/// or by a quota), of which two programs would be bound to the same, or when the program cannot be
 /// started again.
-void pin_openmp_threads(char** argv);
+void pin_openmp_threads(char** argv, std::optional<int> asked_threads);
 
 /// The threads of libtorch's operators: as many as asked for, else no more than the whole
 /// processors that a quota allows.

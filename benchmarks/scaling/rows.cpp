@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ctime>
 #include <numeric>
 #include <optional>
@@ -22,7 +21,7 @@
 #include "benchmarks/instruments/timer.hpp"
 #include "core/file_io.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 namespace {
 
 using harness::Json;
@@ -166,10 +165,6 @@ bool any_rank_interrupted(ProcessGroup& group) {
   return group.largest_number(console::interrupted() ? 1 : 0) > 0;
 }
 
-void say(const ProcessGroup& group, const std::string& text) {
-  if (group.is_first()) fmt::print(stderr, "{}\n", text);
-}
-
 harness::CaseResult to_case_result(const RowRecord& record) {
   harness::Outcome outcome;
   outcome.repetitions = record.repetitions;
@@ -226,12 +221,12 @@ std::string ScalingResults::text() const {
     cells.push_back(
         {row.name, median_cell(entry, "real_time", 3) + " " + entry.value("time_unit", ""),
          median_cell(entry, "samples_per_second", 2), efficiency,
-         median_cell(entry, "communication_percent", 1), median_cell(entry, "overlap_percent", 1),
-         median_cell(entry, "bus_GB_per_second", 3)});
+         median_cell(entry, "loss_communication_percent", 1),
+         median_cell(entry, "overlap_percent", 1), median_cell(entry, "bus_GB_per_second", 3)});
   }
   return console::format_table(
       {"medians", "time", "samples/s", "efficiency %", "communication %", "hidden %", "bus GB/s"},
       cells);
 }
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

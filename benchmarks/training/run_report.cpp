@@ -11,8 +11,8 @@
 
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/training/flops_analysis.hpp"
 #include "model/memory_prediction.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -238,7 +238,7 @@ std::string utc_now() {
 Json run_header(const TrainOptions& options, const instruments::Device& device,
                 const std::vector<std::string>& command, const std::string& data) {
   const Workload workload = options.workload();
-  const Cost cost = step_cost(workload, options.gradient_accumulation_steps);
+  const Cost cost = full_step_cost(workload, options.gradient_accumulation_steps);
   const ModelDimensions& d = options.dimensions;
   return {{"schema_version", 1},
           {"program", "tiny_llama_train"},

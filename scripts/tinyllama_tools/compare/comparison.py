@@ -261,7 +261,7 @@ KINDS: Mapping[str, tuple[int, bool]] = {
         (FACT, "ranks message_bytes"),
         (RATE, "weak_efficiency_percent strong_efficiency_percent overlap_percent"),
         (RATE, "algorithm_GB_per_second bus_GB_per_second"),
-        (LOSS, "communication_percent loss_small_batch_percent loss_slower_local_percent"),
+        (LOSS, "loss_small_batch_percent loss_slower_local_percent"),
         (LOSS, "loss_imbalance_percent loss_communication_percent"),
         # of the training program
         (UNKNOWN, "final_loss"),
