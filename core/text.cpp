@@ -23,4 +23,10 @@ std::string format_count(double value) {
   return unit == 0 ? fmt::format("{:g}", value) : fmt::format("{:.2f}{}", value, units[unit]);
 }
 
+std::string format_seconds(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.3f} s", seconds);
+}
+
 }  // namespace tinyllama

@@ -10,5 +10,7 @@ namespace tinyllama {
 std::string format_bytes(int64_t bytes);
 /// 1536 -> "1.54 k", in thousands: k, M, G, T, P.
 std::string format_count(double value);
+/// "12.3 us", "4.56 ms", "7.890 s"
+std::string format_seconds(double seconds);
 
 }  // namespace tinyllama

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/failure.hpp"
+#include "benchmarks/harness/outcome.hpp"
 #include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {

@@ -13,7 +13,7 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/benchmark_flags.hpp"
-#include "benchmarks/harness/tables.hpp"
+#include "benchmarks/harness/counters.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::harness {
@@ -287,11 +287,6 @@ void refuse_contradictions(const Options& options, const ModelConfig& config) {
 }
 
 }  // namespace
-
-bool AxisOptions::any() const {
-  return !(components.empty() && passes.empty() && variants.empty() && sizes.empty() &&
-           dtypes.empty() && batches.empty() && seqs.empty());
-}
 
 std::optional<Options> parse_options(int argc, const char* const* argv,
                                      const std::vector<std::string>& component_names) {

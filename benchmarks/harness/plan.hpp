@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/run_options.hpp"
 #include "model/config.hpp"
 #include "model/step_gemms.hpp"
 #include "model/variant.hpp"

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
-#include "benchmarks/harness/tables.hpp"
+#include "benchmarks/harness/case_counters.hpp"
+#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "core/statistics.hpp"
 
 namespace tinyllama::harness {
 namespace {

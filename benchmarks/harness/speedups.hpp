@@ -1,12 +1,10 @@
 // What a variant gains over the baseline at the same point, where a run has both.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/interleaved.hpp"
-#include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
@@ -19,11 +17,5 @@ namespace tinyllama::harness {
 /// has no interval; that of the baseline is 1. Rows have none where the run has no such baseline.
 void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& results,
                   const MeasureInterleaved& measure = {});
-
-/// An interval that holds the median of what the values are drawn from with 95 % or more, whatever
-/// its distribution: from the k-th smallest to the k-th largest, with the largest such k (sign
-/// test). Of nine it leaves out one at each end, so that one disturbed round does not matter.
-/// Nothing of fewer than six, which cannot tell.
-std::optional<Interval> median_interval(std::vector<double> values);
 
 }  // namespace tinyllama::harness

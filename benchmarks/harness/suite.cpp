@@ -13,12 +13,12 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/progress.hpp"
+#include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
-#include "benchmarks/harness/memory_check.hpp"
-#include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
 #include "benchmarks/harness/speedups.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
@@ -112,8 +112,7 @@ class SuiteRun {
     open_journal();
     if (options_.verify != Verify::only) measure_peaks(progress);
     journal_peaks();
-    const RunSettings settings = run_settings();
-    Runner runner(device_, peaks_, settings);
+    Runner runner(device_, peaks_, options_, weights_, sensors());
     runner.on_start([&](const Case& test_case) { progress.start(test_case.name()); });
     if (options_.verify == Verify::only) return verify_all(runner, progress);
     register_cases(runner);
@@ -121,7 +120,7 @@ class SuiteRun {
     if (has_work) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
     runner.close();
-    return finish(settings, progress, has_work);
+    return finish(progress, has_work);
   }
 
  private:
@@ -132,19 +131,6 @@ class SuiteRun {
   std::optional<instruments::SystemReader> sensors() const {
     if (!device_.is_gpu()) return std::nullopt;
     return instruments::system_reader(device_);
-  }
-
-  RunSettings run_settings() const {
-    return {options_.verify,
-            options_.seed,
-            options_.memory_limit_bytes.value_or(0),
-            options_.admit,
-            options_.max_seconds_per_case,
-            options_.cold_cache,
-            weights_,
-            options_.timing,
-            options_.trace_folder,
-            sensors()};
   }
 
   void take_over_journal() {
@@ -297,15 +283,16 @@ class SuiteRun {
     bool failed = false;
     for (const Case& test_case : plan_.cases) {
       if (console::interrupted()) return console::ExitCode::interrupted;
-      const auto verdict = runner.verify(test_case);
-      failed = failed || !verdict.failure.empty();
-      const std::string outcome = !verdict.failure.empty() ? "FAILED: " + verdict.failure
-                                  : !verdict.skip.empty()  ? "skipped: " + verdict.skip
+      const PreparedCase proved = runner.verify(test_case);
+      const Remarks& remarks = proved.remarks();
+      failed = failed || !remarks.failure.empty();
+      const std::string outcome = !remarks.failure.empty() ? "FAILED: " + remarks.failure
+                                  : !remarks.skip.empty()  ? "skipped: " + remarks.skip
                                                            : "proved";
       finish_in(progress, test_case.name(), "");
       progress.clear();
       fmt::print("{:<70} {:>9.2e} of {:.2e} allowed  {}\n", test_case.name(),
-                 verdict.comparison.error, verdict.comparison.allowed, outcome);
+                 proved.comparison().error, proved.comparison().allowed, outcome);
     }
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
@@ -321,8 +308,7 @@ class SuiteRun {
   }
 
   // `has_measured`: it is no run that shows again what a journal has, which is to take no time.
-  console::ExitCode finish(const RunSettings& settings, console::Progress& progress,
-                           bool has_measured) {
+  console::ExitCode finish(console::Progress& progress, bool has_measured) {
     document_.context["peaks"] = peaks_.to_json();
     // in the plan's order, whether they were measured now or came from the journal
     for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
@@ -332,7 +318,7 @@ class SuiteRun {
     const auto measure = [&](const std::vector<const Case*>& cases) {
       if (console::interrupted()) return SecondsOfRounds();
       progress.start("interleaved: " + cases.back()->name());
-      return time_cases_interleaved(device_, cases, settings);
+      return time_cases_interleaved(device_, cases, options_, weights_);
     };
     add_speedups(plan_.cases, document_.results,
                  has_measured ? MeasureInterleaved(measure) : MeasureInterleaved());

@@ -16,10 +16,12 @@
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/timer.hpp"
 #include "core/file_io.hpp"
+#include "core/statistics.hpp"
 
 namespace tinyllama::scaling {
 namespace {
@@ -40,7 +42,7 @@ double median_over_iterations(const RoundSamples& round, Combine combine) {
     combined.push_back(combine(times));
   }
   if (combined.empty()) throw std::invalid_argument("a round without a sample");
-  return harness::median(combined);
+  return median(combined);
 }
 
 // Hosts become numbers: their names are nobody else's business.
@@ -149,7 +151,7 @@ double slowest_seconds(const RoundSamples& round) {
 }
 
 double mean_seconds(const RoundSamples& round) {
-  return median_over_iterations(round, harness::mean);
+  return median_over_iterations(round, mean);
 }
 
 std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round) {
