@@ -1,5 +1,4 @@
 // tiny_llama_bench: options -> plan -> run.
-#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,15 +8,15 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/benchmark_flags.hpp"
-#include "benchmarks/harness/memory_check.hpp"
+#include "benchmarks/harness/dry_run.hpp"
+#include "benchmarks/harness/find_limit.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/serve.hpp"
 #include "benchmarks/harness/suite.hpp"
+#include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
-#include "benchmarks/instruments/library_choices.hpp"
 #include "model/config.hpp"
 
 namespace tinyllama {
@@ -25,29 +24,24 @@ namespace {
 
 using console::ExitCode;
 
-ExitCode run(int argc, const char* const* argv) {
+ExitCode run(int argc, char** argv) {
   const std::vector<harness::Component> components = components::all();
   std::vector<std::string> names;
   for (const auto& component : components) names.push_back(component.name);
   names.emplace_back(harness::kPeakComponent);
   auto options = harness::parse_options(argc, argv, names);
   if (!options) return ExitCode::ok;
+  const instruments::BringUp machine("tiny_llama_bench", argv,
+                                     {options->device, options->threads, options->libraries});
+  const instruments::Device& device = machine.device();
   const std::optional<Weights> weights = harness::open_weights(*options);
   harness::initialize_benchmark(*options);
 
   const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
                                      "/fixtures/problem_sizes.json"
                                                                      : options->problem_sizes_file;
-  // Attention's scratch, and so its predicted memory, is one of each thread; so are caches.
-  instruments::set_threads(options->threads);
-  const auto device = instruments::Device::select(options->device);
-  const c10::DeviceGuard current(device.torch());
-  instruments::choose_libraries(device, options->libraries);
-  const DeviceTraits traits = device_traits(device.torch());
-  if (!traits.no_own_kernels.empty())
-    fmt::print(stderr, "tiny_llama_bench: note: {}\n", traits.no_own_kernels);
   const harness::Plan plan =
-      harness::make_plan(*options, components, load_problem_sizes(sizes_file), traits);
+      harness::make_plan(*options, components, load_problem_sizes(sizes_file), machine.traits());
   if (options->list) {
     for (const auto& peak : plan.peak_cases) std::cout << peak.name << "\n";
     for (const auto& test_case : plan.cases) std::cout << test_case.name() << "\n";
@@ -80,7 +74,6 @@ ExitCode run(int argc, const char* const* argv) {
 }  // namespace tinyllama
 
 int main(int argc, char** argv) {
-  tinyllama::instruments::pin_openmp_threads(argv);
   return tinyllama::console::run_program("tiny_llama_bench",
                                          [&] { return tinyllama::run(argc, argv); });
 }

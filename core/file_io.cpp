@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -69,6 +68,17 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   return *this;
 }
 
+int FileDescriptor::write(const void* data, int64_t bytes) const {
+  const auto* next = static_cast<const char*>(data);
+  for (int64_t done = 0; done < bytes;) {
+    const auto count = ::write(number_, next + done, piece(bytes - done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno;
+    done += count;
+  }
+  return 0;
+}
+
 int FileDescriptor::close() {
   const int number = std::exchange(number_, kClosed);
   return number == kClosed || ::close(number) == 0 ? 0 : errno;
@@ -124,13 +134,7 @@ ReplacementFile::~ReplacementFile() {
 }
 
 void ReplacementFile::write(const void* data, int64_t bytes) {
-  const auto* next = static_cast<const char*>(data);
-  for (int64_t done = 0; done < bytes;) {
-    const auto count = ::write(descriptor_.number(), next + done, piece(bytes - done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_writing(path_, errno);
-    done += count;
-  }
+  if (const int error = descriptor_.write(data, bytes); error != 0) fail_writing(path_, error);
 }
 
 void ReplacementFile::commit_as(std::filesystem::path path) {
@@ -163,13 +167,36 @@ void write_file_atomically(const std::filesystem::path& file, const std::string&
     replacement.write(text.data(), std::ssize(text));
     return replacement.commit();
   }
-  errno = 0;
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) {
-    throw std::runtime_error(
-        fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+  FileDescriptor there(::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+  int error = there.number() < 0 ? errno : there.write(text.data(), std::ssize(text));
+  if (error == 0) error = there.close();
+  if (error != 0) fail_writing(file, error);
+}
+
+void try_to_write_in(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  ReplacementFile(folder / "trial").write("x", 1);
+}
+
+void check_output_file(const char* option, const std::filesystem::path& file) {
+  std::error_code unknown;
+  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
+  if (std::filesystem::is_directory(file, unknown))
+    throw std::invalid_argument(fmt::format("{}: {}: is a directory", option, file.string()));
+  try {
+    const ReplacementFile trial(file);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+void check_output_folder(const char* option, const std::filesystem::path& folder) {
+  if (folder.empty()) return;
+  try {
+    try_to_write_in(folder);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(fmt::format("{} '{}': must be a folder that can be written to: {}",
+                                            option, folder.string(), error.what()));
   }
 }
 

@@ -16,6 +16,9 @@ class FileDescriptor {
   FileDescriptor& operator=(FileDescriptor&& other) noexcept;
 
   int number() const { return number_; }
+  /// All of it, however often the system takes a part or a signal comes between. Returns 0 or
+  /// errno.
+  int write(const void* data, int64_t bytes) const;
   /// Closes it now; what the system then says (0 or errno).
   int close();
 
@@ -74,5 +77,15 @@ class ReplacementFile {
 /// Writes the text through a ReplacementFile; pipes, devices and links are written to in place.
 /// Throws std::runtime_error as it does.
 void write_file_atomically(const std::filesystem::path& file, const std::string& text);
+
+/// Makes the folder and those it lies in, as far as they are missing, and writes a file there,
+/// which goes again. Throws std::runtime_error that names the path and the cause.
+void try_to_write_in(const std::filesystem::path& folder);
+
+/// Whether results can be written where an option says, so that a wrong path does not cost a run.
+/// What is there stays. Empty names stand for none. Throw std::invalid_argument that names the
+/// option, the path and the cause.
+void check_output_file(const char* option, const std::filesystem::path& file);
+void check_output_folder(const char* option, const std::filesystem::path& folder);
 
 }  // namespace tinyllama

@@ -40,5 +40,38 @@ TEST_F(WriteFileAtomicallyTest, AFailureLeavesNoNeighbourBehind) {
   EXPECT_EQ(files(), 1U);
 }
 
+class CheckOutputTest : public ::testing::Test {
+ protected:
+  testing::TemporaryFolder folder;
+};
+
+TEST_F(CheckOutputTest, AFolderIsMadeAndOneThatCannotBeWrittenIsRefused) {
+  const auto wanted = folder / "a/b";
+  check_output_folder("--trace", wanted);
+  EXPECT_TRUE(std::filesystem::is_empty(wanted));
+  check_output_folder("--trace", "");
+  folder.write("file", "x");
+  for (const std::filesystem::path& bad :
+       {folder / "file", folder / "file/b", std::filesystem::path("/proc/self")}) {
+    testing::expect_mentions(
+        testing::error_of([&] { check_output_folder("--trace", bad); }),
+        {"--trace '" + bad.string() + "': must be a folder that can be written to: "});
+  }
+}
+
+TEST_F(CheckOutputTest, AFileIsLeftAsItIsAndOneThatCannotBeWrittenIsRefused) {
+  folder.write("file", "x");
+  check_output_file("--out", folder / "file");
+  EXPECT_EQ(testing::read_bytes(folder / "file"), "x\n");
+  check_output_file("--out", folder / "new");
+  check_output_file("--out", "/dev/null");
+  check_output_file("--out", "");
+  EXPECT_EQ(folder.entries().size(), 1U);
+  for (const auto& bad : {folder / "absent/file", folder.path()}) {
+    testing::expect_mentions(testing::error_of([&] { check_output_file("--out", bad); }),
+                             {"--out: " + bad.string() + ": "});
+  }
+}
+
 }  // namespace
 }  // namespace tinyllama

@@ -53,6 +53,12 @@ struct Cost {
   /// Those of hardware_flops inside operators that no profiler looks into: attention kernels.
   int64_t opaque_flops = 0;
 
+  /// What an intensity is of: components without matrix multiplications are described by what else
+  /// they compute.
+  int64_t intensity_flops() const {
+    return hardware_flops > 0 ? hardware_flops : elementwise_flops;
+  }
+
   Cost& operator+=(const Cost& other);
 };
 Cost operator+(Cost a, const Cost& b);

@@ -5,8 +5,9 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <fmt/format.h>
 
-#include "model/kernels/kernels.hpp"
+#include "model/gemm.hpp"
 #include "model/loss.hpp"
 
 namespace tinyllama {
@@ -20,13 +21,11 @@ at::Tensor multiply_linear(const at::Tensor& a, const at::Tensor& b, at::Tensor&
   return at::linear(a, b.t());
 }
 
-at::Tensor multiply_tiled(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
-  return kernels::gemm(a, b.t());
-}
-
-/// Narrow operands, multiplied in float32 as the switch wide_gemm does.
-at::Tensor multiply_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
-  return a.to(at::kFloat).matmul(b.to(at::kFloat)).to(a.scalar_type());
+/// As the linear layers of a variant do.
+GemmFunction of_layers(GemmPath path) {
+  return [gemm = Gemm(path)](const at::Tensor& a, const at::Tensor& b, at::Tensor&) {
+    return gemm.forward(a, b.t());
+  };
 }
 
 /// oneDNN's GEMM, which of float32 is another than the default BLAS. libtorch keeps it for
@@ -45,6 +44,12 @@ std::optional<GemmFunction> onednn_gemm() {
 }
 
 }  // namespace
+
+std::string to_string(const GemmShape& shape) {
+  const auto& [batch, m, n, k] = shape;
+  const std::string one = fmt::format("{}x{}x{}", m, n, k);
+  return batch == 1 ? one : fmt::format("{}x{}", batch, one);
+}
 
 std::set<GemmShape> linear_gemms(const Workload& workload) {
   const ModelConfig& config = workload.config;
@@ -86,21 +91,24 @@ std::set<GemmShape> step_gemms(const Workload& workload) {
   return shapes;
 }
 
-std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::DeviceType device,
-                                               bool batched) {
+GemmPaths gemm_paths(c10::ScalarType type, c10::DeviceType device, bool batched) {
   const bool on_cpu = device == c10::DeviceType::CPU;
   const bool narrow = on_cpu && c10::elementSize(type) < sizeof(float);
   if (batched) {
-    std::map<std::string, GemmFunction> paths{{"at::bmm", multiply_default}};
-    if (narrow) paths["at::bmm in float32, rounded once"] = multiply_widened;
+    GemmPaths paths{{"at::bmm", multiply_default}};
+    if (narrow) {
+      paths["at::bmm in float32, rounded once"] = [](const at::Tensor& a, const at::Tensor& b,
+                                                     at::Tensor&) {
+        return a.to(at::kFloat).bmm(b.to(at::kFloat)).to(a.scalar_type());
+      };
+    }
     return paths;
   }
   if (!on_cpu) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
-  std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default},
-                                            {"tiled_gemm", multiply_tiled}};
+  GemmPaths paths{{"default BLAS", multiply_default}, {"tiled_gemm", of_layers(GemmPath::tiled)}};
   const auto onednn = type == at::kFloat ? onednn_gemm() : std::nullopt;
   if (onednn) paths["oneDNN"] = *onednn;
-  if (narrow) paths["default BLAS in float32, rounded once"] = multiply_widened;
+  if (narrow) paths["default BLAS in float32, rounded once"] = of_layers(GemmPath::wide);
   return paths;
 }
 

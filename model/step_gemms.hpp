@@ -16,8 +16,11 @@ namespace tinyllama {
 /// `batch` multiplications out[m, n] = a[m, k] x b[k, n] at once.
 struct GemmShape {
   int64_t batch, m, n, k;
+  int64_t flops() const { return 2 * batch * m * n * k; }
   auto operator<=>(const GemmShape&) const = default;
 };
+/// "1024x256x512" is m x n x k; "32x256x128x64" is 32 of 256x128x64 at once.
+std::string to_string(const GemmShape& shape);
 
 /// The forward GEMMs of a step's linear layers, as the variant merges or splits them.
 std::set<GemmShape> linear_gemms(const Workload& workload);
@@ -31,10 +34,11 @@ std::set<GemmShape> step_gemms(const Workload& workload);
 /// k] and [batch, k, n]. The result is in `out` or in a tensor of its own.
 using GemmFunction =
     std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b, at::Tensor& out)>;
+/// Ways to multiply, by name.
+using GemmPaths = std::map<std::string, GemmFunction>;
 
 /// The functions of libtorch and of our own that multiply operands of this type, by name; not each
 /// is fast or implemented for the type. `batched`: those for operands with three dimensions.
-std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::DeviceType device,
-                                               bool batched = false);
+GemmPaths gemm_paths(c10::ScalarType type, c10::DeviceType device, bool batched = false);
 
 }  // namespace tinyllama

@@ -171,10 +171,6 @@ void run_to_the_end(const Work& work, const End& end) {
 
 }  // namespace
 
-bool can_capture(c10::DeviceType device) {
-  return at::has_graph_impl(device);
-}
-
 StepGraph::StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch)
     : optimizer_(optimizer), batch_(batch) {
   const c10::Device device = optimizer.parameters().front().second.device();
@@ -208,10 +204,6 @@ StepGraph::StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch)
   replay_ = [graph] { graph->replay(); };
 }
 #else
-bool can_capture(c10::DeviceType /*device*/) {
-  return false;
-}
-
 StepGraph::StepGraph(TrainStep& /*step*/, AdamW& optimizer, const TokenBatch& /*batch*/)
     : optimizer_(optimizer) {
   TORCH_CHECK(false, "graph: this libtorch cannot capture work");
@@ -224,8 +216,9 @@ const at::Tensor& StepGraph::run() {
   return loss_;
 }
 
-Cost full_step_cost(const Workload& workload) {
-  Cost cost = model_cost(workload, Pass::forward_backward) + optimizer_cost(workload);
+Cost full_step_cost(const Workload& workload, int64_t micro_batches) {
+  Cost cost =
+      micro_batches * model_cost(workload, Pass::forward_backward) + optimizer_cost(workload);
   cost.parameters = count_parameters(workload.config);
   // Of a replayed step a profiler sees kernels, but no operators.
   if (workload.variant.has(Switch::graph)) cost.opaque_flops = cost.hardware_flops;

@@ -73,9 +73,6 @@ class TrainStep {
   c10::DeviceType device_type_;
 };
 
-/// Whether libtorch can capture the work of such a device (from 2.11 on, CUDA and ROCm).
-bool can_capture(c10::DeviceType device);
-
 /// A whole training step, captured once on a GPU and replayed: one launch instead of one a kernel.
 class StepGraph {
  public:
@@ -96,7 +93,7 @@ class StepGraph {
   std::function<void()> replay_;
 };
 
-/// model forward_backward and optimizer.
-Cost full_step_cost(const Workload& workload);
+/// model forward_backward of each micro-batch, and one update.
+Cost full_step_cost(const Workload& workload, int64_t micro_batches = 1);
 
 }  // namespace tinyllama

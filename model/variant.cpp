@@ -9,7 +9,11 @@
 
 #include "model/gemm.hpp"
 #include "model/kernels/launch.hpp"
-#include "model/train_step.hpp"
+
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+#define TINYLLAMA_HAS_GRAPHS
+#endif
 
 namespace tinyllama {
 namespace {
@@ -307,6 +311,14 @@ bool DeviceTraits::has_fast_gemm(Dtype dtype) const {
     default:
       return true;
   }
+}
+
+bool can_capture([[maybe_unused]] c10::DeviceType device) {
+#ifdef TINYLLAMA_HAS_GRAPHS
+  return at::has_graph_impl(device);
+#else
+  return false;
+#endif
 }
 
 DeviceTraits device_traits(c10::Device device) {

@@ -131,6 +131,9 @@ class Variant {
 /// Empty, or why the variant cannot run in this dtype on this device.
 std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
+/// Whether libtorch can capture the work of such a device (from 2.11 on, CUDA and ROCm).
+bool can_capture(c10::DeviceType device);
+
 /// The traits of the device that this process computes on.
 DeviceTraits device_traits(c10::Device device);
 

@@ -11,26 +11,23 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/timing.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "core/statistics.hpp"
 #include "model/feed_forward.hpp"
 #include "model/rms_norm.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using instruments::Clock;
+using instruments::seconds_since;
 
 constexpr int kRounds = 41;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// `by_hand` returns the seconds of so many iterations.
 template <class ByHand>
@@ -120,7 +117,7 @@ void compare_layer(const std::string& name, Pass pass, int64_t batch, int64_t se
 
 int main(int /*argc*/, char** argv) {
   using namespace tinyllama;
-  instruments::pin_openmp_threads(argv);
+  instruments::pin_openmp_threads(argv, std::nullopt);
   instruments::host_allocator::install();
   fmt::print("Limit: 1 % of the time by hand, or 200 ns where that is more; medians of {} turns.\n",
              harness::kRounds);

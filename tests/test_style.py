@@ -1,5 +1,7 @@
-"""The style that a tool can check: clang-format, ruff, shell syntax, white space."""
+"""The style that a tool can check: clang-format, ruff, shell syntax, white space, and the layers of
+the harness."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,35 @@ def test_shell_scripts_parse_and_commands_are_executable() -> None:
         run("bash", "-n", str(script))
         is_command = script.parent.name in ("scripts", "dev") and not script.suffix
         assert not is_command or script.stat().st_mode & 0o100, script
+
+
+# Layers of the harness, from the bottom; a file includes only what stands before it.
+LAYERS = (
+    "counters outcome changed_inputs case",
+    "run_options benchmark_flags options plan",
+    "failure timing metering memory_check measured_peaks",
+    "rounding parity_gate gate_run",
+    "known_slowdown prepared_case",
+    "rows case_counters run_context journal",
+    "trace runner interleaved speedups sum_of_parts tables",
+    "dry_run find_limit suite serve_request serve",
+)
+
+
+def test_harness_includes_only_what_is_below() -> None:
+    folder = PROJECT_ROOT / "benchmarks/harness"
+    files = [name for layer in LAYERS for name in layer.split()]
+    below = {name: set(files[: i + 1]) for i, name in enumerate(files)}
+    sources = [p for p in folder.iterdir() if p.suffix in (".cpp", ".hpp")]
+    product = [p for p in sources if not re.search("_test$|^testing$", p.stem)]
+    assert {path.stem for path in product} == set(files)
+    upwards = [
+        f"{path.name} includes {name}.hpp"
+        for path in product
+        for name in re.findall(r'"benchmarks/harness/(\w+)\.hpp"', path.read_text("utf-8"))
+        if name not in below[path.stem]
+    ]
+    assert upwards == []
 
 
 def test_no_tabs_and_no_trailing_spaces() -> None:

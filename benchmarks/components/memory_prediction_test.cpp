@@ -8,7 +8,7 @@
 #include <random>
 
 #include "benchmarks/components/components.hpp"
-#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "model/proof_record.hpp"
 #include "model/variant.hpp"
@@ -68,11 +68,11 @@ struct Measured {
 Measured measure(const Case& test_case) {
   const auto cpu = instruments::Device::select("cpu");
   const int64_t before = instruments::host_allocator::read().live_bytes;
-  const auto item = test_case.component->build({test_case.workload, test_case.pass, 42, c10::kCPU});
+  const auto work = harness::build_work(cpu, test_case, 42, nullptr);
   int64_t peak = 0;
   const int64_t enough = test_case.memory().peak() - unsure_bytes(test_case);
   for (int i = 0; i < kMostIterations && peak < enough; ++i)
-    peak = std::max(peak, harness::meter(cpu, *item, before).peak_bytes);
+    peak = std::max(peak, harness::meter(cpu, work).peak_bytes);
   return {peak, instruments::host_allocator::read().live_bytes - before};
 }
 

@@ -84,15 +84,41 @@ bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
   return true;
 }
 
-CLI::Validator number() {
+CLI::Validator number(const std::string& rule, const std::function<bool(double)>& allowed) {
   return CLI::Validator(
-      [](std::string& text) -> std::string {
+      [rule, allowed](std::string& text) -> std::string {
         char* rest = nullptr;
-        std::strtod(text.c_str(), &rest);
-        if (!text.empty() && *rest == '\0') return {};
-        return fmt::format("'{}' must be a number", text);
+        const double value = std::strtod(text.c_str(), &rest);
+        if (!text.empty() && *rest == '\0' && allowed(value)) return {};
+        return fmt::format("'{}' must be {}", text, rule);
       },
       "");
+}
+
+CLI::Validator number_from(double lowest, double highest, const std::string& unit) {
+  return number(fmt::format("from {:g} to {:g}{}", lowest, highest, unit),
+                [=](double value) { return value >= lowest && value <= highest; });
+}
+
+CLI::Option* add_dtype(CLI::App& app, Dtype& dtype, const std::string& help) {
+  std::vector<std::pair<std::string, Dtype>> choices;
+  for (const Dtype known : benchmark_dtypes()) choices.emplace_back(to_string(known), known);
+  return add_choice(app, "--dtype", dtype, choices, help);
+}
+
+CLI::Option* add_variant(CLI::App& app, Variant& variant) {
+  const auto take = [&variant](const std::string& text) {
+    try {
+      variant = Variant::parse(text);
+    } catch (const std::invalid_argument& error) {
+      throw CLI::ValidationError("--variant", error.what());
+    }
+  };
+  return app
+      .add_option_function<std::string>(
+          "--variant", take,
+          "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)")
+      ->default_str(variant.name());
 }
 
 }  // namespace tinyllama::console

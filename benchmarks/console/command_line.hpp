@@ -3,13 +3,20 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <functional>
 #include <limits>
-#include <stdexcept>
+#include <ranges>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "model/dtype.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::console {
 
@@ -40,17 +47,34 @@ CLI::Validator integer(Integer lowest = std::numeric_limits<Integer>::min(),
 /// The largest --threads: more than hosts have processors, and as many as OpenMP can still start.
 inline constexpr int kMostThreads = 4096;
 
-/// A number with all of its text; CLI11's own words for others do not say what is allowed.
-CLI::Validator number();
+/// For check(): a number of which `allowed` is true. `rule`: what it must be, for the message.
+/// CLI11's Range takes what is not a number for one.
+CLI::Validator number(const std::string& rule, const std::function<bool(double)>& allowed);
+CLI::Validator number_from(double lowest, double highest, const std::string& unit = {});
 
-/// parse(text); its std::invalid_argument gets the option's name before its words.
-template <typename Parse>
-auto parse_named(const char* option, const std::string& text, Parse parse) {
-  try {
-    return parse(text);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+/// An option whose value is one of some words, each with its meaning.
+template <typename Value>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
+                        const std::vector<std::pair<std::string, Value>>& choices,
+                        const std::string& help) {
+  const auto take = [&value, choices, name](const std::string& text) {
+    const auto found = std::ranges::find(choices, text, &std::pair<std::string, Value>::first);
+    if (found == choices.end()) {
+      const auto words = choices | std::views::keys;
+      throw CLI::ValidationError(
+          name, fmt::format("'{}' must be one of {}", text, fmt::join(words, ", ")));
+    }
+    value = found->second;
+  };
+  CLI::Option* const option = app.add_option_function<std::string>(name, take, help);
+  for (const auto& [word, meaning] : choices) {
+    if (meaning == value) option->default_str(word);
   }
+  return option;
 }
+
+/// --dtype, --variant.
+CLI::Option* add_dtype(CLI::App& app, Dtype& dtype, const std::string& help);
+CLI::Option* add_variant(CLI::App& app, Variant& variant);
 
 }  // namespace tinyllama::console

@@ -1,17 +1,15 @@
 #include "benchmarks/console/option_grammar.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
-#include <filesystem>
 #include <regex>
 #include <stdexcept>
 #include <utility>
 
-#include "core/file_io.hpp"
 #include "core/strict_json.hpp"
 
 namespace tinyllama::console {
@@ -118,6 +116,16 @@ std::vector<std::string> parse_names(std::string_view option, std::string_view t
   return names;
 }
 
+std::vector<std::string> parse_names(std::string_view option, std::string_view text,
+                                     const std::vector<std::string>& allowed) {
+  std::vector<std::string> names = parse_names(option, text);
+  for (const std::string& name : names) {
+    if (std::ranges::count(allowed, name) == 0)
+      fail(option, name, fmt::format("must be one of {}", fmt::join(allowed, ", ")));
+  }
+  return names;
+}
+
 int64_t parse_memory_size(std::string_view option, std::string_view text) {
   constexpr std::array<std::pair<std::string_view, double>, 11> units = {{{"", 1},
                                                                           {"B", 1},
@@ -161,33 +169,6 @@ std::function<bool(const std::string&)> parse_pattern(std::string_view option,
   } catch (const std::regex_error& error) {
     fail(option, text, fmt::format("is not a regular expression: {}", error.what()));
   }
-}
-
-void check_output_file(const char* option, const std::string& file) {
-  std::error_code unknown;
-  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
-  if (std::filesystem::is_directory(file, unknown))
-    throw std::invalid_argument(fmt::format("{}: {}: is a directory", option, file));
-  try {
-    const ReplacementFile trial(file);  // goes again, and touches nothing else
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
-  }
-}
-
-std::string format_bytes(int64_t bytes) {
-  constexpr std::array<std::string_view, 7> units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; std::abs(value) >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, units[unit]);
-}
-
-std::string format_count(double value) {
-  constexpr std::array<std::string_view, 7> units = {"", " k", " M", " G", " T", " P", " E"};
-  size_t unit = 0;
-  for (; std::abs(value) >= 1000 && unit + 1 < units.size(); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{:g}", value) : fmt::format("{:.2f}{}", value, units[unit]);
 }
 
 }  // namespace tinyllama::console

@@ -1,13 +1,21 @@
-// How users write lists of numbers and amounts of memory, and name files to write.
+// How users write lists of numbers, amounts of memory and patterns of names.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/text.hpp"
+
 namespace tinyllama::console {
+
+using tinyllama::format_bytes;
+using tinyllama::format_count;
 
 /// "8", "4,8,16", "64:512:*2" (first:last:factor), "128:1024:+128" (first:last:increment), and any
 /// of these joined by commas. Order is kept, repetitions are dropped. Throws std::invalid_argument
@@ -16,6 +24,9 @@ std::vector<int64_t> parse_numbers(std::string_view option, std::string_view tex
 
 /// "a,b,c" -> the parts, none of them empty. Throws std::invalid_argument as above.
 std::vector<std::string> parse_names(std::string_view option, std::string_view text);
+/// The same of names that are all among `allowed`.
+std::vector<std::string> parse_names(std::string_view option, std::string_view text,
+                                     const std::vector<std::string>& allowed);
 
 /// "8GiB", "512 MiB", "1.5GB", "1048576" -> bytes (GiB = 2^30, GB = 10^9). Throws
 /// std::invalid_argument as above.
@@ -27,14 +38,14 @@ int64_t parse_memory_size(std::string_view option, std::string_view text);
 std::function<bool(const std::string&)> parse_pattern(std::string_view option,
                                                       const std::string& text);
 
-/// Finds out whether `file` can be written, before a run, by writing a temporary file beside it; an
-/// existing file stays. An empty name stands for no file. Throws std::invalid_argument that names
-/// the option and the cause.
-void check_output_file(const char* option, const std::string& file);
-
-/// 1536 -> "1.50 KiB", with the unit that leaves 1 to 1023.
-std::string format_bytes(int64_t bytes);
-/// 1536 -> "1.54 K", in thousands: k, M, G, T, P.
-std::string format_count(double value);
+/// parse(text); its std::invalid_argument gets the option's name before its words.
+template <typename Parse>
+auto parse_named(const char* option, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+  }
+}
 
 }  // namespace tinyllama::console

@@ -1,12 +1,14 @@
 #include "benchmarks/distributed/data_parallel_options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <fstream>
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/size_options.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/digest.hpp"
 
@@ -33,7 +35,7 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
          "--bucket-mb", options.bucket_MiB,
          "gradients that travel together, MiB at most (of the first bucket 1), unless one alone is "
          "larger")
-      ->check(console::number())
+      ->check(console::number_from(1.0 / 1024, 1 << 20))
       ->group(group)
       ->capture_default_str();
   app.add_flag_callback(
@@ -42,22 +44,14 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
   app.add_flag("--shard-optimizer", options.shard_optimizer, shard_words)->group(group);
   app.add_option("--timeout", options.timeout_seconds,
                  "seconds after which a rank that does not answer is given up")
-      ->check(console::number())
+      // Up to eleven days: far below what clocks that count nanoseconds overflow at.
+      ->check(console::number_from(0.1, 1e6, " seconds"))
       ->group(group)
       ->capture_default_str();
 }
 
-void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype) {
-  const auto check = [](const char* option, double value, double lowest, double highest,
-                        const char* unit) {
-    if (value >= lowest && value <= highest) return;
-    throw std::invalid_argument(
-        fmt::format("{} {:g}: must be from {:g} to {:g}{}", option, value, lowest, highest, unit));
-  };
-  check("--bucket-mb", options.bucket_MiB, 1.0 / 1024, 1 << 20, "");
-  // Up to eleven days: far below what clocks that count nanoseconds overflow at.
-  check("--timeout", options.timeout_seconds, 0.1, 1e6, " seconds");
-  if (options.shard_optimizer && dtype == Dtype::amp_f16) {
+void check_data_parallel_options(const DataParallelOptions& options) {
+  if (options.shard_optimizer && options.dtype == Dtype::amp_f16) {
     throw std::invalid_argument(
         "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
         "gradients, and a rank has a share of them only; take amp_bf16");
@@ -72,12 +66,27 @@ Variant variant_of_ranks(const Variant& variant) {
                   variant.name()));
 }
 
+instruments::MachineChoice machine_choice(const DataParallelOptions& options,
+                                          const LaunchEnvironment& where) {
+  instruments::MachineChoice choice{.device = options.device, .threads = options.threads};
+  if (where.world_size > 1) choice.local_rank = where.local_rank;
+  choice.says_notes = where.rank == 0;
+  return choice;
+}
+
 Agreement shared_agreement(const DataParallelOptions& options) {
   const instruments::SourceVersion version = instruments::source_version();
+  std::vector<std::string> dimensions;
+  for (const auto& [name, dimension] : console::kSizeOptions)
+    dimensions.push_back(fmt::format("{}={}", name, options.dimensions.*dimension));
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
           // Of one commit there are many builds: other changes, another compiler or build type.
           {"digest of the program", program_digest()},
           {"libtorch", instruments::torch_version()},
+          {"dimensions of the model", fmt::format("{}", fmt::join(dimensions, " "))},
+          {"--variant", options.variant.switch_names()},
+          {"--dtype", std::string(to_string(options.dtype))},
+          {"--seed", std::to_string(options.seed)},
           {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
           {"--no-overlap", options.overlap ? "no" : "yes"},
           {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"}};

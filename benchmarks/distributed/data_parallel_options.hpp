@@ -1,11 +1,15 @@
-// The options that every data-parallel program has.
+// The options that every data-parallel program has: of its steps, of the machine, and of what ranks
+// send each other.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
+#include "benchmarks/instruments/bring_up.hpp"
+#include "model/config.hpp"
 #include "model/dtype.hpp"
 #include "model/variant.hpp"
 
@@ -16,6 +20,13 @@ class App;
 namespace tinyllama::distributed {
 
 struct DataParallelOptions {
+  std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
+  ModelDimensions dimensions;
+  Variant variant;
+  Dtype dtype = Dtype::f32;
+  uint64_t seed = 42;
+  std::string device = "auto";
+  std::optional<int> threads;
   double bucket_MiB = 25;        ///< gradients that travel together between ranks
   bool overlap = true;           ///< they travel while the backward runs
   bool shard_optimizer = false;  ///< each rank keeps a share of the optimizer's state
@@ -36,12 +47,16 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words);
 
-/// Throws std::invalid_argument that names the option, its value and what is allowed.
-void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype);
+/// Throws std::invalid_argument that names options which do not go together, and what to do.
+void check_data_parallel_options(const DataParallelOptions& options);
 
 /// The variant without `graph`, because a captured step cannot wait for other ranks. `graph` is
 /// dropped where `optimized` chose it; where the user named it, throws std::invalid_argument.
 Variant variant_of_ranks(const Variant& variant);
+
+/// What of them says how a rank finds its place on the machine.
+instruments::MachineChoice machine_choice(const DataParallelOptions& options,
+                                          const LaunchEnvironment& where);
 
 /// The options that have to be the same on all ranks, and the build.
 Agreement shared_agreement(const DataParallelOptions& options);

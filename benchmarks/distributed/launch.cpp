@@ -3,12 +3,14 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 
 #include "core/digest.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::distributed {
 namespace {
@@ -197,13 +199,18 @@ ExitCode run_rank(const char* program,
   }
 }
 
-instruments::Device select_device(const std::string& text, const LaunchEnvironment& where) {
-  const auto device = instruments::Device::select(text);
-  if (!device.is_gpu() || where.world_size == 1 || text.find(':') != std::string::npos)
-    return device;
-  // Launchers that bind ranks show each of them its own device only, which is the first then.
-  const int index = instruments::gpu_count() == 1 ? 0 : where.local_rank;
-  return instruments::Device::select(fmt::format("{}:{}", to_string(device.backend()), index));
+void refuse_for_memory(const LaunchEnvironment& where, const instruments::Device& device,
+                       double bytes, const std::string& what, const std::string& remedy) {
+  const int64_t free = device.free_memory_bytes();
+  // Beyond 64 bits the products of a prediction wrap around.
+  if (bytes >= 0 && bytes <= static_cast<double>(free)) return;
+  constexpr double kMost = 9e18;
+  const auto needed = static_cast<int64_t>(bytes < 0 ? kMost : std::min(bytes, kMost));
+  const int sharing = where.ranks_sharing(device);
+  throw std::invalid_argument(
+      fmt::format("{}{} needs {} of memory, and {} is free on {}; {}", what,
+                  sharing > 1 ? fmt::format(" on {} ranks of this host", sharing) : "",
+                  format_bytes(needed), format_bytes(free), device.description().name, remedy));
 }
 
 }  // namespace tinyllama::distributed

@@ -28,6 +28,10 @@ struct LaunchEnvironment {
   /// Set where torchrun itself hosts the store at that address: the prefix of our keys in it.
   std::optional<std::string> agent_store_prefix;
 
+  /// Whose memory one device is, or one host.
+  int ranks_sharing(const instruments::Device& device) const {
+    return device.is_gpu() ? 1 : local_size;
+  }
   bool is_distributed() const { return launcher != Launcher::nobody; }
   /// "rank 1 of 4"
   std::string name() const;
@@ -60,7 +64,10 @@ class RankLostError : public std::runtime_error {
 console::ExitCode run_rank(const char* program,
                            const std::function<console::ExitCode(const LaunchEnvironment&)>& body);
 
-/// As Device::select; a general name ("auto", "cuda") is the GPU of the rank's number on its host.
-instruments::Device select_device(const std::string& text, const LaunchEnvironment& where);
+/// Throws std::invalid_argument before the first allocation, and not in the words of an allocator,
+/// where this host's ranks need more than is free on the device. `bytes`: of all that share it;
+/// `what` needs them ("--batch 8: a step"), `remedy`: what to do.
+void refuse_for_memory(const LaunchEnvironment& where, const instruments::Device& device,
+                       double bytes, const std::string& what, const std::string& remedy);
 
 }  // namespace tinyllama::distributed

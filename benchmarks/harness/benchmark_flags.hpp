@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/run_options.hpp"
 
 namespace tinyllama::harness {
 

@@ -286,7 +286,7 @@ class GateAttackTest : public ::testing::TestWithParam<Attack> {
   }
   // Timed as every case is: the failure, empty where there is none.
   std::string failure(const Component& component) {
-    RunSettings settings;
+    Options settings;
     settings.timing.iterations = 5;
     settings.timing.repetitions = 1;
     settings.timing.warm_up_seconds = 0;
@@ -357,8 +357,10 @@ TEST(GateAttacksTest, GradientsThatAddUpAreRefusedByAProofAlone) {
     return std::make_unique<Accumulating>(build(request));
   };
   MeasuredPeaks peaks(cpu);
-  Runner runner(cpu, peaks, {.verify = Verify::only});
-  EXPECT_CONTAINS(runner.verify(testing::small_case(component, Pass::forward_backward)).failure,
+  const Options options;
+  Runner runner(cpu, peaks, options);
+  const Case test_case = testing::small_case(component, Pass::forward_backward);
+  EXPECT_CONTAINS(runner.verify(test_case).remarks().failure,
                   "with new inputs at the same addresses: wrong result: gradient of ");
 }
 
@@ -368,7 +370,7 @@ TEST(GateAttacksTest, RightResultsPassAtEveryBatch) {
   const Component component = testing::linear_component();
   MeasuredPeaks peaks(cpu);
   peaks.restore(testing::made_up_peaks(1e15, 1e15, {{1 << 20, 1e15}}));
-  RunSettings settings;
+  Options settings;
   settings.timing.iterations = 2;
   settings.timing.repetitions = 1;
   for (const int64_t batch : {1, 2, 3, 6, 8}) {

@@ -1,26 +1,23 @@
 #include "benchmarks/harness/gate_run.hpp"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <optional>
+#include <set>
 #include <vector>
 
-#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/timing.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using instruments::seconds_since;
 
 bool shares_memory(const at::Tensor& tensor, const NamedTensors& others) {
   return std::any_of(others.begin(), others.end(),
@@ -44,11 +41,30 @@ NamedTensors copies_of(const NamedTensors& tensors) {
   return copies;
 }
 
+KeptValues::KeptValues(const WorkItem& item) {
+  NamedTensors tensors = item.givens();
+  append(tensors, item.parameters());
+  append(tensors, item.optimizer_state());
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    Kept kept{tensor.detach(), std::make_unique<uint8_t[]>(tensor.nbytes()), {}};
+    kept.values = at::from_blob(kept.bytes.get(), tensor.sizes(),
+                                at::TensorOptions().dtype(tensor.scalar_type()));
+    kept.values.copy_(kept.tensor);
+    all_.push_back(std::move(kept));
+  }
+}
+
+void KeptValues::put_back() const {
+  for (const Kept& kept : all_) kept.tensor.copy_(kept.values);
+}
+
 GateRun run_for_gate(const instruments::Device& device, WorkItem& item) {
   item.prepare();
   device.synchronize();
   GateRun run;
-  const auto start = Clock::now();
+  const auto start = instruments::Clock::now();
   {
     const instruments::host_allocator::NanFill unwritten;
     item.run();

@@ -2,8 +2,11 @@
 // results are what is there when the timed call returns.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/instruments/device.hpp"
@@ -26,6 +29,22 @@ GateRun run_for_gate(const instruments::Device& device, WorkItem& item);
 void change_inputs(WorkItem& item, uint64_t seed, int64_t distinct);
 
 NamedTensors copies_of(const NamedTensors& tensors);
+
+/// Inputs, weights and state of a work item as they are now, to be put back where they lie. They
+/// are kept in the host's memory, outside the allocator that serves and counts tensors.
+class KeptValues {
+ public:
+  explicit KeptValues(const WorkItem& item);
+  void put_back() const;
+
+ private:
+  struct Kept {
+    at::Tensor tensor;
+    std::unique_ptr<uint8_t[]> bytes;
+    at::Tensor values;  // which lie in them
+  };
+  std::vector<Kept> all_;
+};
 
 /// Which of the tensors no longer has the values of its copy; empty if all have.
 std::string first_changed(const NamedTensors& tensors, const NamedTensors& copies);

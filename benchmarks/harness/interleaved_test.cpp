@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "benchmarks/harness/prepared_case.hpp"
 #include "benchmarks/harness/testing.hpp"
 
 namespace tinyllama::harness {
@@ -30,7 +31,7 @@ Component lettered(char letter, std::string& runs) {
 class InterleavedTest : public ::testing::Test {
  protected:
   instruments::Device cpu = instruments::Device::select("cpu");
-  RunSettings settings;
+  Options settings;
   std::string runs;
   Component a = lettered('a', runs);
   Component b = lettered('b', runs);

@@ -86,12 +86,7 @@ std::string read_text(const std::filesystem::path& file) {
 }  // namespace
 
 Journal::Journal(std::filesystem::path file, int descriptor)
-    : file_(std::move(file)), descriptor_(new int(descriptor)) {}
-
-void Journal::CloseFile::operator()(const int* descriptor) const {
-  ::close(*descriptor);
-  delete descriptor;
-}
+    : file_(std::move(file)), descriptor_(descriptor) {}
 
 bool Journal::is_begun(const std::filesystem::path& file) {
   const std::string text = read_text(file);
@@ -180,7 +175,7 @@ JournalContents Journal::read(const std::filesystem::path& file) {
 
 // A file system without locks is accepted.
 void Journal::lock() const {
-  if (::flock(*descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (::flock(descriptor_.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw std::invalid_argument(
         fmt::format("journal {}: another run writes it; wait for its end", file_.string()));
   }
@@ -196,15 +191,10 @@ void Journal::add(const CaseResult& result) {
 
 void Journal::write_line(const Json& line) {
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t n = ::write(*descriptor_, text.data() + written, text.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail_system(file_, "cannot be written");
-    written += static_cast<size_t>(n);
-  }
+  errno = descriptor_.write(text.data(), std::ssize(text));
+  if (errno != 0) fail_system(file_, "cannot be written");
   // EINVAL: something like a pipe, which has no disk to reach.
-  if (::fsync(*descriptor_) != 0 && errno != EINVAL)
+  if (::fsync(descriptor_.number()) != 0 && errno != EINVAL)
     fail_system(file_, "cannot be flushed to disk");
 }
 

@@ -6,11 +6,11 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "benchmarks/harness/rows.hpp"
+#include "core/file_io.hpp"
 
 namespace tinyllama::harness {
 
@@ -43,11 +43,8 @@ class Journal {
   Journal(std::filesystem::path file, int descriptor);
   void lock() const;
   void write_line(const Json& line);
-  struct CloseFile {
-    void operator()(const int* descriptor) const;
-  };
   std::filesystem::path file_;
-  std::unique_ptr<int, CloseFile> descriptor_;
+  FileDescriptor descriptor_;
 };
 
 /// Throws std::invalid_argument naming the first of `paths` (JSON pointers without their first `/`)

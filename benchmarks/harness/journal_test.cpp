@@ -7,7 +7,7 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
 

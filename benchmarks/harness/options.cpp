@@ -13,7 +13,7 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/benchmark_flags.hpp"
-#include "benchmarks/harness/tables.hpp"
+#include "benchmarks/harness/counters.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::harness {
@@ -37,39 +37,17 @@ constexpr const char* kFooter =
 // Runs `parse` on each name; its error gets the option's name in front.
 template <typename Parse>
 void parse_each(const char* option, const std::string& text, Parse parse) {
-  for (const auto& name : console::parse_names(option, text)) {
-    try {
-      parse(name);
-    } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
-    }
-  }
+  for (const auto& name : console::parse_names(option, text))
+    console::parse_named(option, name, parse);
 }
 
 // Texts that become checked values once CLI11 has split the command line.
 struct RawOptions {
   std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit, columns;
-  std::string verify = "before";
-  std::string admit = "fitting";
   std::optional<double> precision_percent;
   std::vector<std::string> slow;
-  std::string find_limit;
   ModelDimensions custom;
 };
-
-std::string allowed_text(const std::vector<std::string>& names) {
-  return fmt::format("must be one of {}", fmt::join(names, ", "));
-}
-
-std::vector<std::string> names_among(const char* option, const std::string& text,
-                                     const std::vector<std::string>& allowed) {
-  std::vector<std::string> names = console::parse_names(option, text);
-  for (const std::string& name : names) {
-    if (std::ranges::count(allowed, name) == 0)
-      throw std::invalid_argument(fmt::format("{} '{}': {}", option, name, allowed_text(allowed)));
-  }
-  return names;
-}
 
 void add_axis_options(CLI::App& app, RawOptions& raw) {
   const char* const group = "Axes";
@@ -122,30 +100,32 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_option("--seed", options.seed, "seed of weights and inputs")
       ->transform(console::integer<uint64_t>())
       ->capture_default_str();
-  app.add_option(
-         "--verify", raw.verify,
-         "before: compare with the float64 baseline, time, compare with new inputs; only: both "
-         "comparisons; off: just time")
-      ->capture_default_str();
+  console::add_choice(
+      app, "--verify", options.verify,
+      {{"before", Verify::before}, {"only", Verify::only}, {"off", Verify::off}},
+      "before: compare with the float64 baseline, time, compare with new inputs; only: both "
+      "comparisons; off: just time");
   app.add_option("--memory-limit", raw.memory_limit,
                  "skip cases whose tensors are predicted to need more, e.g. 8GiB (default: what is "
                  "free)");
-  app.add_option(
-         "--admit", raw.admit,
-         "fitting: skip cases predicted not to fit; all: attempt them, each failing where "
-         "its memory really ends (with --verify off: no float64 reference fits beside them)")
-      ->capture_default_str();
+  console::add_choice(
+      app, "--admit", options.admit, {{"fitting", Admit::fitting}, {"all", Admit::all}},
+      "fitting: skip cases predicted not to fit; all: attempt them, each failing where its memory "
+      "really ends (with --verify off: no float64 reference fits beside them)");
   app.add_option(
          "--max-seconds-per-case", options.max_seconds_per_case,
          "skip cases predicted to need longer; fewer iterations and repetitions where time, "
          "untimed preparation included, runs out")
-      ->check(console::number())
+      // clocks count in nanoseconds, in 64 bits
+      ->check(console::number("positive, and at most 1e+09",
+                              [](double value) { return value > 0 && value <= 1e9; }))
       ->capture_default_str();
   app.add_option("--precision", raw.precision_percent,
                  "go on timing a repetition until the 95 % interval of its median, by the medians "
                  "of ten batches, is within so many percent, or the case's time is used up "
                  "(default: 2, for at most three times --benchmark_min_time)")
-      ->check(console::number());
+      ->check(console::number("above 0 and below 100 percent",
+                              [](double value) { return value > 0 && value < 100; }));
   app.add_flag("--cold-cache", options.cold_cache,
                "overwrite the last-level cache before each iteration");
   app.add_option("--journal", options.journal_file,
@@ -162,9 +142,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
                  "default grid tables in place of a digest");
   app.add_option("--trace", options.trace_folder,
                  "write a Chrome trace of one untimed iteration of each case into this folder");
-  app.add_option("--find-limit", raw.find_limit,
-                 "batch, or seq: print the largest of each case whose predicted memory fits into "
-                 "--memory-limit, and time none");
+  console::add_choice<std::optional<LimitAxis>>(
+      app, "--find-limit", options.find_limit,
+      {{"batch", LimitAxis::batch}, {"seq", LimitAxis::seq}},
+      "batch, or seq: print the largest of each case whose predicted memory fits into "
+      "--memory-limit, and time none");
   app.add_flag("--confirm", options.confirm,
                "with --find-limit: run the work there, and one step beyond, within the limit");
   app.add_flag("--figures-of-merit", options.figures_of_merit,
@@ -185,7 +167,7 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   AxisOptions axes;
   if (given("--components"))
-    axes.components = names_among("--components", raw.components, component_names);
+    axes.components = console::parse_names("--components", raw.components, component_names);
   if (given("--passes")) {
     parse_each("--passes", raw.passes,
                [&](const auto& name) { axes.passes.push_back(parse_pass(name)); });
@@ -198,7 +180,7 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
   if (given("--dtypes")) {
     std::vector<std::string> known;
     for (const Dtype dtype : benchmark_dtypes()) known.emplace_back(to_string(dtype));
-    for (const auto& name : names_among("--dtypes", raw.dtypes, known))
+    for (const auto& name : console::parse_names("--dtypes", raw.dtypes, known))
       axes.dtypes.push_back(parse_dtype(name));
   }
   if (given("--batch")) axes.batches = console::parse_numbers("--batch", raw.batches);
@@ -213,54 +195,22 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     options.given_sizes.push_back(option);
   }
   if (options.custom_size && options.axes.sizes.empty()) options.axes.sizes = {"custom"};
-  const std::vector<std::string> verify_names = {"before", "only", "off"};
-  const auto verify = std::find(verify_names.begin(), verify_names.end(), raw.verify);
-  if (verify == verify_names.end()) {
-    throw std::invalid_argument(
-        fmt::format("--verify '{}': {}", raw.verify, allowed_text(verify_names)));
-  }
-  options.verify = static_cast<Verify>(verify - verify_names.begin());
-  if (raw.admit != "fitting" && raw.admit != "all")
-    throw std::invalid_argument(
-        fmt::format("--admit '{}': {}", raw.admit, allowed_text({"fitting", "all"})));
-  options.admit = raw.admit == "all" ? Admit::all : Admit::fitting;
   if (app.count("--columns") > 0)
-    options.columns = names_among("--columns", raw.columns, column_names());
+    options.columns = console::parse_names("--columns", raw.columns, column_names());
   if (app.count("--memory-limit") > 0)
     options.memory_limit_bytes = console::parse_memory_size("--memory-limit", raw.memory_limit);
-  constexpr double most_seconds = 1e9;  // clocks count in nanoseconds, in 64 bits
-  if (!(options.max_seconds_per_case > 0 && options.max_seconds_per_case <= most_seconds)) {
-    throw std::invalid_argument(
-        fmt::format("--max-seconds-per-case {}: must be positive, and at most {:g}",
-                    options.max_seconds_per_case, most_seconds));
-  }
-  if (raw.precision_percent) {
-    if (!(*raw.precision_percent > 0 && *raw.precision_percent < 100)) {
-      throw std::invalid_argument(fmt::format(
-          "--precision {}: must be above 0 and below 100 percent", *raw.precision_percent));
-    }
-    options.timing.precision = *raw.precision_percent / 100;
-  }
+  if (raw.precision_percent) options.timing.precision = *raw.precision_percent / 100;
   for (const char* name : {"--journal", "--problem-sizes", "--weights", "--trace"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
   }
+  if (options.confirm && !options.find_limit)
+    throw std::invalid_argument("--confirm: only with --find-limit, whose limits it runs");
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
   }
-}
-
-void read_find_limit(const RawOptions& raw, Options& options) {
-  if (options.confirm && raw.find_limit.empty())
-    throw std::invalid_argument("--confirm: only with --find-limit, whose limits it runs");
-  if (raw.find_limit.empty()) return;
-  if (raw.find_limit != "batch" && raw.find_limit != "seq") {
-    throw std::invalid_argument(
-        fmt::format("--find-limit '{}': must be one of batch, seq", raw.find_limit));
-  }
-  options.find_limit = raw.find_limit == "batch" ? LimitAxis::batch : LimitAxis::seq;
 }
 
 KnownSlowdown parse_slowdown(const std::string& text) {
@@ -338,11 +288,6 @@ void refuse_contradictions(const Options& options, const ModelConfig& config) {
 
 }  // namespace
 
-bool AxisOptions::any() const {
-  return !(components.empty() && passes.empty() && variants.empty() && sizes.empty() &&
-           dtypes.empty() && batches.empty() && seqs.empty());
-}
-
 std::optional<Options> parse_options(int argc, const char* const* argv,
                                      const std::vector<std::string>& component_names) {
   Options options;
@@ -362,7 +307,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     return std::nullopt;
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
-  read_find_limit(raw, options);
   for (const std::string& text : raw.slow) options.slow.push_back(parse_slowdown(text));
   if (!options.slow.empty() && !options.serve) {
     throw std::invalid_argument(
@@ -374,14 +318,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
 
 std::optional<Weights> open_weights(Options& options) {
   if (options.weights_folder.empty()) return std::nullopt;
-  std::optional<Weights> weights;
-  try {
-    weights.emplace(options.weights_folder);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(fmt::format("--weights: {}", error.what()));
-  }
-  refuse_contradictions(options, weights->config());
-  options.custom_size = weights->config().dimensions();
+  Weights weights = console::parse_named("--weights", options.weights_folder,
+                                         [](const auto& folder) { return Weights(folder); });
+  refuse_contradictions(options, weights.config());
+  options.custom_size = weights.config().dimensions();
   options.axes.sizes = {"custom"};
   return weights;
 }

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "benchmarks/harness/plan.hpp"
-#include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
 
@@ -39,7 +39,7 @@ TEST(OptionsTest, Defaults) {
   EXPECT_FALSE(options.threads);
   EXPECT_EQ(options.seed, 42U);
   EXPECT_EQ(options.verify, Verify::before);
-  EXPECT_FALSE(options.memory_limit_bytes);
+  EXPECT_EQ(options.memory_limit_bytes, 0);
   EXPECT_EQ(options.max_seconds_per_case, 10.0);
   EXPECT_FALSE(options.cold_cache || options.resume || options.list || options.dry_run);
   EXPECT_EQ(options.journal_file, "");
@@ -262,7 +262,7 @@ TEST(OptionsTest, ResumeNeedsAJournal) {
 TEST(OptionsTest, AdmitsWhatFitsUnlessToldOtherwise) {
   EXPECT_EQ(parse({}).admit, Admit::fitting);
   EXPECT_EQ(parse({"--admit", "all"}).admit, Admit::all);
-  EXPECT_CONTAINS(error({"--admit=some"}), "--admit 'some': must be one of fitting, all");
+  EXPECT_CONTAINS(error({"--admit=some"}), "--admit: 'some' must be one of fitting, all");
 }
 
 TEST(OptionsTest, AKnownSlowdownIsOfTheServedProgramOnly) {

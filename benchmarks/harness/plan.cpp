@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "benchmarks/console/option_grammar.hpp"
-#include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -39,15 +38,15 @@ class PlanBuilder {
   }
 
   // The GEMMs of a training step at every size, batch and sequence of the axes.
-  std::set<instruments::GemmShape> gemms(const AxisOptions& axes) const {
-    std::set<instruments::GemmShape> found;
+  std::set<GemmShape> gemms(const AxisOptions& axes) const {
+    std::set<GemmShape> found;
     for (const auto& name : axes.sizes.empty() ? std::vector<std::string>{"tiny"} : axes.sizes) {
       const ProblemSize& problem = size(name);
       for (const int64_t batch : axes.batches.empty() ? std::vector{problem.batch} : axes.batches) {
         for (const int64_t seq : axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs) {
           const Workload workload{problem.config, Variant(), Dtype::f32, batch, seq};
           check_workload(workload);
-          for (const auto& [count, m, n, k] : step_gemms(workload)) found.insert({count, m, n, k});
+          found.merge(step_gemms(workload));
         }
       }
     }

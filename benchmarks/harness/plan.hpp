@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/options.hpp"
-#include "benchmarks/instruments/peaks.hpp"
+#include "benchmarks/harness/run_options.hpp"
 #include "model/config.hpp"
+#include "model/step_gemms.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::harness {
@@ -21,7 +21,7 @@ inline constexpr const char* kPeakComponent = "peak";
 struct PeakCase {
   std::string name;
   std::string type;  ///< of the GEMMs; empty: bandwidth
-  std::optional<instruments::GemmShape> shape{};
+  std::optional<GemmShape> shape{};
 };
 
 struct Plan {

@@ -1,6 +1,5 @@
 #include "benchmarks/harness/rows.hpp"
 
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,11 +7,9 @@
 #include <cmath>
 #include <functional>
 #include <regex>
-#include <sstream>
 
-#include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/tables.hpp"
-#include "benchmarks/instruments/context.hpp"
+#include "core/statistics.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -185,71 +182,7 @@ Json aggregate_row(const RowIdentity& identity, const std::vector<Repetition>& r
   return aggregate;
 }
 
-constexpr double kMiB = 1048576.0;
-
-// Whether the entry was measured, neither skipped nor failed.
-bool has_rates(const Json& entry) {
-  return entry.contains("samples_per_second");
-}
-
-// The highest rate of a single repetition, in iterations a second.
-double highest_rate(const Case& test_case, const CaseResult& result) {
-  double highest = 0;
-  for (const Json& entry : result.entries) {
-    if (has_rates(entry) && !entry.contains("aggregate_name"))
-      highest = std::max(highest, entry.at("samples_per_second").get<double>());
-  }
-  return highest / to_double(test_case.workload.batch);
-}
-
-// A row's value of something that is proportional to the rate and `of_one_a_second` at one
-// iteration per second; its coefficient of variation is the rate's.
-double in_proportion(const Case& test_case, double of_one_a_second, const Json& entry) {
-  const double samples = entry.at("samples_per_second").get<double>();
-  if (entry.value("aggregate_name", "") == "cv") return samples;
-  return of_one_a_second * samples / to_double(test_case.workload.batch);
-}
-
-// Why a case with this rate of iterations is faster than the peaks allow; empty where it is not.
-std::string above_peak(const Case& test_case, const MeasuredPeaks& peaks, double rate) {
-  const Cost cost = test_case.cost();
-  const std::string type = gemm_type_name(test_case.workload.dtype);
-  constexpr const char* wrong = "the time, the count or the peak is wrong";
-  if (cost.hardware_flops > 0) {
-    const double flops = to_double(cost.hardware_flops) * rate;
-    const double share = 100 * flops / peaks.measured_flops(type);
-    if (share > 100 * kLargestShare) {
-      return fmt::format("{:.4g} TFLOP/s are {:.0f} % of the measured {} peak: {}", flops * 1e-12,
-                         share, type, wrong);
-    }
-    if (flops > peaks.mfu_flops(type) && peaks.mfu_flops(type) != peaks.measured_flops(type)) {
-      return fmt::format("{:.4g} TFLOP/s are {:.0f} % of the datasheet's {} peak: {}",
-                         flops * 1e-12, 100 * flops / peaks.mfu_flops(type), type, wrong);
-    }
-  }
-  const double roof = shares(test_case, peaks).at("roof_percent") * rate;
-  if (roof <= 100 * kLargestShare) return {};
-  return fmt::format("{:.4g} s are {:.0f} % of what the measured roofline allows: {}", 1 / rate,
-                     roof, wrong);
-}
-
-Json describe_weights(const Weights& weights) {
-  Json described = {{"parameters", weights.parameter_count()},
-                    {"fingerprint", weights.fingerprint()}};
-  described.update(dimensions_of(weights.config()));
-  if (const auto token = weights.config().padding_token()) described["pad_token_id"] = *token;
-  return described;
-}
-
 }  // namespace
-
-Json dimensions_of(const ModelConfig& config) {
-  const ModelDimensions& d = config.dimensions();
-  return {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
-          {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
-          {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
-          {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
-}
 
 double seconds_of_unit(const std::string& time_unit) {
   if (time_unit == "ns") return 1e-9;
@@ -303,158 +236,28 @@ std::string ResultDocument::text(bool aggregates_only) const {
                      rows);
 }
 
-Counters rate_counters(const Case& test_case, double seconds) {
-  const Cost cost = test_case.cost();
-  Counters counters;
-  counters["samples_per_second"] = to_double(test_case.workload.batch) / seconds;
-  counters["tokens_per_second"] = to_double(test_case.workload.tokens()) / seconds;
-  counters["GB_per_second"] = to_double(cost.bytes) / seconds * 1e-9;
-  if (cost.model_flops > 0) counters["TFLOPS"] = to_double(cost.model_flops) / seconds * 1e-12;
-  return counters;
+double seconds_of(const Json& entry) {
+  return entry.at("real_time").get<double>() * seconds_of_unit(entry.value("time_unit", "s"));
 }
 
-Counters fixed_counters(const Case& test_case, const Metering& metering) {
-  const Cost cost = test_case.cost();
-  const int64_t intensity_flops =
-      cost.hardware_flops > 0 ? cost.hardware_flops : cost.elementwise_flops;
-  Counters counters;
-  counters["parameters"] = to_double(cost.parameters);
-  counters["model_flops"] = to_double(cost.model_flops);
-  counters["causal_flops"] = to_double(cost.causal_flops);
-  counters["lookup_flops"] = to_double(cost.lookup_flops);
-  counters["opaque_flops"] = to_double(cost.opaque_flops);
-  counters["hardware_flops"] = to_double(cost.hardware_flops);
-  counters["elementwise_flops"] = to_double(cost.elementwise_flops);
-  counters["bytes"] = to_double(cost.bytes);
-  counters["flop_per_byte"] = to_double(intensity_flops) / to_double(cost.bytes);
-  counters["peak_memory_MiB"] = to_double(metering.peak_bytes) / kMiB;
-  counters["predicted_memory_MiB"] = to_double(test_case.memory().peak()) / kMiB;
-  if (metering.library_scratch_bytes)
-    counters["library_scratch_MiB"] = to_double(*metering.library_scratch_bytes) / kMiB;
-  counters["allocations"] = to_double(metering.allocations);
-  counters["operators"] = to_double(metering.operators);
-  counters["counted_flops"] = to_double(metering.profile.gemm_flops);
-  if (metering.profile.kernels) counters["kernels"] = to_double(*metering.profile.kernels);
-  return counters;
-}
-
-Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
-  const Cost cost = test_case.cost();
-  const std::string type = gemm_type_name(test_case.workload.dtype);
-  Counters counters;
-  double shortest = to_double(cost.bytes) / peaks.bandwidth(cost.bytes);
-  if (cost.model_flops > 0) {
-    counters["MFU_percent"] = 100 * to_double(cost.model_flops) / peaks.mfu_flops(type);
-    counters["MFU_causal_percent"] = 100 * to_double(cost.causal_flops) / peaks.mfu_flops(type);
+std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result) {
+  const Json* chosen = nullptr;
+  int64_t repetitions = 0;
+  for (const auto& entry : result.entries) {
+    if (!entry.contains("real_time") || entry.contains("error_occurred") ||
+        entry.contains("skipped"))
+      continue;
+    const std::string aggregate = entry.value("aggregate_name", "");
+    repetitions += aggregate.empty() ? 1 : 0;
+    if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
   }
-  if (cost.hardware_flops > 0) {
-    const double seconds = to_double(cost.hardware_flops) / peaks.measured_flops(type);
-    counters["peak_percent"] = 100 * seconds;
-    shortest = std::max(shortest, seconds);
+  if (!chosen) return std::nullopt;
+  std::optional<double> precision;
+  if (const auto interval = chosen->find("interval_ns"); interval != chosen->end()) {
+    const double nanoseconds = interval->at(1).get<double>() - interval->at(0).get<double>();
+    precision = nanoseconds * 1e-9 / 2 / seconds_of(*chosen);
   }
-  // The roofline's time is the longer of the two at their peaks: matrix multiplications and
-  // traffic.
-  counters["roof_percent"] = 100 * shortest;
-  return counters;
-}
-
-Counters device_counters(const Metering& metering, const Timing& timing) {
-  Counters counters;
-  if (timing.runs > 1) counters["runs_per_sample"] = to_double(timing.runs);
-  if (!metering.profile.device_seconds) return counters;
-  const double device = *metering.profile.device_seconds;
-  counters["device_ms"] = device * 1e3;
-  counters["host_bound"] = waits_for_host(median(timing.seconds), device) ? 1.0 : 0.0;
-  return counters;
-}
-
-Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
-                         double mean_seconds) {
-  Counters counters;
-  for (const auto& [name, reading] : samples.readings) {
-    if (name == "clock_MHz" || name == "temperature_celsius") counters[name] = reading.mean;
-    if (name.starts_with("limited_by_") && reading.maximum > 0) counters[name] = reading.mean;
-    if (name != "power_watts") continue;
-    counters["power_W"] = reading.mean;
-    counters["joules_per_token"] =
-        reading.mean * mean_seconds / to_double(test_case.workload.tokens());
-  }
-  return counters;
-}
-
-void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result) {
-  const double highest = highest_rate(test_case, result);
-  if (!(highest > 0)) return;
-  const Counters of_one_a_second = shares(test_case, peaks);
-  const std::string reason = above_peak(test_case, peaks, highest);
-  for (Json& entry : result.entries) {
-    if (!has_rates(entry)) continue;
-    entry.erase("above_peak");
-    for (const auto& [name, share] : of_one_a_second) {
-      entry.erase(name);
-      if (reason.empty()) entry[name] = in_proportion(test_case, share, entry);
-    }
-    if (!reason.empty()) entry["above_peak"] = reason;
-  }
-}
-
-void add_all_shares(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
-                    std::vector<CaseResult>& results) {
-  std::map<std::string, const Case*> by_name;
-  for (const Case& test_case : cases) by_name.emplace(test_case.name(), &test_case);
-  for (CaseResult& result : results) {
-    const auto found = by_name.find(result.name);
-    if (found != by_name.end()) add_shares(*found->second, peaks, result);
-  }
-}
-
-// Google Benchmark's own reporter writes it, so that it is its format whatever its version; but for
-// the name of the host, which is nobody else's business.
-Json benchmark_context() {
-  std::ostringstream out;
-  benchmark::JSONReporter reporter;
-  reporter.SetOutputStream(&out);
-  reporter.SetErrorStream(&out);
-  reporter.ReportContext(benchmark::BenchmarkReporter::Context());
-  reporter.Finalize();
-  Json context = Json::parse(out.str()).at("context");
-  context["host_name"] = instruments::host_word();
-  return context;
-}
-
-Json run_context(const Options& options, const instruments::Device& device,
-                 const Weights* weights) {
-  Json context = benchmark_context();
-  context["schema_version"] = kSchemaVersion;
-  context.update(instruments::machine_context(device));
-  context["seed"] = options.seed;
-  context["verify"] = options.verify == Verify::off ? "off" : "before";
-  context["cold_cache"] = options.cold_cache;
-  // Not where they lie: a path is private, and says nothing elsewhere.
-  if (weights != nullptr) context["weights"] = describe_weights(*weights);
-  return context;
-}
-
-Json goals_of(const Options& options) {
-  const TimingOptions& timing = options.timing;
-  Json goals = {
-      {"benchmark_min_time", timing.iterations ? fmt::format("{}x", *timing.iterations)
-                                               : fmt::format("{:g}s", timing.min_seconds)},
-      {"benchmark_min_warmup_time", timing.warm_up_seconds},
-      {"benchmark_repetitions", timing.repetitions},
-      {"precision", "default"},
-      {"max-seconds-per-case", options.max_seconds_per_case},
-      {"memory-limit", "what is free"},
-      {"admit", options.admit == Admit::all ? "all" : "fitting"}};
-  if (timing.precision) goals["precision"] = 100 * *timing.precision;
-  if (options.memory_limit_bytes) goals["memory-limit"] = *options.memory_limit_bytes;
-  return goals;
-}
-
-std::vector<std::string> circumstances_to_keep() {
-  return {"schema_version", "git_commit", "git_dirty",     "host_name", "device",
-          "torch_version",  "threads",    "memory_source", "seed",      "verify",
-          "cold_cache",     "weights",    "goals",         "settings"};
+  return MeasuredCase{&test_case, seconds_of(*chosen), precision, repetitions, *chosen};
 }
 
 }  // namespace tinyllama::harness

@@ -1,25 +1,19 @@
-// From samples to rows: Google Benchmark's JSON objects of a case with our counters (time x cost
-// formulas x peaks; docs/counters.md says what each means), and the file that they make up.
+// From the repetitions of a case to its rows, Google Benchmark's JSON objects with our counters,
+// the file that they make up, and back.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
-#include "benchmarks/instruments/system_sampler.hpp"
-#include "model/weights.hpp"
+#include "benchmarks/harness/outcome.hpp"
 
 namespace tinyllama::harness {
 
-struct Options;
-
 using Json = nlohmann::ordered_json;
-using Counters = std::map<std::string, double>;
 
 /// Format of context and counters; results/schema.json describes it.
 inline constexpr int kSchemaVersion = 4;
@@ -35,30 +29,6 @@ inline constexpr double kDisturbed = 0.10;
 inline constexpr double kTaken = 0.25;
 /// How the reason begins in the label of such a case.
 inline constexpr const char* kDisturbedLabel = "disturbed: ";
-
-struct Repetition {
-  double seconds = 0;      ///< of an iteration: their median
-  double cpu_seconds = 0;  ///< of an iteration, of the timing thread: their mean
-  int64_t iterations = 1;
-  Counters counters{};
-  std::vector<double> samples{};  ///< seconds of each iteration; none where only the time is known
-  double watched_seconds = 0;     ///< wall time in which the load of others was watched
-  double taken_seconds = 0;       ///< processor time that others took from our threads meanwhile
-};
-
-/// What became of a case.
-struct Outcome {
-  std::string label;
-  std::string skip;          ///< why it was not measured
-  std::string failure;       ///< what was wrong with it; outweighs repetitions that went well
-  bool interrupted = false;  ///< before all repetitions were done: no result
-  int64_t without_time = 0;  ///< repetitions left out because the case's time was used up
-  std::vector<Repetition> repetitions;
-
-  void add_to_label(const std::string& text) {
-    label += label.empty() || text.empty() ? text : "; " + text;
-  }
-};
 
 /// What identifies a case in Google Benchmark's rows.
 struct RowIdentity {
@@ -88,58 +58,20 @@ struct ResultDocument {
   std::string text(bool aggregates_only = false) const;
 };
 
-/// Above this share of a peak the time, the count or the peak is wrong; up to it, the peak was
-/// measured a little too low.
-inline constexpr double kLargestShare = 1.05;
+/// A case with its median repetition.
+struct MeasuredCase {
+  const Case* test_case;
+  double seconds;  ///< median over repetitions of the median over samples
+  /// Half the 95 % interval of the time over the time; nothing for a single repetition.
+  std::optional<double> precision;
+  int64_t repetitions;
+  Json entry;  ///< Google Benchmark's object: median, or the only repetition
+};
 
-/// Rates per second of an iteration that takes `seconds`. TFLOPS count model_flops, whatever the
-/// variant computes.
-Counters rate_counters(const Case& test_case, double seconds);
+/// Looks a case's measurement up among its entries; nothing if it was skipped or failed.
+std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result);
 
-/// Counters that do not depend on time: costs, and what metering found.
-Counters fixed_counters(const Case& test_case, const Metering& metering);
-
-/// On a GPU: device_ms (the time of the kernels) and host_bound (waits_for_host()), where the
-/// profiler saw all kernels, and runs_per_sample, where it is not 1. None on a CPU.
-Counters device_counters(const Metering& metering, const Timing& timing);
-
-/// clock_MHz, temperature_celsius, power_W, joules_per_token, and limited_by_... where something
-/// held the clock down; what could not be read is absent. `mean_seconds`: mean time of an
-/// iteration, which times the mean power gives the energy.
-Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
-                         double mean_seconds);
-
-/// MFU_percent, MFU_causal_percent, peak_percent and roof_percent at a rate of one iteration per
-/// second; at other rates they are proportional. Throws std::out_of_range where a peak that they
-/// need was not measured.
-Counters shares(const Case& test_case, const MeasuredPeaks& peaks);
-
-/// Replaces the shares in every measured row of a case by those of these peaks. Where the fastest
-/// repetition is above 105 % of a measured peak, or above the datasheet's, the rows get the reason
-/// as "above_peak" instead.
-void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result);
-
-/// add_shares() of every case, at the end of a run: a peak that was measured again counts for every
-/// row.
-void add_all_shares(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
-                    std::vector<CaseResult>& results);
-
-/// Google Benchmark's own context: date, host, caches, library version.
-Json benchmark_context();
-
-/// Google Benchmark's context with ours; peaks are added when they have been measured. `weights`:
-/// null where they are drawn from the seed.
-Json run_context(const Options& options, const instruments::Device& device, const Weights* weights);
-
-/// The dimensions behind a size's name.
-Json dimensions_of(const ModelConfig& config);
-
-/// The options that decide how long a case is timed and which cases are left out, by name without
-/// dashes.
-Json goals_of(const Options& options);
-
-/// What must be equal in the contexts of a journal and of the run that continues it: JSON pointers
-/// without their first `/`.
-std::vector<std::string> circumstances_to_keep();
+/// The time of a row, whatever its unit.
+double seconds_of(const Json& entry);
 
 }  // namespace tinyllama::harness

@@ -17,10 +17,12 @@
 #include <thread>
 #include <utility>
 
-#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/case_counters.hpp"
+#include "benchmarks/harness/failure.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "benchmarks/instruments/library_choices.hpp"
+#include "core/statistics.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -35,7 +37,7 @@ class RunnerTest : public ::testing::Test {
 
   void run(const std::vector<Case>& cases, int64_t repetitions = 1) {
     settings.timing.repetitions = repetitions;
-    Runner runner(cpu, peaks, settings);
+    Runner runner(cpu, peaks, settings, nullptr, sensors);
     runner.on_start([this](const Case& test_case) { started.push_back(test_case.name()); });
     for (const Case& test_case : cases) {
       Outcome outcome;
@@ -64,7 +66,8 @@ class RunnerTest : public ::testing::Test {
 
   instruments::Device cpu = instruments::Device::select("cpu");
   MeasuredPeaks peaks{cpu};
-  RunSettings settings;
+  Options settings;
+  std::optional<instruments::SystemReader> sensors;
   std::vector<CaseResult> results;
   std::vector<std::string> started;
   Component honest = testing::linear_component();
@@ -185,7 +188,9 @@ TEST_F(RunnerTest, RefusedCasesAreSkippedUnbuilt) {
   run({refused, slow});
   ASSERT_EQ(results.size(), 2U);
   EXPECT_EQ(skip(0), "has no such switch");
-  EXPECT_CONTAINS(skip(1), "3 iterations need at least");
+  EXPECT_CONTAINS(skip(1),
+                  "3 iterations need at least 0.0 s at 1.00 PFLOP/s (the measured f32 peak), ");
+  EXPECT_CONTAINS(skip(1), "more than --max-seconds-per-case 1e-12");
   EXPECT_EQ(*builds, 0);
 }
 
@@ -420,13 +425,13 @@ TEST_F(RunnerTest, AttentionByAScoreMatrixThatNobodyAskedForIsAnError) {
 
 TEST_F(RunnerTest, AClockThatFallsAndWhatHoldsItDownAreTold) {
   auto looks = std::make_shared<std::atomic<int>>(0);
-  settings.sensors = instruments::SystemReader{"a fake", [looks] {
-                                                 const int look = ++*looks;
-                                                 return instruments::SystemReading{
-                                                     {"clock_MHz", look == 1 ? 2000.0 : 1900.0},
-                                                     {"power_watts", 100},
-                                                     {"limited_by_power", look == 1 ? 0.0 : 1.0}};
-                                               }};
+  sensors = instruments::SystemReader{"a fake", [looks] {
+                                        const int look = ++*looks;
+                                        return instruments::SystemReading{
+                                            {"clock_MHz", look == 1 ? 2000.0 : 1900.0},
+                                            {"power_watts", 100},
+                                            {"limited_by_power", look == 1 ? 0.0 : 1.0}};
+                                      }};
   run({testing::small_case(honest, Pass::forward)}, 3);
   EXPECT_EQ(entry(0).at("clock_MHz"), 2000);
   EXPECT_EQ(entry(0).at("power_W"), 100);
@@ -438,10 +443,10 @@ TEST_F(RunnerTest, TheClockOfACaseIsNotThatOfPeaksMeasuredAgain) {
   // Any case is above these bandwidths, and measuring them takes long.
   peaks.restore(testing::made_up_peaks(1e15, 1, {{1 << 20, 1}}));
   auto looks = std::make_shared<std::atomic<int>>(0);
-  settings.sensors = instruments::SystemReader{"a fake", [looks] {
-                                                 ++*looks;
-                                                 return instruments::SystemReading();
-                                               }};
+  sensors = instruments::SystemReader{"a fake", [looks] {
+                                        ++*looks;
+                                        return instruments::SystemReading();
+                                      }};
   run({testing::small_case(honest, Pass::forward)});
   EXPECT_TRUE(was_measured(0));
   EXPECT_LE(*looks, 3) << "of microseconds";
@@ -449,18 +454,22 @@ TEST_F(RunnerTest, TheClockOfACaseIsNotThatOfPeaksMeasuredAgain) {
 
 TEST_F(RunnerTest, VerifyProvesWithoutTiming) {
   Runner runner(cpu, peaks, settings);
-  const auto good = runner.verify(testing::small_case(honest, Pass::forward_backward));
-  EXPECT_EQ(good.skip + good.failure, "");
-  EXPECT_GT(good.comparison.max_rel_error, 0);
+  const Case right = testing::small_case(honest, Pass::forward_backward);
+  {
+    const PreparedCase good = runner.verify(right);
+    EXPECT_EQ(good.remarks().skip + good.remarks().failure, "");
+    EXPECT_GT(good.comparison().max_rel_error, 0);
+  }
   auto forwards = std::make_shared<int>(0);
   const Component wrong = testing::linear_component({.scale = 1.01}, forwards);
-  const auto bad = runner.verify(testing::small_case(wrong, Pass::forward));
-  EXPECT_CONTAINS(bad.failure, "wrong result");
-  EXPECT_NEAR(bad.comparison.max_rel_error, 0.01, 1e-3);
+  const Case wrong_case = testing::small_case(wrong, Pass::forward);
+  const PreparedCase bad = runner.verify(wrong_case);
+  EXPECT_CONTAINS(bad.remarks().failure, "wrong result");
+  EXPECT_NEAR(bad.comparison().max_rel_error, 0.01, 1e-3);
   EXPECT_EQ(*forwards, 1 + 2 + 6) << "its own, and those that show what rounding does";
   Case refused = testing::small_case(honest, Pass::forward);
   refused.skip_reason = "not here";
-  EXPECT_EQ(runner.verify(refused).skip, "not here");
+  EXPECT_EQ(runner.verify(refused).remarks().skip, "not here");
 }
 
 }  // namespace

@@ -1,16 +1,14 @@
-// Requests, what is answered to them, and the lines that they come and go by; the conversation as a
-// whole is tested through the program.
+// What is answered to requests; the conversation as a whole is tested through the program.
 #include "benchmarks/harness/serve.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdio>
-#include <iostream>
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -22,84 +20,12 @@
 namespace tinyllama::harness {
 namespace {
 
-using Action = ServeRequest::Action;
-
-constexpr double kMostSeconds = 10;
-
-std::string error_of_line(const std::string& line) {
-  return testing::error_of<std::invalid_argument>([&] { parse_serve_request(line, kMostSeconds); });
-}
-
-TEST(ServeRequestTest, OpensWithWhatWasAskedForAndNothingElse) {
-  const auto bare = parse_serve_request(R"({"do":"open","case":"a/b"})", kMostSeconds);
-  EXPECT_EQ(bare.action, Action::open);
-  EXPECT_EQ(bare.case_name, "a/b");
-  EXPECT_FALSE(bare.verify || bare.meter);
-  const auto proved =
-      parse_serve_request(R"({"do":"open","case":"a","verify":true,"meter":false})", kMostSeconds);
-  EXPECT_TRUE(proved.verify);
-  EXPECT_FALSE(proved.meter);
-  EXPECT_TRUE(parse_serve_request(R"({"do":"open","case":"a","meter":true})", kMostSeconds).meter);
-}
-
-TEST(ServeRequestTest, TimesForASpanBetweenOneIterationAndTheLimit) {
-  for (const double seconds : {0.0, 0.015, kMostSeconds}) {
-    const std::string line =
-        R"({"do":"time","case":"a","seconds":)" + std::to_string(seconds) + "}";
-    const auto request = parse_serve_request(line, kMostSeconds);
-    EXPECT_EQ(request.action, Action::time);
-    EXPECT_DOUBLE_EQ(request.seconds, seconds);
-  }
-}
-
-TEST(ServeRequestTest, Closes) {
-  const auto request = parse_serve_request(R"({"case":"a","do":"close"})", kMostSeconds);
-  EXPECT_EQ(request.action, Action::close);
-  EXPECT_EQ(request.case_name, "a");
-}
-
-TEST(ServeRequestTest, WhatIsNoRequestIsNamedWithTheRule) {
-  const std::string range = "must be a number from 0 to 10 (--max-seconds-per-case)";
-  const std::vector<std::pair<std::string, std::string>> lines = {
-      {"", "'': a request is one JSON object on one line"},
-      {"open ffn", "'open ffn': a request is one JSON object on one line"},
-      {R"({"do":"open"} {})", "a request is one JSON object on one line"},
-      {"[]", "'[]': a request is one JSON object on one line"},
-      {R"({"case":"a"})", R"('{"case":"a"}': the request lacks "do")"},
-      {R"({"do":"open"})", R"('{"do":"open"}': the request lacks "case")"},
-      {R"({"do":"stop","case":"a"})", R"("do" "stop": must be open, time or close)"},
-      {R"({"do":1,"case":"a"})", R"("do" 1: must be open, time or close)"},
-      {R"({"do":"open","case":["a"]})", R"("case" ["a"]: must be the name of a case)"},
-      {R"({"do":"open","case":"a","verify":1})", R"("verify" 1: must be true or false)"},
-      {R"({"do":"open","case":"a","metre":true})",
-       R"("metre" true: unknown here; known are do, case, verify, meter)"},
-      {R"({"do":"close","case":"a","seconds":1})", "known are do, case"},
-      {R"({"do":"time","case":"a"})", "the request lacks \"seconds\""},
-      {R"({"do":"time","case":"a","seconds":"1"})", R"("seconds" "1": )" + range},
-      {R"({"do":"time","case":"a","seconds":-0.1})", R"("seconds" -0.1: )" + range},
-      {R"({"do":"time","case":"a","seconds":10.5})", R"("seconds" 10.5: )" + range},
-      {R"({"do":"time","case":"a","seconds":1e999})", "a request is one JSON object"},
-  };
-  for (const auto& [line, message] : lines) EXPECT_CONTAINS(error_of_line(line), message) << line;
-}
-
-TEST(ServeRequestTest, ControlCharactersAreNotRepeated) {
-  EXPECT_EQ(error_of_line(std::string("a\0b\x1b[1m", 7)),
-            "'a?b?[1m': a request is one JSON object on one line");
-}
-
-TEST(ServeRequestTest, OfALongLineOnlyTheBeginningIsQuoted) {
-  const std::string error = error_of_line(std::string(5000, 'x'));
-  EXPECT_CONTAINS(error, "xxx...': a request");
-  EXPECT_LT(error.size(), 250U);
-}
-
 class ServerTest : public ::testing::Test {
  protected:
   void TearDown() override { instruments::host_allocator::set_limit(0); }
 
   Server& server() {
-    if (!server_) server_ = std::make_unique<Server>(cpu, cases, settings, slow);
+    if (!server_) server_ = std::make_unique<Server>(cpu, cases, settings);
     return *server_;
   }
   Json ask(const std::string& action, size_t index, const Json& more = Json::object()) {
@@ -125,8 +51,7 @@ class ServerTest : public ::testing::Test {
   }
 
   instruments::Device cpu = instruments::Device::select("cpu");
-  RunSettings settings;
-  std::vector<KnownSlowdown> slow;
+  Options settings;
   std::shared_ptr<int> forwards = std::make_shared<int>(0);
   Component honest = testing::linear_component({}, forwards);
   std::vector<Case> cases = {testing::small_case(honest, Pass::forward),
@@ -172,9 +97,10 @@ TEST_F(ServerTest, ATurnUsesItsTimeAndRunsAtLeastOnce) {
 }
 
 TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
-  Server plain(cpu, cases, settings);
+  const Options as_it_is = settings;
+  Server plain(cpu, cases, as_it_is);
   // So much longer that no other work on the machine does the same.
-  slow = {{"/forward/", 1.0}, {"/forward/", 1000.0}};
+  settings.slow = {{"/forward/", 1.0}, {"/forward/", 1000.0}};
   const auto fastest = [&](Server& timed, size_t index) {
     const auto ask_it = [&](Json request) {
       request["case"] = cases[index].name();
@@ -192,7 +118,8 @@ TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
 TEST_F(ServerTest, ASlowdownThatSlowsNothingIsRefused) {
   const auto error = [&](const char* pattern) {
     return testing::error_of<std::invalid_argument>([&] {
-      const Server refused(cpu, cases, settings, {{pattern, 0.1}});
+      settings.slow = {{pattern, 0.1}};
+      const Server refused(cpu, cases, settings);
     });
   };
   EXPECT_EQ(error("attention"), "--slow 'attention': no case has such a name");
@@ -236,41 +163,30 @@ TEST_F(ServerTest, AProofIsGivenOnRequest) {
   EXPECT_LE(error, 2e-5);
 }
 
+TEST_F(ServerTest, WhatIsProvedIsBuiltOnceAndTimedWithTheInputsItWasBuiltWith) {
+  const auto inputs = std::make_shared<std::vector<at::Tensor>>();
+  Component component = honest;
+  component.build = [inputs, build = honest.build](const BuildRequest& request) {
+    auto item = build(request);
+    const bool is_reference = request.workload.dtype == Dtype::f64;
+    if (!request.device.is_meta() && !is_reference)
+      for (const auto& [name, given] : item->givens()) inputs->push_back(given);
+    return item;
+  };
+  cases[1] = testing::small_case(component, Pass::backward);
+  ASSERT_TRUE(ask("open", 1, {{"verify", true}}).contains("opened"));
+  const std::vector<at::Tensor> timed = std::exchange(*inputs, {});
+  component.build({cases[1].workload, Pass::backward, settings.seed, c10::kCPU});
+  ASSERT_EQ(timed.size(), inputs->size()) << "built once";
+  for (size_t i = 0; i < timed.size(); ++i) EXPECT_TRUE(at::equal(timed[i], inputs->at(i))) << i;
+}
+
 TEST_F(ServerTest, AWrongCaseFailsItsProofAndIsNotOpened) {
   const Component wrong = testing::linear_component({.scale = 1.01});
   cases[0] = testing::small_case(wrong, Pass::forward);
   EXPECT_CONTAINS(text(ask("open", 0, {{"verify", true}}), "failed"), "wrong result: output[");
   EXPECT_CONTAINS(text(time(0, 0), "error"), "must be opened first");
   EXPECT_TRUE(ask("open", 0).contains("opened")) << "no proof was asked for";
-}
-
-TEST_F(ServerTest, FlopsThatTheProfilerDoesNotCountAreAFailureOfMetering) {
-  Component boaster = honest;
-  boaster.cost = [](const Workload& w, Pass pass) {
-    Cost cost = testing::linear_cost(w, pass);
-    cost.hardware_flops += 1;
-    return cost;
-  };
-  cases[0] = testing::small_case(boaster, Pass::forward);
-  EXPECT_CONTAINS(text(ask("open", 0, {{"meter", true}}), "failed"), "wrong FLOPs");
-  EXPECT_CONTAINS(text(time(0, 0), "error"), "must be opened first");
-}
-
-TEST_F(ServerTest, WhatABuildThrowsIsItsCasesFailureAndTheOthersGoOn) {
-  const std::vector<std::pair<std::function<void()>, std::string>> faults = {
-      {[] { TORCH_CHECK_WITH(OutOfMemoryError, false, "70 TiB asked for"); },
-       "out of memory: 70 TiB asked for"},
-      {[] { throw std::bad_alloc(); }, "out of memory: the system refused an allocation"},
-      {[] { TORCH_CHECK(false, "shapes differ"); }, "shapes differ"},
-      {[] { throw std::invalid_argument("something else"); }, "something else"}};
-  ask("open", 1);
-  for (const auto& [fault, message] : faults) {
-    const Component broken = testing::component_with_build(fault);
-    cases[0] = testing::small_case(broken, Pass::forward);
-    EXPECT_EQ(text(ask("open", 0), "failed"), message);
-    EXPECT_EQ(text(ask("open", 0, {{"verify", true}}), "failed"), message);
-    EXPECT_TRUE(time(1, 0).contains("seconds")) << message;
-  }
 }
 
 TEST_F(ServerTest, WhatThePredictionOfItsMemoryThrowsIsTheCasesFailureToo) {
@@ -302,18 +218,6 @@ TEST_F(ServerTest, ACaseThatThrowsInItsTurnIsClosedWithItsMemory) {
   EXPECT_EQ(text(time(0, 0), "failed"), "lost the device");
   EXPECT_CONTAINS(text(time(0, 0), "error"), "must be opened first");
   EXPECT_EQ(live_bytes(), before);
-}
-
-TEST_F(ServerTest, RefusedCasesAreSkippedUnbuilt) {
-  auto builds = std::make_shared<int>(0);
-  const Component counted = testing::component_with_build([builds] { ++*builds; });
-  cases[0] = testing::small_case(counted, Pass::forward);
-  cases[0].skip_reason = "has no such switch";
-  EXPECT_EQ(ask("open", 0), Json({{"skipped", "has no such switch"}}));
-  cases[1] = testing::small_case(counted, Pass::backward);
-  cases[1].known_memory = PredictedMemory{.weights = int64_t{1} << 60};
-  EXPECT_CONTAINS(text(ask("open", 1), "skipped"), "predicted peak memory 1.00 EiB exceeds");
-  EXPECT_EQ(*builds, 0);
 }
 
 TEST_F(ServerTest, WhatOpenCasesUseIsNotLeftOfTheMemoryLimit) {
@@ -356,149 +260,6 @@ TEST_F(ServerTest, RequestsThatMakeNoSenseAreErrorsAndChangeNothing) {
                   "\"case\" \"ffn\": must be one of the cases that the first line names");
   EXPECT_CONTAINS(text(server().answer("{"), "error"), "one JSON object on one line");
   EXPECT_TRUE(time(0, 0).contains("seconds"));
-}
-
-class Pipe {
- public:
-  Pipe() {
-    if (::pipe(ends_.data()) != 0) throw std::runtime_error("pipe failed");
-  }
-  ~Pipe() {
-    close_end(0);
-    close_end(1);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  int out() const { return ends_[0]; }
-  int in() const { return ends_[1]; }
-  void close_end(int which) {
-    if (ends_[which] >= 0) ::close(ends_[which]);
-    ends_[which] = -1;
-  }
-  void write(const std::string& text) const {
-    ASSERT_EQ(::write(in(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  }
-  /// What was written until now, and nothing after it.
-  std::string finish() {
-    close_end(1);
-    std::string text;
-    std::array<char, 4096> bytes;
-    ssize_t count = 0;
-    while ((count = ::read(out(), bytes.data(), bytes.size())) > 0)
-      text.append(bytes.data(), static_cast<size_t>(count));
-    return text;
-  }
-
- private:
-  std::array<int, 2> ends_ = {-1, -1};
-};
-
-// Standard output and standard error are these pipes for as long as it lives.
-class Redirected {
- public:
-  Redirected(const Pipe& out, const Pipe& err) : saved_{::dup(1), ::dup(2)} {
-    std::cout.flush();
-    ::dup2(out.in(), 1);
-    ::dup2(err.in(), 2);
-  }
-  ~Redirected() {
-    for (const int stream : {1, 2}) {
-      ::dup2(saved_[stream - 1], stream);
-      ::close(saved_[stream - 1]);
-    }
-  }
-  Redirected(const Redirected&) = delete;
-  Redirected& operator=(const Redirected&) = delete;
-
- private:
-  std::array<int, 2> saved_;
-};
-
-TEST(LineInputTest, LinesComeOneByOneHoweverTheyWereWritten) {
-  Pipe pipe;
-  LineInput input(pipe.out());
-  pipe.write("one\n\nthr");
-  EXPECT_EQ(input.next(), "one");
-  EXPECT_EQ(input.next(), "");
-  pipe.write("ee\nfour\nrest");
-  pipe.close_end(1);
-  EXPECT_EQ(input.next(), "three");
-  EXPECT_EQ(input.next(), "four");
-  EXPECT_EQ(input.next(), std::nullopt) << "a line cut short is none";
-  EXPECT_EQ(input.next(), std::nullopt);
-}
-
-TEST(LineInputTest, OfAnEndlessLineTheBeginningIsKeptAndTheNextLineIsWhole) {
-  Pipe pipe;
-  LineInput input(pipe.out());
-  // A pipe holds 64 KiB; the reader below takes what the child writes.
-  if (const pid_t child = ::fork(); child == 0) {
-    std::string text = "begin";
-    text.append(5 * LineInput::kLongestLine, 'x');
-    text += "\nnext\n";
-    size_t written = 0;
-    while (written < text.size()) {
-      const ssize_t count = ::write(pipe.in(), text.data() + written, text.size() - written);
-      if (count < 0) ::_exit(1);
-      written += static_cast<size_t>(count);
-    }
-    ::_exit(0);
-  }
-  pipe.close_end(1);
-  const std::string kept = input.next().value();
-  EXPECT_EQ(kept.size(), LineInput::kLongestLine);
-  EXPECT_TRUE(kept.starts_with("beginx")) << kept.substr(0, 20);
-  EXPECT_EQ(input.next(), "next");
-  EXPECT_EQ(input.next(), std::nullopt);
-}
-
-TEST(LineOutputTest, AnswersAreAloneOnStandardOutput) {
-  Pipe out;
-  Pipe err;
-  {
-    const Redirected streams(out, err);
-    LineOutput output;
-    std::cout << "words of a library" << std::endl;
-    EXPECT_TRUE(output.write({{"seconds", {0.1, 2.0}}}));
-  }
-  EXPECT_EQ(out.finish(), "{\"seconds\":[0.1,2.0]}\n");
-  EXPECT_EQ(err.finish(), "words of a library\n");
-}
-
-TEST(LineOutputTest, WhatIsStillInABufferAtTheEndIsNoAnswerEither) {
-  Pipe out;
-  Pipe err;
-  {
-    const Redirected streams(out, err);
-    {
-      LineOutput output;
-      EXPECT_TRUE(output.write({{"closed", "a"}}));
-      std::fputs("words without an end", stdout);
-    }
-    std::fflush(stdout);
-  }
-  EXPECT_EQ(out.finish(), "{\"closed\":\"a\"}\n");
-  EXPECT_EQ(err.finish(), "words without an end");
-}
-
-TEST(LineOutputTest, TextThatIsNotUtf8IsWrittenAsJson) {
-  Pipe out;
-  Pipe err;
-  {
-    const Redirected streams(out, err);
-    LineOutput output;
-    EXPECT_TRUE(output.write({{"error", "\xff"}}));
-  }
-  EXPECT_EQ(out.finish(), "{\"error\":\"\xef\xbf\xbd\"}\n");
-}
-
-TEST(LineOutputTest, AReaderThatWentAwayIsNoticed) {
-  Pipe out;
-  const Pipe err;
-  const Redirected streams(out, err);
-  LineOutput output;
-  out.close_end(0);
-  EXPECT_FALSE(output.write({{"closed", "a"}}));
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
 #include "benchmarks/harness/speedups.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
 
-#include "benchmarks/harness/tables.hpp"
+#include "core/statistics.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -80,21 +78,6 @@ void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& resul
       }
     }
   }
-}
-
-std::optional<Interval> median_interval(std::vector<double> values) {
-  constexpr double tail = 0.025;
-  const auto count = static_cast<double>(values.size());
-  // `below`: the probability that at most k of `count` values lie below the median.
-  size_t k = 0;
-  double term = std::pow(0.5, count);
-  for (double below = term; below <= tail; below += term) {
-    ++k;
-    term *= (count - static_cast<double>(k) + 1) / static_cast<double>(k);
-  }
-  if (k == 0) return std::nullopt;
-  std::ranges::sort(values);
-  return Interval{values[k - 1], values[values.size() - k]};
 }
 
 }  // namespace tinyllama::harness

@@ -1,12 +1,10 @@
 // Speedup of variants over the baseline at the same point, where a run has both.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/interleaved.hpp"
-#include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
@@ -20,11 +18,5 @@ namespace tinyllama::harness {
 /// nothing is added.
 void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& results,
                   const MeasureInterleaved& measure = {});
-
-/// An interval of the median with at least 95 % confidence, whatever the distribution (sign test):
-/// from the k-th smallest to the k-th largest value, with the largest such k. Of nine values k is
-/// 2, so that one disturbed round does not matter. Nothing for fewer than six values, for which no
-/// k reaches 95 %.
-std::optional<Interval> median_interval(std::vector<double> values);
 
 }  // namespace tinyllama::harness

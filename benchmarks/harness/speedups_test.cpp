@@ -56,21 +56,6 @@ TEST_F(SpeedupsTest, AreOfRoundsOfAllVariantsOfAPoint) {
   EXPECT_DOUBLE_EQ(of(2, 0, "speedup_high"), 1.25);
 }
 
-// By hand: the chance of no head in six tosses is 1/64, of at most one in nine 10/512.
-TEST(MedianIntervalTest, LeavesOutAsManyAsTheSignTestAllows) {
-  EXPECT_FALSE(median_interval({1, 2, 3, 4, 5}));
-  const auto of = [](int count) {
-    std::vector<double> values;
-    for (int i = count; i > 0; --i) values.push_back(i);
-    const Interval found = median_interval(values).value();
-    return std::vector<double>{found.low, found.high};
-  };
-  EXPECT_EQ(of(6), (std::vector<double>{1, 6}));
-  EXPECT_EQ(of(8), (std::vector<double>{1, 8}));
-  EXPECT_EQ(of(9), (std::vector<double>{2, 8}));
-  EXPECT_EQ(of(20), (std::vector<double>{6, 15}));
-}
-
 TEST_F(SpeedupsTest, OfFewRoundsHaveNoInterval) {
   add(qkv, Json::array({row_of(1)}));
   add(Variant(), Json::array({row_of(1)}));

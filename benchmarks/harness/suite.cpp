@@ -3,12 +3,8 @@
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -16,13 +12,13 @@
 #include <stdexcept>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/progress.hpp"
+#include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
-#include "benchmarks/harness/memory_check.hpp"
-#include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
 #include "benchmarks/harness/speedups.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
@@ -30,6 +26,8 @@
 #include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_load.hpp"
+#include "core/file_io.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -51,40 +49,10 @@ class CaseReporter final : public benchmark::BenchmarkReporter {
   std::function<void(const Run&)> on_runs_;
 };
 
-// A case that is still to come.
-struct Work {
-  std::string name;
-  std::string kind;  ///< cases of one kind take as many times their `seconds` as each other
-  double seconds;
-};
-
-// Progress on standard error: on a terminal a status line with the time left, elsewhere a plain
-// line a case.
-class Progress {
- public:
-  explicit Progress(const std::vector<Work>& work);
-  ~Progress();
-
-  void say(const std::string& text);
-  void start(const std::string& name);
-  /// `text`: what to say of it, empty where that is said elsewhere.
-  void finish(const std::string& name, const std::string& text);
-
- private:
-  using Clock = std::chrono::steady_clock;
-  struct Kind {
-    double left = 0;  ///< of the seconds that its cases were expected to take
-    double done = 0;
-    double taken = 0;
-  };
-  double seconds_left() const;
-  void erase_status();
-  bool terminal_;
-  size_t total_;
-  size_t done_ = 0;
-  std::map<std::string, Work> work_;
-  std::map<std::string, Kind> kinds_;
-  Clock::time_point last_ = Clock::now();  // when what is being done began
+// What a case is expected to take, in proportion to others of its kind (console::Progress).
+struct Expected {
+  std::string kind;
+  double weight;
 };
 
 std::string describe(const CaseResult& result) {
@@ -99,80 +67,6 @@ std::string describe(const CaseResult& result) {
   const size_t fault = label.find(kNoTrace);
   return fmt::format("{:.4g} {}{}", chosen->value("real_time", 0.0), chosen->value("time_unit", ""),
                      fault == std::string::npos ? "" : "  " + label.substr(fault));
-}
-
-std::string format_duration(double seconds) {
-  constexpr double minute = 60;
-  constexpr double hour = 60 * minute;
-  if (seconds < 1.5 * minute) return fmt::format("{:.0f} s", seconds);
-  if (seconds < 1.5 * hour) return fmt::format("{:.0f} min", seconds / minute);
-  return fmt::format("{:.1f} h", seconds / hour);
-}
-
-Progress::Progress(const std::vector<Work>& work)
-    : terminal_(isatty(STDERR_FILENO) == 1), total_(work.size()) {
-  for (const Work& one : work) {
-    work_[one.name] = one;
-    kinds_[one.kind].left += one.seconds;
-  }
-}
-
-// Estimated from the time that cases of the same kind took so far or, for a kind without any, that
-// all took.
-double Progress::seconds_left() const {
-  Kind all;
-  for (const auto& [name, kind] : kinds_) {
-    all.done += kind.done;
-    all.taken += kind.taken;
-  }
-  double left = 0;
-  for (const auto& [name, kind] : kinds_) {
-    const Kind& known = kind.done > 0 ? kind : all;
-    left += kind.left * known.taken / std::max(known.done, 1e-9);
-  }
-  return left;
-}
-
-Progress::~Progress() {
-  erase_status();
-}
-
-void Progress::say(const std::string& text) {
-  erase_status();
-  fmt::print(stderr, "{}\n", text);
-}
-
-void Progress::start(const std::string& name) {
-  last_ = Clock::now();
-  if (!terminal_) return;
-  erase_status();
-  const std::string left = done_ == 0 ? "" : ", about " + format_duration(seconds_left()) + " left";
-  // what is measured before and after the cases is none of them
-  const std::string place =
-      work_.contains(name) ? fmt::format("case {} of {}{}: ", done_ + 1, total_, left) : "";
-  // A line that wraps could not be erased.
-  winsize window = {};
-  const size_t columns =
-      ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col : 80;
-  const std::string line = fmt::format("{}{} ...", place, name);
-  fmt::print(stderr, "{}", line.substr(0, columns - 1));
-  std::fflush(stderr);
-}
-
-void Progress::finish(const std::string& name, const std::string& text) {
-  ++done_;
-  Kind& kind = kinds_[work_[name].kind];
-  kind.left -= work_[name].seconds;
-  kind.done += work_[name].seconds;
-  const auto now = Clock::now();
-  kind.taken += std::chrono::duration<double>(now - last_).count();
-  last_ = now;
-  if (text.empty()) return erase_status();
-  say(fmt::format("[{}/{}] {}  {}", done_, total_, name, text));
-}
-
-void Progress::erase_status() {
-  if (terminal_) fmt::print(stderr, "\r\033[K");
 }
 
 // The dimensions behind each name, of which `custom` says none.
@@ -209,24 +103,24 @@ class SuiteRun {
     // a run that was stopped before its journal had a first line is run anew
     continues_ = options_.resume && Journal::is_begun(options_.journal_file);
     if (continues_) take_over_journal();
-    console::check_output_file("--benchmark_out", options_.out_file);
-    if (!options_.trace_folder.empty()) prepare_trace_folder(options_.trace_folder);
-    const std::vector<Work> work = work_left();
-    Progress progress(work);
+    check_output_file("--benchmark_out", options_.out_file);
+    check_output_folder("--trace", options_.trace_folder);
+    console::Progress progress;
+    expect_work_left(progress);
+    const bool has_work = !expected_.empty();
     announce(progress);
     open_journal();
     if (options_.verify != Verify::only) measure_peaks(progress);
     journal_peaks();
-    const RunSettings settings = run_settings();
-    Runner runner(device_, peaks_, settings);
+    Runner runner(device_, peaks_, options_, weights_, sensors());
     runner.on_start([&](const Case& test_case) { progress.start(test_case.name()); });
     if (options_.verify == Verify::only) return verify_all(runner, progress);
     register_cases(runner);
     CaseReporter reporter([&](const auto& run) { finish_case(run, progress); });
-    if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
+    if (has_work) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
     runner.close();
-    return finish(settings, progress, !work.empty());
+    return finish(progress, has_work);
   }
 
  private:
@@ -237,19 +131,6 @@ class SuiteRun {
   std::optional<instruments::SystemReader> sensors() const {
     if (!device_.is_gpu()) return std::nullopt;
     return instruments::system_reader(device_);
-  }
-
-  RunSettings run_settings() const {
-    return {options_.verify,
-            options_.seed,
-            options_.memory_limit_bytes.value_or(0),
-            options_.admit,
-            options_.max_seconds_per_case,
-            options_.cold_cache,
-            weights_,
-            options_.timing,
-            options_.trace_folder,
-            sensors()};
   }
 
   void take_over_journal() {
@@ -270,7 +151,7 @@ class SuiteRun {
 
   void restore_peaks(const Json& peaks) {
     try {
-      peaks_.restore(peaks, plan_.cases);
+      peaks_.restore(peaks, peaks_needed(plan_).shapes);
       journaled_peaks_ = peaks;
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(fmt::format("journal {}: its peaks are malformed: {}",
@@ -289,23 +170,29 @@ class SuiteRun {
 
   bool is_done(const std::string& name) const { return results_.contains(places_.at(name)); }
 
-  std::vector<Work> work_left() const {
-    std::vector<Work> work;
-    for (const PeakCase& peak : plan_.peak_cases) {
-      if (!is_done(peak.name)) work.push_back({peak.name, "peak", peak.shape ? 0.2 : 5.0});
-    }
+  void expect_work_left(console::Progress& progress) {
+    const auto expect = [&](const std::string& name, const Expected& expected) {
+      if (is_done(name)) return;
+      progress.expect(expected.kind, expected.weight);
+      expected_[name] = expected;
+    };
+    for (const PeakCase& peak : plan_.peak_cases)
+      expect(peak.name, {"peak", peak.shape ? 0.2 : 5.0});
     for (const Case& test_case : plan_.cases) {
-      if (is_done(test_case.name())) continue;
       // Half a second of preparation, and about ten times the GEMMs at 100 GFLOP/s: only the
       // proportions matter, and only within a kind. bfloat16 may be fifteen times as slow.
       const Workload& w = test_case.workload;
-      work.push_back({test_case.name(), fmt::format("{} {}", w.variant.name(), to_string(w.dtype)),
-                      0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10});
+      expect(test_case.name(), {fmt::format("{} {}", w.variant.name(), to_string(w.dtype)),
+                                0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10});
     }
-    return work;
   }
 
-  void announce(Progress& progress) const {
+  void finish_in(console::Progress& progress, const std::string& name, const std::string& text) {
+    const Expected& expected = expected_.at(name);
+    progress.finish(expected.kind, expected.weight, text);
+  }
+
+  void announce(console::Progress& progress) const {
     const Json& context = document_.context;
     progress.say(fmt::format("{} ({}), {} threads, libtorch {}, commit {}{}",
                              device_.description().name, device_.description().architecture,
@@ -321,14 +208,15 @@ class SuiteRun {
     }
   }
 
-  void measure_peaks(Progress& progress) {
-    if (peaks_.has(plan_)) return;
-    progress.start("measuring the peaks of this device");
-    peaks_.measure(plan_);
+  void measure_peaks(console::Progress& progress) {
+    const instruments::PeaksNeeded needed = peaks_needed(plan_);
+    if (peaks_.has(needed)) return;
+    progress.start("measuring the peaks of this device", false);
+    peaks_.measure(needed);
     for (const auto& type : plan_.gemm_types) {
       const auto& peak = peaks_.measured(type);
       progress.say(fmt::format("measured peak {}: {}FLOP/s ({})", type,
-                               console::format_count(peak.per_second), peak.source));
+                               format_count(peak.per_second), peak.source));
     }
     progress.say("measured bandwidth: " + bandwidth_text(peaks_.to_json().at("measured")));
   }
@@ -365,7 +253,7 @@ class SuiteRun {
   }
 
   // Comes with the repetitions of a case, and once more with Google Benchmark's aggregates of them.
-  void finish_case(const benchmark::BenchmarkReporter::Run& run, Progress& progress) {
+  void finish_case(const benchmark::BenchmarkReporter::Run& run, console::Progress& progress) {
     const auto found = outcomes_.find(run.run_name.function_name);
     if (found == outcomes_.end()) return;
     const Outcome outcome = std::move(found->second);
@@ -386,23 +274,25 @@ class SuiteRun {
         console::request_interrupt();
       }
     }
-    progress.finish(result.name, describe(result));
+    finish_in(progress, result.name, fmt::format("{}  {}", result.name, describe(result)));
     const size_t place = places_.at(result.name);
     results_.emplace(place, std::move(result));
   }
 
-  console::ExitCode verify_all(Runner& runner, Progress& progress) {
+  console::ExitCode verify_all(Runner& runner, console::Progress& progress) {
     bool failed = false;
     for (const Case& test_case : plan_.cases) {
       if (console::interrupted()) return console::ExitCode::interrupted;
-      const auto verdict = runner.verify(test_case);
-      failed = failed || !verdict.failure.empty();
-      const std::string outcome = !verdict.failure.empty() ? "FAILED: " + verdict.failure
-                                  : !verdict.skip.empty()  ? "skipped: " + verdict.skip
+      const PreparedCase proved = runner.verify(test_case);
+      const Remarks& remarks = proved.remarks();
+      failed = failed || !remarks.failure.empty();
+      const std::string outcome = !remarks.failure.empty() ? "FAILED: " + remarks.failure
+                                  : !remarks.skip.empty()  ? "skipped: " + remarks.skip
                                                            : "proved";
-      progress.finish(test_case.name(), "");
+      finish_in(progress, test_case.name(), "");
+      progress.clear();
       fmt::print("{:<70} {:>9.2e} of {:.2e} allowed  {}\n", test_case.name(),
-                 verdict.comparison.error, verdict.comparison.allowed, outcome);
+                 proved.comparison().error, proved.comparison().allowed, outcome);
     }
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
@@ -418,7 +308,7 @@ class SuiteRun {
   }
 
   // `has_measured`: it is no run that shows again what a journal has, which is to take no time.
-  console::ExitCode finish(const RunSettings& settings, Progress& progress, bool has_measured) {
+  console::ExitCode finish(console::Progress& progress, bool has_measured) {
     document_.context["peaks"] = peaks_.to_json();
     // in the plan's order, whether they were measured now or came from the journal
     for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
@@ -427,18 +317,18 @@ class SuiteRun {
     write_result(document_.text(options_.writes_aggregates_only));
     const auto measure = [&](const std::vector<const Case*>& cases) {
       if (console::interrupted()) return SecondsOfRounds();
-      progress.start("interleaved: " + cases.back()->name());
-      return time_cases_interleaved(device_, cases, settings);
+      progress.start("interleaved: " + cases.back()->name(), false);
+      return time_cases_interleaved(device_, cases, options_, weights_);
     };
     add_speedups(plan_.cases, document_.results,
                  has_measured ? MeasureInterleaved(measure) : MeasureInterleaved());
     write_result(document_.text(options_.writes_aggregates_only));
-    if (options_.format == "json") {
-      std::cout << document_.text(options_.writes_aggregates_only ||
-                                  options_.shows_aggregates_only);
-    } else {
-      std::cout << result_tables(options_, plan_.cases, document_, step_, measure) << std::flush;
-    }
+    const std::string shown =
+        options_.format == "json"
+            ? document_.text(options_.writes_aggregates_only || options_.shows_aggregates_only)
+            : result_tables(options_, plan_.cases, document_, step_, measure);
+    progress.clear();
+    std::cout << shown << std::flush;
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
     // Last, so that no line of success precedes a result that could not be written.
     if (options_.figures_of_merit) {
@@ -466,10 +356,11 @@ class SuiteRun {
   const PartsOfStep& step_;
   const Weights* weights_;
   MeasuredPeaks peaks_;
-  ResultDocument document_;                  // which gets its results at the end
-  std::map<std::string, size_t> places_;     // of all cases by name, in the plan
-  std::map<size_t, CaseResult> results_;     // so far, by place
-  std::map<std::string, Outcome> outcomes_;  // of cases that are not over
+  ResultDocument document_;                   // which gets its results at the end
+  std::map<std::string, size_t> places_;      // of all cases by name, in the plan
+  std::map<size_t, CaseResult> results_;      // so far, by place
+  std::map<std::string, Outcome> outcomes_;   // of cases that are not over
+  std::map<std::string, Expected> expected_;  // of cases that were not done before
   std::optional<Journal> journal_;
   bool continues_ = false;
   Json journaled_peaks_;

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/run_options.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/instruments/device.hpp"
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/tables.hpp"
+#include "core/statistics.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::harness {
 namespace {

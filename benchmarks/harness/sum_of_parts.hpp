@@ -8,10 +8,9 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/interleaved.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
-
-struct MeasuredCase;
 
 struct PartOfStep {
   std::string component;

@@ -10,8 +10,9 @@
 #include <set>
 #include <utility>
 
-#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/text_table.hpp"
+#include "benchmarks/harness/counters.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -29,71 +30,11 @@ std::string speedup_text(const Json& entry) {
   return fmt::format("{}{:.2f} ({:.3g}-{:.3g})", is_shown ? "" : "~", speedup, low, high);
 }
 
-struct Counter {
-  const char* key;
-  const char* name;    ///< empty where the unit says it
-  const char* unit;    ///< empty where there is none
-  const char* format;  ///< null: as a count, "1.23 G"
-  bool is_shown = false;
-  bool is_figure = false;  ///< of merit
-
-  std::string text(const MeasuredCase& row) const {
-    const auto value = row.entry.find(key);
-    if (value == row.entry.end()) return "-";
-    if (key == std::string_view("speedup")) return speedup_text(row.entry);
-    return format ? fmt::format(fmt::runtime(format), value->get<double>())
-                  : console::format_count(value->get<double>());
-  }
-  /// "memory MiB", or with a value "memory 12.3 MiB"
-  std::string title(const char* value = "") const {
-    std::vector<std::string_view> words = {name, value, unit};
-    std::erase(words, "");
-    return fmt::format("{}", fmt::join(words, " "));
-  }
-};
-
-// In the order of the columns. Those that are shown leave room for 100 characters.
-constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
-                                 {"samples_per_second", "", "samples/s", "{:.1f}", false, true},
-                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", true, true},
-                                 {"TFLOPS", "", "TFLOP/s", "{:.4g}", false, true},
-                                 {"MFU_percent", "MFU", "%", "{:.1f}", true, true},
-                                 {"MFU_causal_percent", "causal MFU", "%", "{:.1f}"},
-                                 {"peak_percent", "peak", "%", "{:.1f}", true, true},
-                                 {"roof_percent", "roof", "%", "{:.1f}", true, true},
-                                 {"GB_per_second", "min", "GB/s", "{:.2f}"},
-                                 {"flop_per_byte", "", "FLOP/B", "{:.1f}"},
-                                 {"peak_memory_MiB", "memory", "MiB", "{:.1f}", true, true},
-                                 {"predicted_memory_MiB", "predicted", "MiB", "{:.1f}"},
-                                 {"library_scratch_MiB", "library scratch", "MiB", "{:.1f}"},
-                                 {"allocations", "allocations", "", "{:.0f}"},
-                                 {"operators", "operators", "", "{:.0f}"},
-                                 {"kernels", "kernels", "", "{:.0f}"},
-                                 {"device_ms", "device", "ms", "{:.4g}"},
-                                 {"host_bound", "waits for host", "", "{:.0f}"},
-                                 {"runs_per_sample", "runs a sample", "", "{:.0f}"},
-                                 {"clock_MHz", "clock", "MHz", "{:.0f}"},
-                                 {"temperature_celsius", "temperature", "C", "{:.0f}"},
-                                 {"power_W", "power", "W", "{:.0f}"},
-                                 {"joules_per_token", "energy", "J/token", "{:.3g}"},
-                                 {"limited_by_power", "power limit", "", "{:.2f}"},
-                                 {"limited_by_temperature", "heat limit", "", "{:.2f}"},
-                                 {"limited_by_hardware", "hardware limit", "", "{:.2f}"},
-                                 {"max_rel_error", "rel error", "", "{:.1e}"},
-                                 {"parameters", "parameters", "", nullptr},
-                                 {"model_flops", "model", "FLOP", nullptr},
-                                 {"causal_flops", "causal", "FLOP", nullptr},
-                                 {"hardware_flops", "hardware", "FLOP", nullptr},
-                                 {"counted_flops", "counted", "FLOP", nullptr},
-                                 {"opaque_flops", "opaque", "FLOP", nullptr},
-                                 {"lookup_flops", "lookup", "FLOP", nullptr},
-                                 {"elementwise_flops", "elementwise", "FLOP", nullptr},
-                                 {"bytes", "traffic", "B", nullptr}};
-
-constexpr const char* kAll = "all";
-
-const Counter& counter_of(std::string_view key) {
-  return *std::ranges::find(kCounters, key, &Counter::key);
+// "-" where the row has none.
+std::string cell(const Counter& counter, const MeasuredCase& row) {
+  const auto value = row.entry.find(counter.key);
+  if (value == row.entry.end()) return "-";
+  return counter.key == "speedup" ? speedup_text(row.entry) : counter.text(value->get<double>());
 }
 
 using Rows = std::vector<const MeasuredCase*>;
@@ -176,8 +117,8 @@ std::vector<const Case*> in_reading_order(const std::vector<Case>& cases) {
 }
 
 Column column_of(const Counter& counter) {
-  return {counter.title(), [&counter](const auto& row) { return counter.text(row); },
-          counter.title("{}")};
+  return {counter.heading(), [&counter](const auto& row) { return cell(counter, row); },
+          counter.heading("{}")};
 }
 
 // Which of two times is the longer, hardware FLOPs over their peak or least bytes over bandwidth:
@@ -271,12 +212,11 @@ std::string component_tables(const Rows& rows, const std::vector<Unmeasured>& un
                      }});
   columns.push_back(
       {"reps", [](const auto& row) { return std::to_string(row.repetitions); }, "repetitions {}"});
-  const auto is_asked_for = [&](const char* key) { return std::ranges::count(more, key) > 0; };
-  for (const Counter& counter : kCounters) {
-    if (counter.is_shown || is_asked_for(kAll) || is_asked_for(counter.key))
+  const auto is_asked_for = [&](std::string_view key) { return std::ranges::count(more, key) > 0; };
+  for (const Counter& counter : counters()) {
+    if (counter.is_shown || is_asked_for(kAllColumns) || is_asked_for(counter.key))
       columns.push_back(column_of(counter));
-    if (std::string_view(counter.key) == "roof_percent")
-      columns.push_back({"bound", bound, "bound {}"});
+    if (counter.key == "roof_percent") columns.push_back({"bound", bound, "bound {}"});
   }
   std::vector<std::string> order;
   std::map<std::string, Rows> of_component;
@@ -383,7 +323,7 @@ std::string side_by_side(const Rows& rows, const std::vector<Unmeasured>& unmeas
   const auto add = [&](const std::string& title, const std::string& variant, const char* key) {
     columns.push_back({title, [&, variant, key](const auto& line) -> std::string {
                          const MeasuredCase* row = points.row(line, variant);
-                         return row ? counter_of(key).text(*row) : "-";
+                         return row ? cell(counter(key), *row) : "-";
                        }});
   };
   constexpr size_t most_with_roof = 2;
@@ -394,7 +334,7 @@ std::string side_by_side(const Rows& rows, const std::vector<Unmeasured>& unmeas
   }
   if (points.variants.size() <= most_with_roof) {
     for (const std::string& variant : points.variants)
-      add(variant + " " + counter_of("roof_percent").title(), variant, "roof_percent");
+      add(variant + " " + counter("roof_percent").heading(), variant, "roof_percent");
   }
   columns.push_back(
       {"bound", [&](const auto& line) { return bound_of_all(points.rows.at(&line)); }, "bound {}"});
@@ -461,7 +401,7 @@ std::string peak_rows(const std::vector<CaseResult>& results) {
     const auto best = best_peak(result);
     if (!best) continue;
     text += fmt::format("  {:<18} {:>9.4g} {}  {}\n", result.name, best->value,
-                        counter_of(best->counter).unit, result.entries.front().value("label", ""));
+                        counter(best->counter).unit, result.entries.front().value("label", ""));
   }
   return text.empty() ? "" : "peaks, measured\n" + text + "\n";
 }
@@ -474,7 +414,7 @@ std::string measured_peaks_line(const Json& context) {
   for (const auto& [name, peak] : measured.items()) {
     if (!peak.contains("flops_per_second")) continue;
     const double rate = peak.at("flops_per_second");
-    peaks.push_back(fmt::format("{} {}FLOP/s", name, console::format_count(rate)));
+    peaks.push_back(fmt::format("{} {}FLOP/s", name, format_count(rate)));
   }
   if (const std::string text = bandwidth_text(measured); !text.empty())
     peaks.push_back("bandwidth " + text);
@@ -563,48 +503,10 @@ std::string bandwidth_text(const Json& measured_peaks) {
   std::vector<std::string> texts;
   for (size_t left = curve.size(); left > 0; left -= std::min(left, step)) {
     const Json& point = curve.at(left - 1);
-    texts.push_back(fmt::format("{}B/s at {}", console::format_count(point.at("bytes_per_second")),
-                                console::format_bytes(point.at("bytes"))));
+    texts.push_back(fmt::format("{}B/s at {}", format_count(point.at("bytes_per_second")),
+                                format_bytes(point.at("bytes"))));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
-}
-
-std::vector<std::string> column_names() {
-  std::vector<std::string> names = {kAll};
-  for (const Counter& counter : kCounters) names.emplace_back(counter.key);
-  return names;
-}
-
-double seconds_of(const Json& entry) {
-  const std::string unit = entry.value("time_unit", "s");
-  const double scale = unit == "ns" ? 1e-9 : unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : 1;
-  return entry.at("real_time").get<double>() * scale;
-}
-
-std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result) {
-  const Json* chosen = nullptr;
-  int64_t repetitions = 0;
-  for (const auto& entry : result.entries) {
-    if (!entry.contains("real_time") || entry.contains("error_occurred") ||
-        entry.contains("skipped"))
-      continue;
-    const std::string aggregate = entry.value("aggregate_name", "");
-    repetitions += aggregate.empty() ? 1 : 0;
-    if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
-  }
-  if (!chosen) return std::nullopt;
-  std::optional<double> precision;
-  if (const auto interval = chosen->find("interval_ns"); interval != chosen->end()) {
-    const double nanoseconds = interval->at(1).get<double>() - interval->at(0).get<double>();
-    precision = nanoseconds * 1e-9 / 2 / seconds_of(*chosen);
-  }
-  return MeasuredCase{&test_case, seconds_of(*chosen), precision, repetitions, *chosen};
-}
-
-std::string format_seconds(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.3f} s", seconds);
 }
 
 std::string result_tables(const Options& options, const std::vector<Case>& cases,
@@ -651,7 +553,7 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
                              bool interrupted, size_t all) {
   std::string text;
   const auto add = [&](const std::string& name, std::string figure, double value,
-                       const char* unit) {
+                       const std::string& unit) {
     if (figure.ends_with("_MiB")) figure.resize(figure.size() - 4);
     text += fmt::format("FOM {}/{} = {:.6g} {}\n", name, figure, value, unit);
   };
@@ -664,16 +566,16 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
     skipped += result.entries.front().contains("skipped") ? 1 : 0;
     if (const auto best = best_peak(result)) {
       ++measured;
-      add(result.name, best->counter, best->value, counter_of(best->counter).unit);
+      add(result.name, best->counter, best->value, counter(best->counter).unit);
     }
   }
   for (const MeasuredCase& row : measured_cases(cases, results)) {
     ++measured;
     const std::string name = row.test_case->name();
     add(name, "time", row.seconds, "s");
-    for (const Counter& counter : kCounters) {
-      if (counter.is_figure && row.entry.contains(counter.key))
-        add(name, counter.key, row.entry.at(counter.key).get<double>(), counter.unit);
+    for (const Counter& figure : counters()) {
+      if (figure.is_figure && row.entry.contains(figure.key))
+        add(name, figure.key, row.entry.at(figure.key).get<double>(), figure.unit);
     }
   }
   const size_t done = measured + failed + skipped;

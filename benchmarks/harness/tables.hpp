@@ -7,37 +7,15 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/run_options.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::harness {
 
-/// A case with its median repetition.
-struct MeasuredCase {
-  const Case* test_case;
-  double seconds;  ///< median over repetitions of the median over samples
-  /// Half the 95 % interval of the time over the time; nothing for a single repetition.
-  std::optional<double> precision;
-  int64_t repetitions;
-  Json entry;  ///< Google Benchmark's object: median, or the only repetition
-};
-
-/// Looks a case's measurement up among its entries; nothing if it was skipped or failed.
-std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result);
-
-/// The time of a row, whatever its unit.
-double seconds_of(const Json& entry);
-
-/// "12.3 us", "4.56 ms", "7.890 s"
-std::string format_seconds(double seconds);
-
 /// "10.00 GB/s at 256.00 MiB, 21.00 GB/s at 16.00 MiB": of context.peaks.measured the bandwidth
 /// curve's largest traffic, and from there every sixteenth of it. Empty without a curve.
 std::string bandwidth_text(const Json& measured_peaks);
-
-/// What --columns may name: every counter that rows have, and "all".
-std::vector<std::string> column_names();
 
 /// For the default grid a digest: the full step, each component at its size's own batch and
 /// sequence, and the files that were written. For chosen axes, a filter or --columns a table for

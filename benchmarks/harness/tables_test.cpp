@@ -435,19 +435,6 @@ TEST_F(TablesTest, SumOfPartsTakesPartsOfTheSameWorkloadOnly) {
             "sum of parts  not computed: step was measured at no point together with update");
 }
 
-TEST_F(TablesTest, SumOfPartsNamesThePartsThatAreMissing) {
-  add(a_case(1, Pass::forward_backward), 25);
-  add(a_case(3, Pass::train), 40);
-  EXPECT_EQ(
-      line_of("sum of parts"),
-      "sum of parts  not computed: step was measured at no point together with layer, update");
-}
-
-TEST_F(TablesTest, NoWholeNoSumOfParts) {
-  add(a_case(0, Pass::forward_backward), 10);
-  EXPECT_EQ(text().find("sum of parts"), std::string::npos);
-}
-
 TEST_F(TablesTest, SumOfPartsHasALineForEachCompletePoint) {
   for (const int64_t batch : {2, 4}) {
     add(a_case(0, Pass::forward_backward, batch), 1);

@@ -8,9 +8,7 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
-#include <stdexcept>
 
-#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/instruments/trace_file.hpp"
 
@@ -35,17 +33,6 @@ void record(const instruments::Device& device, WorkItem& item, const std::string
 }
 
 }  // namespace
-
-void prepare_trace_folder(const std::string& folder) {
-  std::error_code fault;
-  fs::create_directories(folder, fault);
-  if (!fs::is_directory(folder)) {
-    throw std::invalid_argument(
-        fmt::format("--trace '{}': cannot be made: {}", folder,
-                    fault ? fault.message() : "a file of that name is there"));
-  }
-  console::check_output_file("--trace", (fs::path(folder) / "trace.json").string());
-}
 
 std::string trace_file_name(const std::string& case_name) {
   std::string name = case_name;

@@ -11,10 +11,6 @@ namespace tinyllama::harness {
 /// How the reason begins that write_trace() returns.
 inline constexpr const char* kNoTrace = "no trace: ";
 
-/// Makes the folder where it is missing. Throws std::invalid_argument that names --trace where no
-/// file can be written there: before anything is measured.
-void prepare_trace_folder(const std::string& folder);
-
 /// The case's name with '.' for '/' and '-' for what a file system may not take, and ".json".
 std::string trace_file_name(const std::string& case_name);
 

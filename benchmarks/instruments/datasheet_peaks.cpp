@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "benchmarks/instruments/peaks.hpp"
+#include "core/file_io.hpp"
 #include "core/strict_json.hpp"
 
 namespace tinyllama::instruments {
@@ -22,6 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDeepestNesting = 8;
+constexpr int64_t kMostBytes = 1 << 20;
 
 template <typename Number>
 Number positive(const json& of, const std::string& key) {
@@ -76,13 +77,8 @@ DatasheetPeaks parse_row(const json& row) {
 
 std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& file,
                                                    const DeviceDescription& device) {
-  std::ifstream stream(file);
-  if (!stream) {
-    throw std::invalid_argument(
-        fmt::format("{}: the file of datasheet peaks cannot be read", file.string()));
-  }
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  const json document = parse_strict_json(text, file.string() + ":", {.depth = kDeepestNesting});
+  const json document = parse_strict_json(read_text(file, kMostBytes), file.string() + ":",
+                                          {.depth = kDeepestNesting});
   std::optional<DatasheetPeaks> found;
   std::string place = "devices";
   try {

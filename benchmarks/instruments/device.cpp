@@ -110,8 +110,8 @@ std::string_view to_string(Backend backend) {
 Device::Device(c10::Device torch_device, Backend backend, DeviceDescription description)
     : torch_device_(torch_device), backend_(backend), description_(std::move(description)) {}
 
-Device Device::select(std::string_view text) {
-  const Request request = parse(text);
+Device Device::select(std::string_view text, std::optional<int> local_rank) {
+  Request request = parse(text);
   const bool known = request.kind == "auto" || request.kind == "cpu" || request.kind == "cuda" ||
                      request.kind == "hip";
   if (!known) reject(text, "unknown kind of device");
@@ -125,7 +125,12 @@ Device Device::select(std::string_view text) {
   if (count == 0) reject(text, "no such device");
   if (request.kind != "auto" && request.kind != to_string(gpu_backend()))
     reject(text, "libtorch was built for the other kind of GPU");
-  if (request.index >= count) reject(text, "the device number is too large");
+  // Launchers that bind ranks show each of them its own device only, which is the first then.
+  if (local_rank && !request.has_index && count > 1) request.index = *local_rank;
+  if (request.index >= count) {
+    reject(fmt::format("{}:{}", to_string(gpu_backend()), request.index),
+           "the device number is too large");
+  }
   if (gpu_runtime::name().empty()) {
     reject(text,
            "this build cannot read the GPU's memory; configure with TINY_LLAMA_WITH_HIP=ON or "

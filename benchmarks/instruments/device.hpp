@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,9 @@ struct DeviceDescription {
 class Device {
  public:
   /// "auto" (the first GPU, else the CPU), "cpu", "cuda", "hip", each GPU name with an optional
-  /// ":N". Throws std::invalid_argument that names the text, the allowed forms and what is present.
-  static Device select(std::string_view text);
+  /// ":N". Of one of several ranks a GPU name without is the device of its number on its host.
+  /// Throws std::invalid_argument that names the text, the allowed forms and what is present.
+  static Device select(std::string_view text, std::optional<int> local_rank = std::nullopt);
 
   c10::Device torch() const { return torch_device_; }
   Backend backend() const { return backend_; }

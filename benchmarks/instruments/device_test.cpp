@@ -21,6 +21,15 @@ std::string selection_error(std::string_view text) {
   return testing::error_of([&] { Device::select(text); });
 }
 
+TEST(DeviceTest, ARankTakesTheGpuOfItsNumberWhereThereIsOne) {
+  EXPECT_FALSE(Device::select("cpu", 1).is_gpu());
+  const int gpus = gpu_count();
+  const Device device = Device::select("auto", gpus > 1 ? 1 : 7);
+  EXPECT_EQ(device.is_gpu(), gpus > 0);
+  // a launcher that binds ranks shows each of them its own only
+  if (gpus > 0) EXPECT_EQ(device.torch().index(), gpus > 1 ? 1 : 0);
+}
+
 TEST(DeviceTest, CpuDescribesItself) {
   const Device cpu = Device::select("cpu");
   EXPECT_EQ(cpu.backend(), Backend::cpu);

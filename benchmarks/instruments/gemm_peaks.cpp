@@ -17,12 +17,6 @@
 namespace tinyllama::instruments {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -42,11 +36,9 @@ struct Operands {
   at::Tensor a, b, out;
 };
 
-using Multiply = GemmPaths::mapped_type;
-
 /// Why a path may not serve as the peak of this type, empty where it may. `operands`: small ones to
 /// try it on.
-std::string objection(const Multiply& multiply, Operands operands, c10::ScalarType type) {
+std::string objection(const GemmFunction& multiply, Operands operands, c10::ScalarType type) {
   at::Tensor result;
   try {
     result = multiply(operands.a, operands.b, operands.out).to(at::kDouble);
@@ -273,12 +265,6 @@ class PeakSearch {
 };
 
 }  // namespace
-
-std::string to_string(const GemmShape& shape) {
-  const auto& [batch, m, n, k] = shape;
-  const std::string one = fmt::format("{}x{}x{}", m, n, k);
-  return batch == 1 ? one : fmt::format("{}x{}", batch, one);
-}
 
 MeasuredPeak measure_gemm_peak(const Device& device, c10::ScalarType type, const GemmPaths& paths,
                                const std::vector<GemmShape>& linear_layers, double seconds_budget) {

@@ -32,6 +32,12 @@ int64_t value_of(const fs::path& file, std::string_view key) {
   return 0;
 }
 
+std::optional<int64_t> bytes_of_process(std::string_view key) {
+  constexpr int64_t kibibyte = 1024;
+  const int64_t bytes = value_of("/proc/self/status", key) * kibibyte;
+  return bytes > 0 ? std::optional(bytes) : std::nullopt;
+}
+
 int64_t integer_of(const fs::path& file) {
   return static_cast<int64_t>(host_machine::first_number(file).value_or(0));
 }
@@ -208,10 +214,12 @@ void reset_peak_resident_bytes() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
+std::optional<int64_t> resident_bytes() {
+  return bytes_of_process("VmRSS:");
+}
+
 std::optional<int64_t> peak_resident_bytes() {
-  constexpr int64_t kibibyte = 1024;
-  const int64_t peak = value_of("/proc/self/status", "VmHWM:") * kibibyte;
-  return peak > 0 ? std::optional(peak) : std::nullopt;
+  return bytes_of_process("VmHWM:");
 }
 
 Memory control_group_memory(const fs::path& membership, const fs::path& mount) {
@@ -247,30 +255,10 @@ std::optional<double> processor_quota() {
 
 }  // namespace host_machine
 
-namespace {
-
-// Before options are parsed, as the others are: what is no number is told later.
-bool asks_for_fewer_threads(const char* const* argv, size_t processors) {
-  constexpr std::string_view option = "--threads";
-  for (; *argv != nullptr; ++argv) {
-    std::string_view word = *argv;
-    if (!word.starts_with(option)) continue;
-    word.remove_prefix(option.size());
-    if (word.empty() && argv[1] != nullptr) word = argv[1];
-    if (word.starts_with('=')) word.remove_prefix(1);
-    size_t threads = processors;
-    std::from_chars(word.data(), word.data() + word.size(), threads);
-    return threads < processors;
-  }
-  return false;
-}
-
-}  // namespace
-
-void pin_openmp_threads(char** argv) {
-  const size_t processors = host_machine::usable_processors().size();
-  const double quota = host_machine::processor_quota().value_or(static_cast<double>(processors));
-  if (asks_for_fewer_threads(argv, processors) || quota < static_cast<double>(processors)) return;
+void pin_openmp_threads(char** argv, std::optional<int> asked_threads) {
+  const auto processors = static_cast<double>(host_machine::usable_processors().size());
+  const double quota = host_machine::processor_quota().value_or(processors);
+  if (quota < processors || (asked_threads && *asked_threads < processors)) return;
   for (const char* name :
        {"OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
     if (std::getenv(name) != nullptr) return;

@@ -40,8 +40,10 @@ struct Memory {
 };
 /// RAM and MemAvailable or, where lower, what our control groups allow and leave.
 Memory memory();
-/// From reset to read, the most memory that the process had of the system (resident set), tensors
-/// or not; nothing where the kernel does not say. Where it cannot be reset, since the start.
+/// Memory that the process has of the system now (resident set), tensors or not; nothing where the
+/// kernel does not say.
+std::optional<int64_t> resident_bytes();
+/// The most of it from reset to read; where it cannot be reset, since the start.
 void reset_peak_resident_bytes();
 std::optional<int64_t> peak_resident_bytes();
 /// The tightest limit of the control groups alone and what they leave; the largest int64_t where
@@ -74,7 +76,7 @@ std::optional<double> processor_quota();
 /// OMP_NUM_THREADS, GOMP_CPU_AFFINITY, KMP_AFFINITY), for fewer threads than processors (--threads,
 /// a quota), which in two such programs would be pinned to the same processors, or when the program
 /// cannot be started again.
-void pin_openmp_threads(char** argv);
+void pin_openmp_threads(char** argv, std::optional<int> asked_threads);
 
 /// Sets the number of threads of libtorch's operators: as asked for, else at most the number of
 /// whole processors that a quota allows.

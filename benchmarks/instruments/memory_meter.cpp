@@ -53,6 +53,10 @@ MemoryReading MemoryMeter::read() const {
   return reading;
 }
 
+int64_t live_tensor_bytes(c10::Device device) {
+  return read_all(device).live_bytes;
+}
+
 std::string memory_source(const Device& device) {
   if (device.is_gpu()) {
     return "libtorch's caching allocator of the device: bytes of live tensors, each rounded up to "

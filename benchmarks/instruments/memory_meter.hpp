@@ -32,6 +32,9 @@ class MemoryMeter {
   int64_t allocations_at_start_ = 0;
 };
 
+/// Of tensors on this device now.
+int64_t live_tensor_bytes(c10::Device device);
+
 /// Where the numbers come from and what they leave out, for the context of a result.
 std::string memory_source(const Device& device);
 /// Gives memory that the device's caching allocator holds, but no tensor uses, back to the system.

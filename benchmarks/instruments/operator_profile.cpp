@@ -124,10 +124,7 @@ int64_t tiled_flops(const KinetoEvent& event) {
 // A GEMM inside a GEMM is the same one: autocast casts the operands of aten::bmm and calls
 // aten::bmm again, and both are recorded.
 int64_t sum_outermost(std::vector<const KinetoEvent*> gemms) {
-  std::ranges::sort(gemms, [](const KinetoEvent* a, const KinetoEvent* b) {
-    return std::tuple(a->startThreadId(), a->startNs(), b->endNs()) <
-           std::tuple(b->startThreadId(), b->startNs(), a->endNs());
-  });
+  std::ranges::sort(gemms, opens_before);
   int64_t flops = 0;
   const KinetoEvent* outer = nullptr;
   for (const KinetoEvent* event : gemms) {
@@ -142,8 +139,8 @@ int64_t sum_outermost(std::vector<const KinetoEvent*> gemms) {
 
 }  // namespace
 
-bool is_counted_gemm(std::string_view name) {
-  return kCountedGemms.contains(name);
+bool is_gemm(std::string_view name) {
+  return kCountedGemms.contains(name) || name == kTiledGemm;
 }
 
 bool is_gemm_like(std::string_view name) {
@@ -158,10 +155,6 @@ std::string attention_backend_of(std::string_view name) {
     if (name.starts_with(std::string("aten::_scaled_dot_product_") + backend)) return backend;
   }
   return name == "aten::_scaled_dot_product_attention_math" ? "math" : "";
-}
-
-bool is_tiled_gemm(std::string_view name) {
-  return name == kTiledGemm;
 }
 
 bool is_dispatch_only(std::string_view name) {
@@ -251,6 +244,11 @@ bool is_launch(std::string_view name) {
   return has("Launch") && (has("Kernel") || has("Graph"));
 }
 
+bool opens_before(const KinetoEvent* a, const KinetoEvent* b) {
+  return std::tuple(a->startThreadId(), a->startNs(), b->endNs()) <
+         std::tuple(b->startThreadId(), b->startNs(), a->endNs());
+}
+
 bool is_host_work(const KinetoEvent& event) {
   const uint8_t type = event.activityType();
   return event.deviceType() == c10::DeviceType::CPU &&
@@ -280,9 +278,9 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
     const std::string name = event.name();
     const std::string backend = attention_backend_of(name);
     if (!backend.empty()) profile.attention_backend = backend;
-    if (is_counted_gemm(name)) {
+    if (kCountedGemms.contains(name)) {
       gemms.push_back(&event);
-    } else if (is_tiled_gemm(name)) {
+    } else if (name == kTiledGemm) {
       profile.gemm_flops += tiled_flops(event);
     } else if (is_operator(name) && !is_known_otherwise(name)) {
       unknown.insert(name);

@@ -44,14 +44,13 @@ struct OperatorProfile {
 /// Runs `work` once under the profiler; not to be timed. Throws what `work` throws.
 OperatorProfile profile_operators(const Device& device, const std::function<void()>& work);
 
-/// Operators that are GEMMs whose FLOPs Kineto computes from their shapes.
-bool is_counted_gemm(std::string_view name);
+/// A GEMM of libtorch's, whose FLOPs Kineto computes from the shapes of its operands, or our own,
+/// of [m, k] and [n, k].
+bool is_gemm(std::string_view name);
 /// Whether an operator that is not known multiplies matrices, by its name.
 bool is_gemm_like(std::string_view name);
 /// The backend of attention whose operator this is; empty for other operators.
 std::string attention_backend_of(std::string_view name);
-/// Our own GEMM of [m, k] and [n, k], for which Kineto has no formula.
-bool is_tiled_gemm(std::string_view name);
 /// Operators that touch no element: views, allocations, and those that only call others. Their own
 /// time is the library's, not the computation's.
 bool is_dispatch_only(std::string_view name);
@@ -104,6 +103,10 @@ void keep(const SeenWork& seen, OperatorProfile& profile);
 
 /// Whether this call of CUDA's or HIP's runtime launches kernels.
 bool is_launch(std::string_view name);
+
+/// For sorting: of each thread in the order of their begins, what encloses others before them.
+bool opens_before(const torch::autograd::profiler::KinetoEvent* a,
+                  const torch::autograd::profiler::KinetoEvent* b);
 
 /// An operator, a node or a range of libtorch on the host, and not a call of the GPU's runtime,
 /// whose correlation numbers are a series of their own.

@@ -2,11 +2,8 @@
 // of these.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -14,23 +11,9 @@
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
+#include "model/step_gemms.hpp"
 
 namespace tinyllama::instruments {
-
-/// `batch` matrix multiplications (GEMMs) out[m, n] = a[m, k] x b[k, n] at once.
-struct GemmShape {
-  int64_t batch, m, n, k;
-  int64_t flops() const { return 2 * batch * m * n * k; }
-  auto operator<=>(const GemmShape&) const = default;
-};
-/// "1024x256x512" is m x n x k; "32x256x128x64" is 32 of 256x128x64 at once.
-std::string to_string(const GemmShape& shape);
-
-/// Ways to multiply, by name. Operands have two dimensions, or three for a batch of several, and
-/// any strides; the result is in `out` or in a tensor of its own.
-using GemmPaths =
-    std::map<std::string,
-             std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b, at::Tensor& out)>>;
 
 struct MeasuredPeak {
   double per_second = 0;  ///< FLOP/s or bytes/s

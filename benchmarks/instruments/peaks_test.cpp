@@ -1,4 +1,4 @@
-#include "benchmarks/instruments/peaks.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/ops/bmm.h>
@@ -105,6 +105,15 @@ TEST(GemmPeakTest, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(refuse_gemm(device, at::kFloat, {1, 64, 96, 32}), "");
   testing::expect_mentions(refuse_gemm(device, at::kFloat, {1 << 20, 4096, 4096, 64}),
                            {"1048576x4096x4096x64", "more than half"});
+}
+
+TEST(MeasuredPeaksTest, APeakBelowWhatWasReachedIsMeasuredAgain) {
+  MeasuredPeaks peaks(Device::select("cpu"));
+  peaks.raise("f32", 1.0, "made up");
+  peaks.measure_flops_below("f32", 0.5);
+  EXPECT_EQ(peaks.measured_flops("f32"), 1.0) << "it is above";
+  peaks.measure_flops_below("f32", 2.0);
+  EXPECT_GT(peaks.measured_flops("f32"), 1e6);
 }
 
 constexpr int64_t kMiB = 1 << 20;

@@ -10,7 +10,19 @@
 
 namespace tinyllama::instruments {
 
-using TimePoint = std::chrono::steady_clock::time_point;
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+
+/// Seconds between two points of time, or until now.
+inline double seconds_since(TimePoint begin, TimePoint end = Clock::now()) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// So many seconds later, or 1e9, which a clock can count.
+inline TimePoint later(TimePoint begin, double seconds) {
+  return begin + std::chrono::duration_cast<Clock::duration>(
+                     std::chrono::duration<double>(seconds < 1e9 ? seconds : 1e9));
+}
 
 /// Seconds of each of `iterations` calls of `run`; of fewer, but at least one, where `deadline`
 /// comes first. `prepare` runs before each call, outside the timed region. On a GPU the calls are

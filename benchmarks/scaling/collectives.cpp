@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 namespace {
 
 constexpr int64_t kSmallestBytes = 1024;
@@ -190,6 +190,7 @@ double bus_factor(Collective collective, int ranks) {
 }
 
 std::string measure_collectives(const ScalingOptions& options, ProcessGroup& group,
+                                console::Progress& progress,
                                 const std::vector<int64_t>& bucket_bytes, ScalingResults& results) {
   if (group.size() == 1) return {};
   std::vector<MessageRecord> records = planned_messages(options, group, bucket_bytes);
@@ -200,7 +201,7 @@ std::string measure_collectives(const ScalingOptions& options, ProcessGroup& gro
     if (!failure.empty()) return failure;
   }
   measure_rounds(
-      options, group, results, records,
+      options, group, progress, results, records,
       [&](MessageRecord& record, const std::string& place) {
         group.enter(fmt::format("{}, {}", place, record.row.name));
         measure(record, options, group);
@@ -209,4 +210,4 @@ std::string measure_collectives(const ScalingOptions& options, ProcessGroup& gro
   return {};
 }
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

@@ -8,7 +8,7 @@
 
 #include "benchmarks/scaling/rows.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 
 enum class Collective { all_reduce, reduce_scatter, all_gather };
 std::string_view to_string(Collective collective);
@@ -27,6 +27,7 @@ double bus_factor(Collective collective, int ranks);
 /// has (all_reduce), gives (reduce_scatter) or gets (all_gather). Returns, on all ranks the same,
 /// what is wrong with a collective's result; empty where nothing is.
 std::string measure_collectives(const ScalingOptions& options, ProcessGroup& group,
+                                console::Progress& progress,
                                 const std::vector<int64_t>& bucket_bytes, ScalingResults& results);
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

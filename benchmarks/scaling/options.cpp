@@ -12,7 +12,7 @@
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/size_options.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 namespace {
 
 constexpr const char* kDescription =
@@ -29,21 +29,15 @@ constexpr const char* kFooter =
 // Texts that become checked values once CLI11 has split the command line.
 struct RawOptions {
   std::string components;
-  std::string variant = "baseline";
-  std::string dtype = "f32";
-  std::string verify = "before";
   std::string max_bytes;
 };
 
-void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
+void add_model_options(CLI::App& app, ScalingOptions& options) {
   app.option_defaults()->group("Step");
   app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
       ->capture_default_str();
-  app.add_option("--variant", raw.variant,
-                 "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)")
-      ->capture_default_str();
-  app.add_option("--dtype", raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16")
-      ->capture_default_str();
+  console::add_variant(app, options.variant);
+  console::add_dtype(app, options.dtype, "f32, bf16, f16, amp_bf16 or amp_f16");
   app.add_option("--batch", options.batch, "samples of a rank and step: weak scaling")
       ->transform(console::integer<int64_t>(1));
   app.add_option("--global-batch", options.global_batch,
@@ -69,8 +63,9 @@ void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) 
 void add_communication_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
   const char* const group = "Communication";
   app.option_defaults()->group(group);
-  add_data_parallel_options(app, options, group, "leave out the steps that overlap communication",
-                            "also steps whose optimizer state is cut over the ranks");
+  distributed::add_data_parallel_options(app, options, group,
+                                         "leave out the steps that overlap communication",
+                                         "also steps whose optimizer state is cut over the ranks");
   app.add_option("--max-bytes", raw.max_bytes,
                  "largest message of a collective, such as 64MiB (default: the largest bucket)");
 }
@@ -84,28 +79,20 @@ void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& r
       ->capture_default_str();
   app.add_option("--min-time", options.min_seconds,
                  "seconds of each kind of step in a round; a collective gets a tenth")
-      ->check(console::number())
+      ->check(console::number("0 or more",
+                              [](double value) { return value >= 0 && std::isfinite(value); }))
       ->capture_default_str();
-  app.add_option("--verify", raw.verify, "before: prove results before timing; off")
-      ->capture_default_str();
+  console::add_choice(app, "--verify", options.verify, {{"before", true}, {"off", false}},
+                      "before: prove results before timing; off");
   app.add_option("--benchmark_out", options.out_file, "result file, written by rank 0");
-  app.add_option("--benchmark_format", options.format, "what rank 0 prints: console or json")
-      ->capture_default_str();
-}
-
-void check_one_of(const char* option, const std::string& text,
-                  const std::vector<std::string>& allowed) {
-  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return;
-  throw std::invalid_argument(
-      fmt::format("{} '{}': must be one of {}", option, text, fmt::join(allowed, ", ")));
+  console::add_choice<std::string>(app, "--benchmark_format", options.format,
+                                   {{"console", "console"}, {"json", "json"}},
+                                   "what rank 0 prints: console or json");
 }
 
 std::vector<std::string> chosen_components(const std::string& text) {
   const std::vector<std::string> known(std::begin(kComponents), std::end(kComponents));
-  if (text.empty()) return known;
-  std::vector<std::string> chosen = console::parse_names("--components", text);
-  for (const auto& name : chosen) check_one_of("--components", name, known);
-  return chosen;
+  return text.empty() ? known : console::parse_names("--components", text, known);
 }
 
 void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks) {
@@ -125,15 +112,12 @@ void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks)
 void check(const ScalingOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
   check_batch_and_seq(options.batch, options.seq);
-  const auto check_at_least = [](const char* option, double value, double smallest) {
-    if (value >= smallest && std::isfinite(value)) return;
+  distributed::check_data_parallel_options(options);
+  constexpr int64_t least = 1024;
+  if (options.max_bytes.value_or(least) < least) {
     throw std::invalid_argument(
-        fmt::format("{} {:g}: must be {:g} or more", option, value, smallest));
-  };
-  check_at_least("--min-time", options.min_seconds, 0);
-  check_data_parallel_options(options, options.dtype);
-  check_at_least("--max-bytes", static_cast<double>(options.max_bytes.value_or(1024)), 1024);
-  check_one_of("--benchmark_format", options.format, {"console", "json"});
+        fmt::format("--max-bytes {}: must be {} or more", *options.max_bytes, least));
+  }
 }
 
 }  // namespace
@@ -149,21 +133,15 @@ Workload ScalingOptions::workload() const {
 std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const* argv, int ranks,
                                                     const std::filesystem::path& problem_sizes) {
   ScalingOptions options;
+  options.size = "small";
   RawOptions raw;
   CLI::App app(kDescription, "tiny_llama_scaling");
   app.footer(kFooter);
-  add_model_options(app, options, raw);
+  add_model_options(app, options);
   add_communication_options(app, options, raw);
   add_measuring_options(app, options, raw);
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.components = chosen_components(raw.components);
-  options.variant = console::parse_named("--variant", raw.variant, Variant::parse);
-  std::vector<std::string> names;
-  for (const Dtype dtype : benchmark_dtypes()) names.emplace_back(to_string(dtype));
-  check_one_of("--dtype", raw.dtype, names);
-  options.dtype = parse_dtype(raw.dtype);
-  check_one_of("--verify", raw.verify, {"before", "off"});
-  options.verify = raw.verify == "before";
   if (!raw.max_bytes.empty())
     options.max_bytes = console::parse_memory_size("--max-bytes", raw.max_bytes);
   const auto chosen = console::choose_size(app, options.size, options.dimensions, problem_sizes);
@@ -176,28 +154,21 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   return options;
 }
 
-Agreement agreement_of(const ScalingOptions& options) {
-  std::vector<std::string> dimensions;
-  for (const auto& [name, dimension] : console::kSizeOptions)
-    dimensions.push_back(fmt::format("{}={}", name, options.dimensions.*dimension));
+distributed::Agreement agreement_of(const ScalingOptions& options) {
   const auto or_none = [](const std::optional<int64_t>& value) {
     return value ? std::to_string(*value) : std::string("none");
   };
-  Agreement all = shared_agreement(options);
-  all.merge(Agreement{
+  distributed::Agreement all = distributed::shared_agreement(options);
+  all.merge(distributed::Agreement{
       {"--components", fmt::format("{}", fmt::join(options.components, ","))},
-      {"dimensions of the model", fmt::format("{}", fmt::join(dimensions, " "))},
-      {"--variant", options.variant.switch_names()},
-      {"--dtype", std::string(to_string(options.dtype))},
       {"--batch", std::to_string(options.batch)},
       {"--global-batch", or_none(options.global_batch)},
       {"--seq", std::to_string(options.seq)},
       {"--rounds", std::to_string(options.rounds)},
       {"--max-bytes", or_none(options.max_bytes)},
-      {"--seed", std::to_string(options.seed)},
       {"--verify", options.verify ? "before" : "off"},
   });
   return all;
 }
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

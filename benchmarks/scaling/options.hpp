@@ -10,27 +10,20 @@
 #include "benchmarks/distributed/data_parallel_options.hpp"
 #include "model/cost.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 
 /// What can be measured, in the order of the results.
 inline constexpr const char* kComponents[] = {"full_step", "all_reduce", "reduce_scatter",
                                               "all_gather"};
 
-struct ScalingOptions : DataParallelOptions {
+struct ScalingOptions : distributed::DataParallelOptions {
   std::vector<std::string> components;  ///< of kComponents
-  std::string size = "small";
-  ModelDimensions dimensions;
-  Variant variant;
-  Dtype dtype = Dtype::f32;
   int64_t batch = 1;  ///< samples of a rank and step; with --global-batch its share
   std::optional<int64_t> global_batch;  ///< strong scaling: samples of all ranks together
   int64_t seq = 2;
   int64_t rounds = 10;
   double min_seconds = 0.5;  ///< of each mode in each round; a collective gets a tenth
   std::optional<int64_t> max_bytes;
-  std::optional<int> threads;
-  std::string device = "auto";
-  uint64_t seed = 42;
   bool verify = true;
   std::string out_file;
   std::string format = "console";
@@ -48,6 +41,6 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
 
 /// What has to be the same on all ranks: options that decide what is computed and sent, and the
 /// build.
-Agreement agreement_of(const ScalingOptions& options);
+distributed::Agreement agreement_of(const ScalingOptions& options);
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

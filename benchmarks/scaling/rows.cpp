@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ctime>
 #include <numeric>
 #include <optional>
@@ -17,12 +16,14 @@
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/timer.hpp"
 #include "core/file_io.hpp"
+#include "core/statistics.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 namespace {
 
 using harness::Json;
@@ -41,7 +42,7 @@ double median_over_iterations(const RoundSamples& round, Combine combine) {
     combined.push_back(combine(times));
   }
   if (combined.empty()) throw std::invalid_argument("a round without a sample");
-  return harness::median(combined);
+  return median(combined);
 }
 
 // Hosts become numbers: their names are nobody else's business.
@@ -150,7 +151,7 @@ double slowest_seconds(const RoundSamples& round) {
 }
 
 double mean_seconds(const RoundSamples& round) {
-  return median_over_iterations(round, harness::mean);
+  return median_over_iterations(round, mean);
 }
 
 std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round) {
@@ -164,10 +165,6 @@ std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round) {
 
 bool any_rank_interrupted(ProcessGroup& group) {
   return group.largest_number(console::interrupted() ? 1 : 0) > 0;
-}
-
-void say(const ProcessGroup& group, const std::string& text) {
-  if (group.is_first()) fmt::print(stderr, "{}\n", text);
 }
 
 harness::CaseResult to_case_result(const RowRecord& record) {
@@ -226,12 +223,12 @@ std::string ScalingResults::text() const {
     cells.push_back(
         {row.name, median_cell(entry, "real_time", 3) + " " + entry.value("time_unit", ""),
          median_cell(entry, "samples_per_second", 2), efficiency,
-         median_cell(entry, "communication_percent", 1), median_cell(entry, "overlap_percent", 1),
-         median_cell(entry, "bus_GB_per_second", 3)});
+         median_cell(entry, "loss_communication_percent", 1),
+         median_cell(entry, "overlap_percent", 1), median_cell(entry, "bus_GB_per_second", 3)});
   }
   return console::format_table(
       {"medians", "time", "samples/s", "efficiency %", "communication %", "hidden %", "bus GB/s"},
       cells);
 }
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

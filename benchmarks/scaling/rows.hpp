@@ -7,11 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/console/progress.hpp"
 #include "benchmarks/distributed/process_group.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/scaling/options.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
+
+using distributed::ProcessGroup;
 
 /// What the ranks do in an iteration.
 struct RankWork {
@@ -55,9 +58,6 @@ std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round);
 
 /// Whether a signal asked any rank to stop. All ranks have to call it, and get the same answer.
 bool any_rank_interrupted(ProcessGroup& group);
-
-/// A line on rank 0's standard error.
-void say(const ProcessGroup& group, const std::string& text);
 
 /// A row while it is measured. A repetition is one round's measurement: seconds of an iteration on
 /// the slowest rank, processor seconds of all threads of rank 0's process.
@@ -103,18 +103,23 @@ class ScalingResults {
 /// them, in an order drawn anew, so that the machine's drift hits all alike; then words() say what
 /// came out, and the results get the rows. An interrupt of any rank ends it after a round.
 template <typename Record, typename Measure, typename Words>
-void measure_rounds(const ScalingOptions& options, ProcessGroup& group, ScalingResults& results,
-                    std::vector<Record>& records, const Measure& measure, const Words& words) {
+void measure_rounds(const ScalingOptions& options, ProcessGroup& group, console::Progress& progress,
+                    ScalingResults& results, std::vector<Record>& records, const Measure& measure,
+                    const Words& words) {
+  const std::string kind = records.front().row.name;
+  progress.expect(kind, 1, options.rounds);
   for (int64_t round = 0; round < options.rounds && !any_rank_interrupted(group); ++round) {
     const std::string place =
         "round " + std::to_string(round + 1) + " of " + std::to_string(options.rounds);
+    progress.start(place);
     for (const size_t index :
          random_order(records.size(), options.seed, static_cast<uint64_t>(round)))
       measure(records[index], place);
-    say(group, place + ": " + words());
+    progress.finish(kind);
+    progress.say(place + ": " + words());
     for (const Record& record : records) results.keep(record.row);
     results.write();
   }
 }
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

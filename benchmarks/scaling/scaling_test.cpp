@@ -9,7 +9,7 @@
 #include "benchmarks/scaling/steps.hpp"
 #include "model/testing.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 namespace {
 
 using ::tinyllama::testing::error_of;
@@ -46,16 +46,16 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"--components=step", "--components 'step': must be one of full_step"},
       {"--size=huge", "--size 'huge'"},
-      {"--dtype=f64", "--dtype 'f64'"},
-      {"--bucket-mb=0", "--bucket-mb 0"},
-      {"--timeout=-1", "--timeout -1"},
-      {"--timeout=1e10", "--timeout 1e+10: must be from 0.1 to 1e+06"},
+      {"--dtype=f64", "--dtype: 'f64' must be one of f32"},
+      {"--bucket-mb=0", "--bucket-mb: '0' must be from"},
+      {"--timeout=-1", "--timeout: '-1' must be"},
+      {"--timeout=1e10", "--timeout: '1e10' must be from 0.1 to 1e+06"},
       {"--seq=1", "--seq: '1' must be an integer from 2 to"},
       {"--rounds=0", "--rounds: '0' must be an integer from 1 to"},
       {"--threads=5000", "--threads: '5000' must be an integer from 1 to 4096"},
       {"--batch=5000000000000000000", "batch = 5000000000000000000: must be between 1 and"},
       {"--max-bytes=3", "--max-bytes 3"},
-      {"--verify=only", "--verify 'only'"}};
+      {"--verify=only", "--verify: 'only' must be one of before, off"}};
   for (const auto& [argument, part] : cases) EXPECT_CONTAINS(refusal({argument}), part);
   EXPECT_CONTAINS(refusal({"--shard-optimizer", "--dtype=amp_f16"}), "amp_f16");
 }
@@ -107,10 +107,11 @@ TEST(ScalingCountersTest, WeakScalingLosesToWhatTheModesShow) {
                        {StepMode::local, {{9}, {11}}},
                        {StepMode::no_overlap, {{19}, {18}}},
                        {StepMode::overlap, {{15}, {16}}}};
-  const harness::Counters expected = {
-      {"weak_efficiency_percent", 50},       {"communication_percent", 31.25},
-      {"loss_slower_local_percent", 12.5},   {"loss_imbalance_percent", 6.25},
-      {"loss_communication_percent", 31.25}, {"overlap_percent", 37.5}};
+  const harness::Counters expected = {{"weak_efficiency_percent", 50},
+                                      {"loss_slower_local_percent", 12.5},
+                                      {"loss_imbalance_percent", 6.25},
+                                      {"loss_communication_percent", 31.25},
+                                      {"overlap_percent", 37.5}};
   EXPECT_EQ(scaling_counters(round, StepMode::overlap, 2), expected);
   round[StepMode::no_overlap] = round[StepMode::local];
   EXPECT_FALSE(scaling_counters(round, StepMode::overlap, 2).contains("overlap_percent"))
@@ -146,4 +147,4 @@ TEST(BusFactorTest, FactorsAreThoseOfNcclTests) {
 }
 
 }  // namespace
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

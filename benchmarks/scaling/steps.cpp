@@ -15,7 +15,7 @@
 #include "model/relative_error.hpp"
 #include "model/train_step.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 namespace {
 
 constexpr double kPercent = 100.0;
@@ -80,13 +80,13 @@ struct ShardedTraining {
   TensorInitializer initializer;
   TinyLlama model;
   NamedTensors parameters;
-  ShardedAdamW optimizer;
+  distributed::ShardedAdamW optimizer;
   AdamW none;  // the step's own: it updates nothing
   TrainStep step;
 };
 
 int64_t live_bytes(const ProcessGroup& group) {
-  return instruments::MemoryMeter(group.device()).read().live_bytes;
+  return instruments::live_tensor_bytes(group.device().torch());
 }
 
 // A model with its optimizer and this rank's samples.
@@ -239,7 +239,7 @@ class StepSession {
   TokenBatch global_batch_;
   TokenBatch batch_;  // this rank's rows of it
   int64_t with_batches_;
-  GradientReducer reducer_;
+  distributed::GradientReducer reducer_;
   int64_t with_messages_;
   std::unique_ptr<ShardedTraining> sharded_;
   int64_t with_sharded_ = 0;
@@ -373,8 +373,8 @@ StepProof prove_step(StepSession& session, const ScalingOptions& options, Proces
 // In each round every mode is run for --min-time.
 class StepRounds {
  public:
-  StepRounds(const ScalingOptions& options, ProcessGroup& group)
-      : options_(options), group_(group), session_(options, group) {
+  StepRounds(const ScalingOptions& options, ProcessGroup& group, console::Progress& progress)
+      : options_(options), group_(group), progress_(progress), session_(options, group) {
     for (const StepMode mode : step_modes(options, group.size()))
       records_.push_back({.mode = mode, .row = {.name = name_of(mode)}});
   }
@@ -383,8 +383,8 @@ class StepRounds {
   std::string prove() {
     proof_ = prove_step(session_, options_, group_);
     if (proof_.failure.empty()) {
-      say(group_, fmt::format("proved: gradients within {:.1e} of one process with all samples",
-                              proof_.max_rel_error));
+      progress_.say(fmt::format("proved: gradients within {:.1e} of one process with all samples",
+                                proof_.max_rel_error));
     }
     return proof_.failure;
   }
@@ -395,7 +395,7 @@ class StepRounds {
       warm_up(record);
     }
     measure_rounds(
-        options_, group_, results, records_,
+        options_, group_, progress_, results, records_,
         [this](ModeRecord& record, const std::string& place) { measure(record, place); },
         [this] { return note_round(); });
   }
@@ -489,6 +489,7 @@ class StepRounds {
 
   const ScalingOptions& options_;
   ProcessGroup& group_;
+  console::Progress& progress_;
   StepSession session_;
   StepProof proof_;
   std::vector<ModeRecord> records_;
@@ -523,7 +524,6 @@ harness::Counters scaling_counters(const ModeSamples& round, StepMode mode, int 
   if (!has(StepMode::local)) return counters;
   const double slowest = slowest_seconds(round.at(StepMode::local));
   const double mean = mean_seconds(round.at(StepMode::local));
-  counters["communication_percent"] = percent(step - slowest);
   counters["loss_slower_local_percent"] = percent(mean - alone);
   counters["loss_imbalance_percent"] = percent(slowest - mean);
   counters["loss_communication_percent"] = percent(step - slowest);
@@ -537,8 +537,8 @@ harness::Counters scaling_counters(const ModeSamples& round, StepMode mode, int 
 }
 
 std::string measure_steps(const ScalingOptions& options, ProcessGroup& group,
-                          ScalingResults& results) {
-  StepRounds rounds(options, group);
+                          console::Progress& progress, ScalingResults& results) {
+  StepRounds rounds(options, group, progress);
   if (options.verify) {
     const std::string failure = rounds.prove();
     if (!failure.empty()) return failure;
@@ -547,4 +547,4 @@ std::string measure_steps(const ScalingOptions& options, ProcessGroup& group,
   return {};
 }
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

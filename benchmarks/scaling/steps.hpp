@@ -8,7 +8,7 @@
 
 #include "benchmarks/scaling/rows.hpp"
 
-namespace tinyllama::distributed {
+namespace tinyllama::scaling {
 
 enum class StepMode {
   alone,         ///< rank 0 computes a plain step, the others wait without using a processor
@@ -28,7 +28,7 @@ using ModeSamples = std::map<StepMode, RoundSamples>;
 /// its time; the losses add up to 100 minus the efficiency. Those whose modes were not measured
 /// are left out:
 ///   weak_efficiency = alone / step, strong_efficiency = alone_global / (ranks * step)
-///   communication = (step - local) / step, local and step being the slowest rank's
+///   local and step are the slowest rank's where nothing else is said
 ///   overlap = (no_overlap - overlap) / (no_overlap - local), where communication takes any time
 ///   loss_slower_local = (mean over ranks of local - alone) / step
 ///   loss_imbalance = (slowest rank's local - mean over ranks of local) / step
@@ -42,6 +42,6 @@ harness::Counters scaling_counters(const ModeSamples& round, StepMode mode, int 
 /// with those. Returns what is wrong, on all ranks the same; empty where nothing is. The results
 /// get the rows after every round.
 std::string measure_steps(const ScalingOptions& options, ProcessGroup& group,
-                          ScalingResults& results);
+                          console::Progress& progress, ScalingResults& results);
 
-}  // namespace tinyllama::distributed
+}  // namespace tinyllama::scaling

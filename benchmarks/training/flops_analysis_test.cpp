@@ -1,5 +1,6 @@
 #include "benchmarks/training/flops_analysis.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,13 +16,18 @@ using Json = nlohmann::ordered_json;
 
 const Workload kTiny{ModelConfig(), Variant(), Dtype::f32, 8, 128};
 
-Denominators made_up() {
-  Denominators d;
-  d.measured_flops = {100e9, "made up"};
+// `datasheet`: FLOP/s of f32, at 40 GB/s; 0 where there is none.
+instruments::MeasuredPeaks made_up(double flops = 100e9, double datasheet = 0) {
+  instruments::MeasuredPeaks peaks(instruments::Device::select("cpu"));
   // faster only far below what any part of a step moves
-  d.bandwidth = {{{1 << 16, {800e9, "made up"}}, {1 << 20, {20e9, "made up"}}}, {20e9, "made up"}};
-  d.gemm_type = "f32";
-  return d;
+  peaks.restore(Json::parse(fmt::format(
+      R"({{"measured": {{"f32": {{"flops_per_second": {}, "source": "made up"}},
+           "memory_bandwidth": {{"bytes_per_second": 20e9, "source": "made up"}},
+           "bandwidth_curve": [{{"bytes": 65536, "bytes_per_second": 800e9, "source": "made up"}},
+                               {{"bytes": 1048576, "bytes_per_second": 20e9, "source": "made up"}}]}}}})",
+      flops)));
+  if (datasheet > 0) peaks.set_datasheet({{"a device", {{"f32", datasheet}}, 40e9, 0, "its page"}});
+  return peaks;
 }
 
 TEST(ComponentCostsTest, PartsAddUpToTheirComponentAndComponentsToTheModel) {
@@ -30,7 +36,7 @@ TEST(ComponentCostsTest, PartsAddUpToTheirComponentAndComponentsToTheModel) {
   int64_t model = 0;
   int64_t parameters = 0;
   for (const ComponentCost& cost : component_costs(kTiny, 1)) {
-    const int64_t flops = cost.forward_flops + cost.backward_flops;
+    const int64_t flops = cost.forward.model_flops + cost.backward.model_flops;
     const size_t slash = cost.name.find('/');
     if (slash != std::string::npos) {
       parts[cost.name.substr(0, slash)] += flops;
@@ -38,7 +44,7 @@ TEST(ComponentCostsTest, PartsAddUpToTheirComponentAndComponentsToTheModel) {
     }
     wholes[cost.name] = flops;
     model += flops;
-    parameters += cost.parameters;
+    parameters += cost.forward.parameters;
   }
   EXPECT_EQ(model, model_cost(kTiny, Pass::forward_backward).model_flops);
   EXPECT_EQ(parameters, 2873600);
@@ -52,7 +58,8 @@ TEST(ComponentCostsTest, FlopsThatReallyRanAddUpToThoseOfTheModel) {
     Workload workload = kTiny;
     workload.variant = Variant({form});
     int64_t flops = 0;
-    for (const ComponentCost& cost : component_costs(workload, 3)) flops += cost.hardware_flops;
+    for (const ComponentCost& cost : component_costs(workload, 3))
+      flops += (cost.forward + cost.backward).hardware_flops;
     EXPECT_EQ(flops, 3 * model_cost(workload, Pass::forward_backward).hardware_flops)
         << to_string(form);
   }
@@ -63,9 +70,11 @@ TEST(ComponentCostsTest, MicroBatchesMultiplyWorkButNotParametersOrUpdates) {
   const auto three = component_costs(kTiny, 3);
   for (size_t i = 0; i < one.size(); ++i) {
     const int64_t factor = one[i].name == "optimizer" ? 1 : 3;
-    EXPECT_EQ(three[i].forward_flops, factor * one[i].forward_flops) << one[i].name;
-    EXPECT_EQ(three[i].bytes, factor * one[i].bytes) << one[i].name;
-    EXPECT_EQ(three[i].parameters, one[i].parameters) << one[i].name;
+    EXPECT_EQ(three[i].forward.model_flops, factor * one[i].forward.model_flops) << one[i].name;
+    EXPECT_EQ((three[i].forward + three[i].backward).bytes,
+              factor * (one[i].forward + one[i].backward).bytes)
+        << one[i].name;
+    EXPECT_EQ(three[i].forward.parameters, one[i].forward.parameters) << one[i].name;
   }
 }
 
@@ -80,9 +89,7 @@ FlopsMeasurement half_a_second() {
 }
 
 TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
-  Denominators d = made_up();
-  d.datasheet = {{"a device", {{"f32", 400e9}}, 40e9, 0, "its page"}};
-  const auto analysis = analyze_flops(kTiny, half_a_second(), d);
+  const auto analysis = analyze_flops(kTiny, half_a_second(), made_up(100e9, 400e9));
   const Json& efficiency = analysis.at("flops_profile").at("efficiency_metrics");
   EXPECT_DOUBLE_EQ(efficiency.at("device_peak_flops"), 400e9);
   EXPECT_DOUBLE_EQ(efficiency.at("measured_peak_flops"), 100e9);
@@ -127,34 +134,22 @@ TEST(FlopsAnalysisTest, WhatHasNoTimeOrNoFlopsOfItsOwnIsNullAndNot0) {
   EXPECT_TRUE(rows.at("residual").at("flops_per_sec").is_null());
 }
 
-TEST(FlopsAnalysisTest, APeakBelowWhatTheStepReallyRanIsMeasuredAgain) {
-  // Recomputes its forward: between the model's rate and the one that ran is no peak.
+TEST(FlopsAnalysisTest, AStepReachesWhatItReallyRan) {
   const Workload workload{ModelConfig(), Variant({Switch::checkpoint}), Dtype::f32, 8, 128};
-  const Cost cost = step_cost(workload, 1);
+  const Cost cost = full_step_cost(workload);
   ASSERT_GT(static_cast<double>(cost.hardware_flops), 1.2 * static_cast<double>(cost.model_flops));
-  const double rate = static_cast<double>(cost.hardware_flops) / 0.5;
-  std::vector<double> measured = {0.9 * rate, 1.1 * rate, 2 * rate};
-  const auto next = [&] {
-    const instruments::MeasuredPeak peak{measured.front(), "made up"};
-    measured.erase(measured.begin());
-    return peak;
-  };
-  EXPECT_DOUBLE_EQ(peak_of_step(workload, half_a_second(), next).per_second, 1.1 * rate);
-  measured = {0.7 * rate, 0.9 * rate, 0.8 * rate, 2 * rate};
-  EXPECT_DOUBLE_EQ(peak_of_step(workload, half_a_second(), next).per_second, 0.9 * rate);
+  EXPECT_DOUBLE_EQ(hardware_rate(workload, half_a_second()),
+                   static_cast<double>(cost.hardware_flops) / 0.5);
 }
 
 TEST(FlopsAnalysisTest, AStepAboveItsPeakIsAnError) {
-  Denominators d = made_up();
-  const auto flops =
-      static_cast<double>(model_cost(kTiny, Pass::forward_backward).model_flops) / 0.5;
-  d.measured_flops.per_second = flops / 1.04;
-  EXPECT_NO_THROW(analyze_flops(kTiny, half_a_second(), d));
-  d.measured_flops.per_second = flops / 1.06;
-  EXPECT_THROW(analyze_flops(kTiny, half_a_second(), d), std::runtime_error);
-  d = made_up();
-  d.datasheet = {{"a device", {{"f32", flops / 2}}, 40e9, 0, "its page"}};
-  EXPECT_THROW(analyze_flops(kTiny, half_a_second(), d), std::runtime_error);
+  const double reached = hardware_rate(kTiny, half_a_second());
+  const auto analyze = [](const instruments::MeasuredPeaks& peaks) {
+    analyze_flops(kTiny, half_a_second(), peaks);
+  };
+  EXPECT_NO_THROW(analyze(made_up(reached / 1.04)));
+  EXPECT_THROW(analyze(made_up(reached / 1.06)), std::runtime_error);
+  EXPECT_THROW(analyze(made_up(100e9, reached / 2)), std::runtime_error);
 }
 
 TEST(FlopsAnalysisTest, WordsFollowTheNumbers) {

@@ -1,19 +1,17 @@
 #include "benchmarks/training/memory_recording.hpp"
 
 #include <c10/core/Allocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <map>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_set>
 
-#include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -90,28 +88,7 @@ class KnownTensors {
   std::unordered_set<const void*> seen_;
 };
 
-/// Bytes of the live tensors on the device, as its allocator counts them; on a CPU the suite's
-/// (instruments::host_allocator), 0 where that is not installed.
-int64_t live_tensor_bytes(c10::Device device) {
-  if (device.is_cpu()) return instruments::host_allocator::read().live_bytes;
-  auto* allocator = c10::getDeviceAllocator(device.type());
-  // It comes to life with the first tensor and answers no question before.
-  if (!allocator->initialized()) return 0;
-  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return allocator->getDeviceStats(device.has_index() ? device.index() : c10::DeviceIndex{0})
-      .allocated_bytes[all]
-      .current;
-}
-
 }  // namespace
-
-std::optional<int64_t> resident_set_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t program_pages = 0;
-  int64_t resident_pages = 0;
-  if (!(file >> program_pages >> resident_pages)) return std::nullopt;
-  return resident_pages * ::sysconf(_SC_PAGESIZE);
-}
 
 std::vector<KnownTensor> known_tensors(const AdamW& optimizer) {
   KnownTensors tensors;
@@ -133,7 +110,7 @@ struct MemoryRecorder::Sink final : c10::MemoryReportingInfoBase {
        std::vector<KnownTensor> known)
       : device(recorded_device), tracker(of_threads) {
     recording.on_gpu = !device.is_cpu();
-    recording.live_bytes_before = live_tensor_bytes(device);
+    recording.live_bytes_before = instruments::live_tensor_bytes(device);
     recording.known_before = std::move(known);
     recording.events.reserve(kExpectedEvents);
   }
@@ -235,7 +212,8 @@ void MemoryRecorder::begin_phase(Phase phase) {
 
 void MemoryRecorder::end_phase() {
   tracker_.end_backward();
-  const auto resident = sink_->device.is_cpu() ? resident_set_bytes() : std::nullopt;
+  const auto resident =
+      sink_->device.is_cpu() ? instruments::host_machine::resident_bytes() : std::nullopt;
   const std::lock_guard lock(sink_->mutex);
   if (!sink_->phase_is_open) return;
   sink_->phase_is_open = false;

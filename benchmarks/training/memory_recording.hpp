@@ -71,9 +71,6 @@ struct MemoryRecording {
   std::vector<ResidentSample> resident_samples;  ///< empty on a GPU
 };
 
-/// Bytes of this process that lie in memory; nothing where the kernel does not say.
-std::optional<int64_t> resident_set_bytes();
-
 /// Parameters, their gradients where they have some, and optimizer states: one entry a storage.
 std::vector<KnownTensor> known_tensors(const AdamW& optimizer);
 

@@ -11,8 +11,9 @@
 
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/training/flops_analysis.hpp"
+#include "core/statistics.hpp"
 #include "model/memory_prediction.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -22,26 +23,6 @@ constexpr size_t kWidestShapes = 60;
 constexpr const char* kRule = "==========================================\n";
 // PyTorch's habitual "MB".
 constexpr double kMebibyte = 1048576.0;
-
-double mean(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
-}
-
-double deviation(const std::vector<double>& values) {
-  if (values.size() < 2) return 0;
-  const double centre = mean(values);
-  double squares = 0;
-  for (const double value : values) squares += (value - centre) * (value - centre);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 /// A figure of the values; null where there are none.
 template <typename Figure>
@@ -237,7 +218,7 @@ std::string utc_now() {
 Json run_header(const TrainOptions& options, const instruments::Device& device,
                 const std::vector<std::string>& command, const std::string& data) {
   const Workload workload = options.workload();
-  const Cost cost = step_cost(workload, options.gradient_accumulation_steps);
+  const Cost cost = full_step_cost(workload, options.gradient_accumulation_steps);
   const ModelDimensions& d = options.dimensions;
   return {{"schema_version", 1},
           {"program", "tiny_llama_train"},
@@ -324,7 +305,7 @@ Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool w
       {"steps_averaged", totals.size()},
       {"average_step_seconds", figure_of(mean, totals)},
       {"median_step_seconds", figure_of(median, totals)},
-      {"stddev_step_seconds", figure_of(deviation, totals)},
+      {"stddev_step_seconds", figure_of(standard_deviation, totals)},
       {"samples_per_second", rate(samples)},
       {"tokens_per_second", rate(tokens)},
       {"peak_memory_bytes", peak},

@@ -140,15 +140,9 @@ void TensorboardEvents::append(std::string_view event) {
   append_little_endian(record, masked_crc(record));
   record += event;
   append_little_endian(record, masked_crc(event));
-  for (size_t done = 0; done < record.size();) {
-    const auto count = ::write(descriptor_.number(), record.data() + done, record.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int error = errno;
-      static_cast<void>(::ftruncate(descriptor_.number(), bytes_));
-      fail(path_, error);
-    }
-    done += static_cast<size_t>(count);
+  if (const int error = descriptor_.write(record.data(), std::ssize(record)); error != 0) {
+    static_cast<void>(::ftruncate(descriptor_.number(), bytes_));
+    fail(path_, error);
   }
   bytes_ += std::ssize(record);
 }

@@ -1,6 +1,5 @@
 // tiny_llama_train: options -> one run of training -> its files.
 #include <ATen/Context.h>
-#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,18 +10,17 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
-#include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/progress.hpp"
 #include "benchmarks/distributed/launch.hpp"
+#include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
-#include "benchmarks/instruments/library_choices.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
 #include "benchmarks/training/memory_analysis.hpp"
@@ -48,20 +46,9 @@ constexpr const char* kSummaryFile = "performance_summary.json";
 /// A folder that a run writes to: tried before the run, and written to as long as it can be.
 class ResultFolder {
  public:
-  /// Creates the folder and tries to write a file there; an empty path stands for no folder. Throws
-  /// std::invalid_argument naming the option, the folder and the cause.
+  /// An empty path stands for no folder. Throws what check_output_folder does.
   ResultFolder(const char* option, std::filesystem::path path) : path_(std::move(path)) {
-    if (path_.empty()) return;
-    try {
-      std::filesystem::create_directories(path_);
-      const auto trial = path_ / ".tiny_llama_train_writes_here";
-      write_file_atomically(trial, "x");
-      std::filesystem::remove(trial);
-    } catch (const std::exception& error) {
-      throw std::invalid_argument(
-          fmt::format("{} '{}': must be a folder that can be written to: {}", option,
-                      path_.string(), error.what()));
-    }
+    check_output_folder(option, path_);
   }
 
   bool exists() const { return !path_.empty(); }
@@ -117,7 +104,8 @@ class TrainRun {
         profiles_("--profile-dir", options.any_profiler() ? options.profile_folder : ""),
         output_("--output-dir", options.output_folder),
         weights_("--save-weights", options.save_weights_folder),
-        data_(open_data()) {
+        data_(open_data()),
+        progress_(options.rank == 0) {
     refuse_for_memory();
     if (options.emit_ranges) ranges_.emplace();
     if (options.profile_pytorch || options.profile_flops)
@@ -167,40 +155,30 @@ class TrainRun {
   }
 
  private:
-  // Said before the first allocation and the first file, and not in the words of an allocator.
   void refuse_for_memory() const {
-    int64_t predicted = predict_step_memory(options_.workload(), device_.torch().type()).peak();
-    const int64_t weights =
-        count_parameters(ModelConfig(options_.dimensions)) * storage_bytes(options_.dtype);
-    // Ranks of one host share its memory.
-    const int sharing = group_ && !device_.is_gpu() ? group_->where().local_size : 1;
+    const distributed::LaunchEnvironment where =
+        group_ ? group_->where() : distributed::LaunchEnvironment();
+    const int64_t parameters = count_parameters(ModelConfig(options_.dimensions));
+    int64_t bytes = predict_step_memory(options_.workload(), device_.torch().type()).peak();
     if (group_) {
-      predicted = sharing * (predicted + distributed::bytes_beside_step(weights, group_->size(),
-                                                                        options_.shard_optimizer));
+      bytes += distributed::bytes_beside_step(parameters * storage_bytes(options_.dtype),
+                                              group_->size(), options_.shard_optimizer);
     }
-    // Beyond 64 bits the formulas' products wrap around.
-    if (predicted < 0) predicted = std::numeric_limits<int64_t>::max();
-    const int64_t free = device_.free_memory_bytes();
-    if (predicted <= free) return;
-    throw std::invalid_argument(fmt::format(
-        "--batch-size {} --seq-len {}: a step of {} parameters{} needs {} of memory, and {} is "
-        "free on {}; lower one of them, take a smaller model, or use --variant optimized, "
-        "checkpoint "
-        "or a narrower --dtype",
-        options_.batch_size, options_.seq_len, count_parameters(ModelConfig(options_.dimensions)),
-        sharing > 1 ? fmt::format(" on {} ranks of this host", sharing) : "",
-        console::format_bytes(predicted), console::format_bytes(free), device_.description().name));
+    distributed::refuse_for_memory(
+        where, device_, static_cast<double>(bytes) * where.ranks_sharing(device_),
+        fmt::format("--batch-size {} --seq-len {}: a step of {} parameters", options_.batch_size,
+                    options_.seq_len, parameters),
+        "lower one of them, take a smaller model, or use --variant optimized, checkpoint or a "
+        "narrower --dtype");
   }
 
   std::unique_ptr<TokenData> open_data() const {
     const ModelConfig config(options_.dimensions);
     const BatchOptions batch{options_.batch_size, options_.seq_len, options_.seed, device_.torch()};
     if (options_.data_file.empty()) return synthetic_data(config, batch);
-    try {
-      return text_file_data(options_.data_file, config, batch);
-    } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument(fmt::format("--data: {}", error.what()));
-    }
+    return console::parse_named("--data", options_.data_file, [&](const auto& file) {
+      return text_file_data(file, config, batch);
+    });
   }
 
   void train(ModelState& state) {
@@ -208,25 +186,32 @@ class TrainRun {
     trainer.on_step([&](const StepRecord& step) { keep_step(step); });
     instruments::SystemSampler sampler(device_);
     std::cout << "\nStarting training..." << std::endl;
+    progress_.expect("step", 1, options_.num_steps);
+    progress_.start("training");
     attempts_.attempt([&] {
       trainer.run();
       has_trained_ = true;
     });
+    progress_.clear();
     recording_ = std::move(trainer.memory_recording());
     document_["device_sampling"] = sampling_json(sampler.stop());
   }
 
   void keep_step(const StepRecord& step) {
     steps_.push_back(step);
+    progress_.finish("step");
     const bool last = step.step == options_.num_steps || !std::isfinite(step.loss);
-    if (step.step % options_.log_interval == 0 || step.step == 1 || last)
+    if (step.step % options_.log_interval == 0 || step.step == 1 || last) {
+      progress_.clear();
       std::cout << step_line(step, options_.num_steps) << std::flush;
+      if (!last) progress_.start("training");
+    }
     write_event(step);
-    if (!std::isfinite(step.loss) && options_.rank == 0) {
-      fmt::print(stderr,
-                 "tiny_llama_train: step {}: the loss is {}: training stopped; lower "
-                 "--learning-rate {:g}, or use a wider --dtype\n",
-                 step.step, step.loss, options_.learning_rate);
+    if (!std::isfinite(step.loss)) {
+      progress_.say(
+          fmt::format("tiny_llama_train: step {}: the loss is {}: training stopped; lower "
+                      "--learning-rate {:g}, or use a wider --dtype",
+                      step.step, step.loss, options_.learning_rate));
     }
   }
 
@@ -244,8 +229,10 @@ class TrainRun {
     const std::string different = differing_ranks("trained weights", state);
     document_["distributed"]["weights_are_identical"] = different.empty();
     weights_differ_ = !different.empty();
-    if (weights_differ_ && options_.rank == 0)
-      fmt::print(stderr, "tiny_llama_train: wrong result: after the last step {}\n", different);
+    if (weights_differ_) {
+      progress_.say(
+          fmt::format("tiny_llama_train: wrong result: after the last step {}", different));
+    }
   }
 
   void write_event(const StepRecord& step) {
@@ -267,6 +254,7 @@ class TrainRun {
 
   // A launcher may end this process before it has found out who is lost.
   void keep_steps(const std::string& what) {
+    progress_.clear();
     fmt::print(stderr, "tiny_llama_train: {}\n", what);
     std::fflush(stderr);
     if (steps_.empty()) return;
@@ -305,7 +293,7 @@ class TrainRun {
                                        options_.samples_per_step()};
     document_["flops"] = analyze_flops(
         workload, measurement,
-        measure_denominators(device_, workload, measurement, kFixtures / "device_peaks.json"));
+        measure_peaks(device_, workload, measurement, kFixtures / "device_peaks.json"));
   }
 
   void write_profiles() {
@@ -371,11 +359,12 @@ class TrainRun {
   ResultFolder output_;
   ResultFolder weights_;
   std::unique_ptr<TokenData> data_;
+  console::Progress progress_;
   std::optional<RangeEmitter> ranges_;
   std::optional<OperatorRecorder> operators_;
   std::optional<TensorboardEvents> events_;
   std::optional<MemoryRecording> recording_;
-  std::optional<int64_t> resident_before_ = resident_set_bytes();
+  std::optional<int64_t> resident_before_ = instruments::host_machine::resident_bytes();
   StepRecords steps_;
   WriteAttempts attempts_;
   Json document_;
@@ -409,6 +398,7 @@ void refuse_for_graph(TrainOptions& options) {
 }
 
 ExitCode report_setup(TrainOptions options) {
+  instruments::set_threads(options.threads);
   const auto device = [&]() -> SelectedDevice {
     try {
       return instruments::Device::select(options.device);
@@ -424,7 +414,7 @@ ExitCode report_setup(TrainOptions options) {
   if (found && refusal.empty()) options.variant = resolved(options.variant, options.dtype, traits);
   auto lines = validate_setup(device, options.workload(), options.folder());
   for (const auto& folder : {options.output_folder, options.save_weights_folder}) {
-    if (!folder.empty() && folder != options.folder()) lines.push_back(check_output_folder(folder));
+    if (!folder.empty() && folder != options.folder()) lines.push_back(check_folder(folder));
   }
   if (found) {
     lines.push_back({refusal.empty() ? SetupStatus::ok : SetupStatus::failed, "variant",
@@ -459,44 +449,27 @@ void take_part(TrainOptions& options, const distributed::LaunchEnvironment& wher
 // What has to be the same on all ranks: options that decide what is computed and sent, and the
 // build.
 distributed::Agreement agreement_of(const TrainOptions& options) {
-  const ModelDimensions& d = options.dimensions;
   distributed::Agreement all = distributed::shared_agreement(options);
   all.merge(distributed::Agreement{
-      {"dimensions of the model",
-       fmt::format("{} {} {} {} {} {}", d.vocab_size, d.hidden_dim, d.n_layers, d.n_heads,
-                   d.n_kv_heads, d.intermediate_dim)},
-      {"--variant", options.variant.switch_names()},
-      {"--dtype", std::string(to_string(options.dtype))},
       {"--batch-size", std::to_string(options.batch_size)},
       {"--seq-len", std::to_string(options.seq_len)},
       {"--num-steps", std::to_string(options.num_steps)},
       {"--gradient-accumulation-steps", std::to_string(options.gradient_accumulation_steps)},
       {"--learning-rate", fmt::format("{:.17g}", options.learning_rate)},
       {"--log-interval", std::to_string(options.log_interval)},
-      {"--seed", std::to_string(options.seed)},
       {"--deterministic", options.deterministic ? "yes" : "no"},
       {"--data", options.data_file.empty() ? "no" : "yes"}});
   return all;
 }
 
-ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnvironment& where) {
+ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where) {
   auto options = parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
   if (!options) return ExitCode::ok;
-  // before the device is asked: few threads do not reach all caches
-  instruments::set_threads(options->threads);
   if (options->validate_setup) return report_setup(*options);
-  const auto device = distributed::select_device(options->device, where);
-  const c10::DeviceGuard current(device.torch());
-  instruments::choose_libraries(device, {});
-  const DeviceTraits traits = device_traits(device.torch());
-  if (!traits.no_own_kernels.empty() && where.rank == 0)
-    fmt::print(stderr, "tiny_llama_train: note: {}\n", traits.no_own_kernels);
-  const std::string refusal = refuse_variant(options->variant, options->dtype, traits);
-  if (!refusal.empty()) {
-    throw std::invalid_argument(
-        fmt::format("--variant '{}': {}", options->variant.name(), refusal));
-  }
-  options->variant = resolved(options->variant, options->dtype, traits);
+  const instruments::BringUp machine("tiny_llama_train", argv,
+                                     distributed::machine_choice(*options, where));
+  const instruments::Device& device = machine.device();
+  options->variant = machine.resolve(options->variant, options->dtype);
   refuse_for_graph(*options);
   if (where.world_size > 1) {
     take_part(*options, where);
@@ -505,8 +478,7 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
         "--shard-optimizer: one process has nobody to share the optimizer's state with; start "
         "several with torchrun, mpirun or srun");
   }
-  instruments::host_allocator::install();
-  instruments::start_autograd_threads();
+  instruments::start_computing();
   if (options->deterministic) make_deterministic();
   std::vector<std::string> command(argv, argv + argc);
   std::ranges::transform(command, command.begin(), instruments::without_folders);
@@ -521,10 +493,7 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
 int main(int argc, char** argv) {
   using namespace tinyllama;
   return console::run_program("tiny_llama_train", [&] {
-    return distributed::run_rank("tiny_llama_train", [&](const auto& where) {
-      // The ranks of a host would all take its first processors.
-      if (where.world_size == 1) instruments::pin_openmp_threads(argv);
-      return training::run(argc, argv, where);
-    });
+    return distributed::run_rank(
+        "tiny_llama_train", [&](const auto& where) { return training::run(argc, argv, where); });
   });
 }

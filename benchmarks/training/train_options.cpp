@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/size_options.hpp"
 #include "model/weights.hpp"
 
@@ -29,25 +30,19 @@ constexpr const char* kFooter =
 constexpr int64_t kProfileFirstStep = 5;
 constexpr int64_t kMemorySteps = 3;
 constexpr int64_t kEvalIntervalWithData = 100;
-constexpr int64_t kByteValues = 256;
-
-// Texts that become checked values once CLI11 has split the command line.
-struct RawOptions {
-  std::string dtype = "f32";
-  std::string variant = "baseline";
-  bool use_amp = false;
-};
 
 /// An option or a flag; `smallest`: of whole numbers.
 struct Option {
   const char* group;
   const char* names;
-  std::variant<bool*, std::string*, double*, uint64_t*, int64_t*, std::optional<int>*> value;
+  std::variant<bool*, std::string*, double*, uint64_t*, int64_t*, std::optional<int>*, Dtype*,
+               Variant*>
+      value;
   const char* help;
   int64_t smallest = 1;
 };
 
-std::vector<Option> table_of(TrainOptions& o, RawOptions& raw) {
+std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
   ModelDimensions& d = o.dimensions;
   return {
       {"Training", "--batch-size", &o.batch_size, "samples of a micro-batch"},
@@ -78,11 +73,10 @@ std::vector<Option> table_of(TrainOptions& o, RawOptions& raw) {
        "bit-identical losses in every run with this seed"},
       {"Training", "--device", &o.device, "auto, cpu, cuda[:N] or hip[:N]"},
       {"Training", "--threads", &o.threads, "CPU threads (default: libtorch's own choice)"},
-      {"Training", "--dtype", &raw.dtype, "f32, bf16, amp_bf16 or amp_f16"},
-      {"Training", "--use-amp", &raw.use_amp,
+      {"Training", "--dtype", &o.dtype, "f32, bf16, amp_bf16 or amp_f16"},
+      {"Training", "--use-amp", &use_amp,
        "mixed precision: --dtype amp_bf16 (amp_f16 where --dtype says so)"},
-      {"Model", "--variant", &raw.variant,
-       "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)"},
+      {"Model", "--variant", &o.variant, ""},
       {"Model", "--size", &o.size, "problem size; gives batch and sequence their defaults"},
       {"Model", "--weights", &o.weights_folder,
        "folder with config.json and model.safetensors to start from"},
@@ -112,9 +106,17 @@ void add(CLI::App& app, const Option& option) {
   const auto add_value = [&]<typename Value>(Value* value) {
     if constexpr (std::is_same_v<Value, bool>) {
       app.add_flag(option.names, *value, option.help)->group(option.group);
+    } else if constexpr (std::is_same_v<Value, Dtype>) {
+      console::add_dtype(app, *value, option.help)->group(option.group);
+    } else if constexpr (std::is_same_v<Value, Variant>) {
+      console::add_variant(app, *value)->group(option.group);
     } else {
       auto* const added = app.add_option(option.names, *value, option.help)->group(option.group);
-      if constexpr (std::is_same_v<Value, double>) added->check(console::number());
+      if constexpr (std::is_same_v<Value, double>) {
+        added->check(console::number("a positive number", [](double number) {
+          return number > 0 && std::isfinite(number);
+        }));
+      }
       if constexpr (std::is_same_v<Value, uint64_t>) added->transform(console::integer<uint64_t>());
       if constexpr (std::is_same_v<Value, int64_t>)
         added->transform(console::integer(option.smallest));
@@ -128,24 +130,19 @@ void add(CLI::App& app, const Option& option) {
   std::visit(add_value, option.value);
 }
 
-Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {
-  const Dtype dtype = console::parse_named("--dtype", raw.dtype, parse_dtype);
-  const auto allowed = benchmark_dtypes();
-  if (std::find(allowed.begin(), allowed.end(), dtype) == allowed.end()) {
-    throw std::invalid_argument(
-        fmt::format("--dtype '{}': must be one of f32, bf16, amp_bf16, amp_f16", raw.dtype));
-  }
-  if (dtype == Dtype::f16) {
+// The dtype that trains, with --use-amp or without.
+Dtype chosen_dtype(const CLI::App& app, Dtype named, bool use_amp) {
+  if (named == Dtype::f16) {
     throw std::invalid_argument(
         "--dtype f16: cannot train: in float16 AdamW's second moments and its eps of 1e-8 round to "
         "0, and the first update is infinite; take amp_f16, whose weights are float32");
   }
-  if (!raw.use_amp || uses_autocast(dtype)) return dtype;
-  if (app.count("--dtype") > 0 && dtype != Dtype::f32) {
+  if (!use_amp || uses_autocast(named)) return named;
+  if (app.count("--dtype") > 0 && named != Dtype::f32) {
     throw std::invalid_argument(fmt::format(
         "--use-amp with --dtype {}: autocast keeps float32 weights; leave --dtype out, or say "
         "amp_bf16 or amp_f16",
-        raw.dtype));
+        to_string(named)));
   }
   return Dtype::amp_bf16;
 }
@@ -178,16 +175,7 @@ void apply_weights(const CLI::App& app, TrainOptions& options) {
 
 void check(TrainOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
-  if (!(options.learning_rate > 0) || !std::isfinite(options.learning_rate)) {
-    throw std::invalid_argument(
-        fmt::format("--learning-rate {}: must be a positive number", options.learning_rate));
-  }
-  distributed::check_data_parallel_options(options, options.dtype);
-  if (!options.data_file.empty() && options.dimensions.vocab_size < kByteValues) {
-    throw std::invalid_argument(
-        fmt::format("--vocab-size {}: must be {} or more with --data, whose tokens are bytes",
-                    options.dimensions.vocab_size, kByteValues));
-  }
+  distributed::check_data_parallel_options(options);
   if ((options.profile_operators || options.profile_stacks) && !options.profile_pytorch) {
     throw std::invalid_argument(
         fmt::format("{}: refines the operator profiler; add --enable-pytorch-profiler",
@@ -250,17 +238,16 @@ Workload TrainOptions::workload() const {
 std::optional<TrainOptions> parse_train_options(int argc, const char* const* argv,
                                                 const std::filesystem::path& problem_sizes) {
   TrainOptions options;
-  RawOptions raw;
+  bool use_amp = false;
   CLI::App app(kDescription, "tiny_llama_train");
   app.footer(kFooter);
-  for (const Option& option : table_of(options, raw)) add(app, option);
+  for (const Option& option : table_of(options, use_amp)) add(app, option);
   distributed::add_data_parallel_options(
       app, options, "Data-parallel (started by torchrun, mpirun or srun)",
       "sum gradients after the backward, not during it",
       "each rank keeps and updates a share of the optimizer's state");
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
-  options.dtype = chosen_dtype(app, raw);
-  options.variant = console::parse_named("--variant", raw.variant, Variant::parse);
+  options.dtype = chosen_dtype(app, options.dtype, use_amp);
   apply_size(app, options, problem_sizes);
   apply_weights(app, options);
   if (!options.data_file.empty() && app.count("--eval-interval") == 0)

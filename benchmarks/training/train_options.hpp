@@ -22,19 +22,12 @@ struct StepRange {
 };
 
 struct TrainOptions : distributed::DataParallelOptions {
-  std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
-  ModelDimensions dimensions;
   std::string weights_folder;  ///< empty: weights are drawn from the seed
   int64_t batch_size = 8;      ///< samples of a micro-batch
   int64_t seq_len = 128;
   int64_t num_steps = 50;
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 1e-4;
-  Dtype dtype = Dtype::f32;
-  Variant variant;
-  std::string device = "auto";
-  std::optional<int> threads;
-  uint64_t seed = 42;
   bool deterministic = false;
   std::string data_file;  ///< empty: synthetic tokens
   int64_t log_interval = 1;

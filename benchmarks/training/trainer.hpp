@@ -17,7 +17,7 @@
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/training/memory_recording.hpp"
-#include "benchmarks/training/operator_profile.hpp"
+#include "benchmarks/training/operator_recording.hpp"
 #include "benchmarks/training/token_data.hpp"
 #include "benchmarks/training/train_options.hpp"
 #include "model/adamw.hpp"

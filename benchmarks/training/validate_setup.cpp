@@ -156,16 +156,11 @@ SetupLine check_threads(bool has_openmp, int threads, int processors) {
   return {SetupStatus::ok, "threads", found};
 }
 
-SetupLine check_output_folder(const fs::path& folder) {
+SetupLine check_folder(const fs::path& folder) {
   if (folder.empty()) return {SetupStatus::ok, "output", "no files will be written"};
-  constexpr std::string_view text = "to be removed at once";
   try {
     const TrialFolder made(folder);
-    const fs::path probe = folder / "validate_setup.probe";
-    ReplacementFile file(probe);
-    file.write(text.data(), std::ssize(text));
-    file.commit();
-    fs::remove(probe);
+    try_to_write_in(folder);
     return {SetupStatus::ok, "output", folder.string() + ": can be written to"};
   } catch (const std::exception& error) {
     return {
@@ -187,7 +182,7 @@ std::vector<SetupLine> validate_setup(const SelectedDevice& device, const Worklo
           check_gpu_runtime(device, runtime::name(), runtime::device_count()),
           check_threads(at::hasOpenMP(), at::get_num_threads(),
                         static_cast<int>(instruments::host_machine::usable_processors().size())),
-          check_output_folder(output_folder)};
+          check_folder(output_folder)};
 }
 
 bool usable(const std::vector<SetupLine>& lines) {

@@ -39,6 +39,6 @@ SetupLine check_memory(const instruments::DeviceDescription& device, int64_t fre
 /// `runtime` is the GPU runtime in this build ("HIP", "CUDA" or ""), `devices` what it sees.
 SetupLine check_gpu_runtime(const SelectedDevice& device, std::string_view runtime, int devices);
 SetupLine check_threads(bool has_openmp, int threads, int processors);
-SetupLine check_output_folder(const std::filesystem::path& folder);
+SetupLine check_folder(const std::filesystem::path& folder);
 
 }  // namespace tinyllama::training

@@ -70,8 +70,8 @@ TEST_F(ValidateSetupTest, ThreadsAreHeldAgainstTheProcessors) {
 TEST_F(ValidateSetupTest, AnOutputFolderThatIsNotOursFails) {
   if (::geteuid() == 0) GTEST_SKIP() << "root writes everywhere";
   fs::permissions(folder(), fs::perms::owner_read | fs::perms::owner_exec);
-  EXPECT_EQ(check_output_folder(folder()).status, SetupStatus::failed);
-  EXPECT_EQ(check_output_folder(folder() / "new").status, SetupStatus::failed);
+  EXPECT_EQ(check_folder(folder()).status, SetupStatus::failed);
+  EXPECT_EQ(check_folder(folder() / "new").status, SetupStatus::failed);
   fs::permissions(folder(), fs::perms::owner_all);
 }
 

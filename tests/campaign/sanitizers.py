@@ -66,8 +66,8 @@ WATCHED = {
     "model": "config safetensors weights",
     "benchmarks/console": "command_line option_grammar size_options",
     "benchmarks/distributed": "data_parallel_options launch",
-    "benchmarks/harness": "journal measured_peaks options rows serve",
-    "benchmarks/instruments": "datasheet_peaks",
+    "benchmarks/harness": "journal options rows serve",
+    "benchmarks/instruments": "datasheet_peaks measured_peaks",
     "benchmarks/scaling": "options",
     "benchmarks/training": "token_data train_options",
 }

@@ -585,8 +585,8 @@ def test_progress_on_a_terminal_says_which_case_runs_and_how_long_the_rest_takes
         os.close(ours)
     assert process.wait(TIMEOUT_S) == 0
     said = written.decode()
-    assert "case 1 of 3: ffn/forward/" in said
-    assert re.search(r"case 2 of 3, about \d+ s left: ffn/backward/", said)
+    assert "1 of 3: ffn/forward/" in said
+    assert re.search(r"2 of 3, about \d+ s left: ffn/backward/", said)
 
 
 def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]) -> None:
@@ -600,7 +600,7 @@ def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]
     os.close(theirs)
     try:
         written = b""
-        while b"case 1 of 3: ffn/" not in written:
+        while b"1 of 3: ffn/" not in written:
             written += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):

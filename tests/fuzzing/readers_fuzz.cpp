@@ -25,7 +25,7 @@
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/options.hpp"
-#include "benchmarks/harness/serve.hpp"
+#include "benchmarks/harness/serve_request.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/scaling/options.hpp"
 #include "benchmarks/training/token_data.hpp"

@@ -2,7 +2,7 @@
 repetitions of each case (--benchmark_repetitions=30).
 
 A case's repetitions, in their order, make groups of as many as a run has by default. A group's
-interval is the one that such a run writes (repetitions_interval, benchmarks/harness/measure.cpp).
+interval is the one that such a run writes (repetitions_interval, core/statistics.cpp).
 Both intervals of two groups should hold the time that a run of both would say, the median of their
 repetitions: in 95 % of pairs, at least LEAST_COVERED.
 """

@@ -10,7 +10,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tinyllama_tools.core.app import INTERRUPTED, is_number
+from tinyllama_tools.core.app import INTERRUPTED, RESULTS, is_number, read_json
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.machine import unit_of
 from tinyllama_tools.data.profiles import SAME_WORK
@@ -231,43 +231,26 @@ def compared_case(
     return ComparedCase(name, judgement.outcome, **{**times, **more, **judged})
 
 
-# Of a counter, which direction is better (+1 larger, -1 smaller, 0 neither), and whether it is
-# deterministic, so that every run of one program has the same value.
-RATE, COST, FACT, LOSS = (1, False), (-1, True), (0, True), (-1, False)
-# of a counter that is not listed below: it is shown, but never called worse
+# of a counter that is not in results/schema.json: it is shown, but never called worse
 UNKNOWN = (0, False)
 # what is shown of a case whose time changed, beside time itself
 HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
-# in the order in which people read them
-KINDS: Mapping[str, tuple[int, bool]] = {
-    name: kind
-    for kind, names in (
-        (RATE, "samples_per_second tokens_per_second TFLOPS MFU_percent"),
-        (RATE, "MFU_causal_percent peak_percent roof_percent GB_per_second"),
-        (COST, "peak_memory_MiB allocations operators kernels hardware_flops counted_flops"),
-        (FACT, "parameters"),
-        (COST, "model_flops causal_flops elementwise_flops lookup_flops opaque_flops bytes"),
-        (COST, "predicted_memory_MiB"),
-        # a library's own decision, which may differ from run to run
-        (LOSS, "library_scratch_MiB"),
-        (FACT, "flop_per_byte"),
-        # threads may add up in another order, so that the last digits differ from run to run
-        (LOSS, "max_rel_error"),
-        # of GPUs
-        (LOSS, "device_ms power_W joules_per_token minor_faults"),
-        (UNKNOWN, "host_bound runs_per_sample clock_MHz temperature_celsius"),
-        (UNKNOWN, "limited_by_power limited_by_temperature limited_by_hardware"),
-        # of data-parallel steps and of collectives
-        (FACT, "ranks message_bytes"),
-        (RATE, "weak_efficiency_percent strong_efficiency_percent overlap_percent"),
-        (RATE, "algorithm_GB_per_second bus_GB_per_second"),
-        (LOSS, "communication_percent loss_small_batch_percent loss_slower_local_percent"),
-        (LOSS, "loss_imbalance_percent loss_communication_percent"),
-        # of the training program
-        (UNKNOWN, "final_loss"),
-    )
-    for name in names.split()
-}
+
+
+def _kinds() -> Mapping[str, tuple[int, bool]]:
+    """Of each counter of results/schema.json, in its order: which direction is better (+1 larger,
+    -1 smaller, 0 neither), and whether every run of one program has the same value."""
+    ways = {"higher": 1, "lower": -1}
+    definitions = read_json(RESULTS / "schema.json")[0]["$defs"]
+    return {
+        name: (ways.get(kind.get("better"), 0), kind.get("exact", False))
+        for of in definitions.values()
+        for name, rule in of.get("properties", {}).items()
+        if (kind := rule.get("x-counter")) is not None
+    }
+
+
+KINDS = _kinds()
 ORDER = {name: i for i, name in enumerate(dict.fromkeys((*HEADLINE, *KINDS)))}
 
 

@@ -99,7 +99,7 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
             result.ranks * batch / seconds.median,
             over_rounds(efficiency),
             over_rounds(result.ranks * percent / 100 for percent in efficiency),
-            over_rounds(row.figures("communication_percent").values()),
+            over_rounds(row.figures("loss_communication_percent").values()),
             over_rounds(row.figures("overlap_percent").values()) if mode == OVERLAP else None,
             busy if mode != SHARDED else None,
         )

@@ -1,4 +1,4 @@
-#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/timing.hpp"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -7,12 +7,13 @@
 #include <chrono>
 #include <limits>
 #include <numeric>
-#include <random>
-#include <stdexcept>
 #include <thread>
 
+#include "benchmarks/harness/failure.hpp"
+#include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "core/statistics.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -48,6 +49,10 @@ constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 class MeasureTest : public ::testing::Test {
  protected:
+  Metering metered(std::function<void(int)> on_run, std::function<void()> on_prepare = {},
+                   int64_t other_bytes = 0) const {
+    return meter(cpu, {std::make_unique<ScriptedWork>(on_run, on_prepare), other_bytes});
+  }
   std::vector<double> seconds_of(WorkItem& work, const TimingGoal& goal) const {
     return time_until(cpu, work, nullptr, goal).seconds;
   }
@@ -60,7 +65,7 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
   const int64_t other_bytes = instruments::host_allocator::read().live_bytes;
   const at::Tensor weights = bytes(1'001);
   at::Tensor prepared, output;
-  ScriptedWork work(
+  const Metering metering = metered(
       [&](int) {
         output = bytes(300);
         bytes(50'000).reset();
@@ -70,8 +75,8 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
       [&] {
         output.reset();
         prepared = bytes(70);
-      });
-  const Metering metering = meter(cpu, work, other_bytes);
+      },
+      other_bytes);
   EXPECT_EQ(metering.peak_bytes, 1'001 + 70 + 300 + 40'000 + 10'003);
   // What prepare() allocates is not the iteration's.
   EXPECT_EQ(metering.allocations, 4);
@@ -83,25 +88,18 @@ TEST_F(MeasureTest, PeakOfAGemmIsItsOperandsAndItsResult) {
   at::Tensor x = at::empty({30, 20}, at::kFloat).fill_(1);
   at::Tensor w = at::empty({20, 50}, at::kFloat).fill_(1);
   at::Tensor y;
-  ScriptedWork work([&](int) { y = x.matmul(w); }, [&] { y.reset(); });
-  EXPECT_EQ(meter(cpu, work, other_bytes).peak_bytes, 4 * (30 * 20 + 20 * 50 + 30 * 50));
+  const Metering metering = metered([&](int) { y = x.matmul(w); }, [&] { y.reset(); }, other_bytes);
+  EXPECT_EQ(metering.peak_bytes, 4 * (30 * 20 + 20 * 50 + 30 * 50));
 }
 
 TEST_F(MeasureTest, CountsTheOperatorsOfRunAlone) {
   at::Tensor x = at::empty({8}, at::kFloat).fill_(1);
   const at::Tensor y = at::empty({8}, at::kFloat).fill_(2);
-  ScriptedWork three([&](int) { x.add_(y).mul_(y).neg_(); }, [&] { x.copy_(y); });
-  EXPECT_EQ(meter(cpu, three, 0).operators, 3);
-  ScriptedWork none;
-  const Metering metering = meter(cpu, none, 0);
+  const auto three = [&](int) { x.add_(y).mul_(y).neg_(); };
+  EXPECT_EQ(metered(three, [&] { x.copy_(y); }).operators, 3);
+  const Metering metering = metered({});
   EXPECT_EQ(metering.operators, 0);
   EXPECT_EQ(metering.allocations, 0);
-}
-
-TEST_F(MeasureTest, EveryMeteredRunIsPrepared) {
-  ScriptedWork work;
-  meter(cpu, work, 0);
-  EXPECT_EQ(work.calls, "pr");
 }
 
 TEST_F(MeasureTest, WarmUpEndsOnceTwoIterationsAllocateAlike) {
@@ -234,100 +232,6 @@ TEST(GpuTimingTest, ADeviceThatIsIdleForATenthWaitsForItsHost) {
   EXPECT_TRUE(waits_for_host(10e-6, 8.9e-6));
   EXPECT_FALSE(waits_for_host(10e-6, 9.1e-6));
   EXPECT_FALSE(waits_for_host(10e-6, 11e-6)) << "streams side by side";
-}
-
-TEST(SamplesTest, TheMedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
-  EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
-  EXPECT_DOUBLE_EQ(median({5, 1, 2}), 2);
-  EXPECT_THROW(median({}), std::invalid_argument);
-}
-
-// AR(1) about 1, so that batches of samples resemble each other more than independent ones do;
-// `drift`: of the mean, from the first to the last sample.
-std::vector<double> made_up_samples(size_t count, double memory, double drift,
-                                    std::mt19937_64& random) {
-  std::normal_distribution<double> noise(0, 0.05 * std::sqrt(1 - memory * memory));
-  std::vector<double> values;
-  double state = std::normal_distribution<double>(0, 0.05)(random);
-  for (size_t i = 0; i < count; ++i) {
-    state = memory * state + noise(random);
-    values.push_back(1 + state + drift * static_cast<double>(i) / static_cast<double>(count));
-  }
-  return values;
-}
-
-// What the interval that it replaced claimed for such samples held in 44 % at 0.9, in 20 % at 0.98.
-TEST(SamplesTest, SteadinessCoversTheMedianOfSamplesThatResembleTheirNeighbours) {
-  std::mt19937_64 random(7);
-  for (const double memory : {0.0, 0.6, 0.9, 0.98}) {
-    int held = 0;
-    double width = 0;
-    constexpr int trials = 2000;
-    for (int trial = 0; trial < trials; ++trial) {
-      const auto values = made_up_samples(1000, memory, 0, random);
-      const double middle = median(values);
-      const double half = steadiness(values).value() * middle;
-      held += std::abs(middle - 1) <= half ? 1 : 0;
-      width += half / trials;
-    }
-    // Three standard errors of a share of 95 % below it, of 90 % where a batch is two memories
-    // long.
-    const double least = memory > 0.9 ? 0.90 : 0.95;
-    EXPECT_GE(held, least * trials - 3 * std::sqrt(0.95 * 0.05 * trials)) << memory;
-    if (memory == 0) {
-      const double ideal = 1.96 * 0.05 * std::sqrt(std::acos(-1.0) / 2 / 1000);
-      EXPECT_LT(width, 1.6 * ideal) << "wider than it needs to be";
-    }
-  }
-}
-
-TEST(SamplesTest, ADriftIsNotSteady) {
-  std::mt19937_64 random(7);
-  const double still = steadiness(made_up_samples(1000, 0, 0, random)).value();
-  EXPECT_LT(still, 0.01);
-  EXPECT_GT(steadiness(made_up_samples(1000, 0, 0.2, random)).value(), 0.10) << "half of its range";
-}
-
-TEST(SamplesTest, SteadinessIsStudentsIntervalOfTheBatchesOverTheMedian) {
-  EXPECT_FALSE(steadiness({1, 2, 3, 4, 5}));
-  EXPECT_DOUBLE_EQ(*steadiness({2, 2, 2, 2, 2, 2}), 0);
-  // By turns: their autocorrelation is below zero, and widens nothing. t(5) = 2.571.
-  EXPECT_NEAR(*steadiness({1, 3, 1, 3, 1, 3}), 2.571 * std::sqrt(1.2) / std::sqrt(6.0) / 2, 2e-3);
-}
-
-// Two of 0.9 and 1.1: their logarithms are 0.1003 about -0.0050, and t(1) = 12.706.
-TEST(SamplesTest, TheIntervalOfACaseIsThatOfItsRepetitions) {
-  EXPECT_FALSE(repetitions_interval({1}));
-  const Interval two = *repetitions_interval({0.9, 1.1});
-  EXPECT_NEAR(two.low, std::exp(-0.005025 - 12.706 * 0.141897 / std::sqrt(2.0)), 1e-3);
-  EXPECT_NEAR(two.high, std::exp(-0.005025 + 12.706 * 0.141897 / std::sqrt(2.0)), 1e-2);
-  EXPECT_EQ(repetitions_interval({2, 2, 2})->high, 2);
-  // Whatever one stray repetition does, the case's time is in it.
-  std::vector<double> stray(40, 1.0);
-  stray.push_back(1e6);
-  EXPECT_LE(repetitions_interval(stray)->low, 1);
-}
-
-TEST(SamplesTest, TheIntervalOfACaseCoversTheMedianOfItsTimes) {
-  std::mt19937_64 random(7);
-  std::lognormal_distribution<double> draw(0, 0.2);
-  for (const size_t repetitions : {2, 3, 10, 30}) {
-    int held = 0;
-    constexpr int trials = 4000;
-    for (int trial = 0; trial < trials; ++trial) {
-      std::vector<double> values(repetitions);
-      for (double& value : values) value = draw(random);
-      const Interval interval = *repetitions_interval(values);
-      held += interval.low <= 1 && 1 <= interval.high ? 1 : 0;
-    }
-    EXPECT_GE(held, 0.95 * trials - 3 * std::sqrt(0.95 * 0.05 * trials)) << repetitions;
-    EXPECT_LE(held, 0.98 * trials) << repetitions << ": wider than it needs to be";
-  }
-}
-
-TEST(SamplesTest, ThinnedValuesAreSpreadOverAllAndKeepTheirOrder) {
-  EXPECT_EQ(thinned({3, 1, 2}, 3), (std::vector<double>{3, 1, 2}));
-  EXPECT_EQ(thinned({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 4), (std::vector<double>{0, 2, 5, 7}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "benchmarks/training/operator_profile.hpp"
+#include "benchmarks/training/operator_recording.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -188,10 +188,7 @@ StepEvents read_step_events(const ProfilerResult& result, const instruments::Dev
   for (const KinetoEvent& event : result.events()) {
     if (instruments::is_host_work(event) || event.name() == kMemoryEvent) events.push_back(&event);
   }
-  std::ranges::stable_sort(events, [](const KinetoEvent* a, const KinetoEvent* b) {
-    return std::tuple(a->startThreadId(), a->startNs(), b->endNs()) <
-           std::tuple(b->startThreadId(), b->startNs(), a->endNs());
-  });
+  std::ranges::stable_sort(events, instruments::opens_before);
   StepEvents step;
   uint64_t main_thread = 0;
   // The step's own range tells how long it took, and which thread ran it.
@@ -213,20 +210,16 @@ StepEvents read_step_events(const ProfilerResult& result, const instruments::Dev
   return step;
 }
 
-bool is_matrix_multiplication(std::string_view name) {
-  return instruments::is_counted_gemm(name) || instruments::is_tiled_gemm(name);
-}
-
 // The attention's, not that of the loss.
 bool is_softmax(std::string_view name) {
   return name == "aten::_softmax" || name == "aten::_softmax_backward_data";
 }
 
 bool is_projection(const OperatorEvent& event) {
-  return is_matrix_multiplication(event.name) && !event.in_backward &&
+  return instruments::is_gemm(event.name) && !event.in_backward &&
          (event.component.ends_with("_proj") || event.component == "loss/lm_head") &&
          // autocast records a matrix multiplication inside itself
-         (event.parents.empty() || !is_matrix_multiplication(event.parents.back()));
+         (event.parents.empty() || !instruments::is_gemm(event.parents.back()));
 }
 
 double percent(double part, double whole) {
@@ -367,7 +360,7 @@ class OperatorRecorder::Statistics {
     };
     add_to(sums.components[event.component]);
     if (is_softmax(event.name)) add_to(sums.softmax);
-    if (is_matrix_multiplication(event.name)) sums.matrix_multiplications += seconds;
+    if (instruments::is_gemm(event.name)) sums.matrix_multiplications += seconds;
   }
 
   /// Shares are of the GPU's time where there is one, all of whose work was seen; else the host's.

@@ -1,0 +1,61 @@
+#include "benchmarks/harness/failure.hpp"
+
+#include <ATen/ops/ones.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <new>
+#include <stdexcept>
+
+#include "benchmarks/instruments/host_allocator.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+// A backward that throws leaves its tasks, which hold tensors, in this thread's queue until the
+// next backward.
+void drop_tasks_of_failed_backward() {
+  try {
+    const at::AutoGradMode records(true);
+    const at::Tensor one = at::ones({}).set_requires_grad(true);
+    (one * one).backward();
+  } catch (const std::exception&) {
+    // no memory even for this: the failure that led here is reported
+  }
+}
+
+std::string thrown_by(const instruments::Device& device, int64_t memory_limit_bytes,
+                      const std::function<void()>& step) {
+  try {
+    const AllocationLimit limit(device.is_gpu() ? 0 : memory_limit_bytes);
+    step();
+    return {};
+  } catch (const c10::OutOfMemoryError& error) {
+    return fmt::format("out of memory: {}", error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return "out of memory: the system refused an allocation";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+AllocationLimit::AllocationLimit(int64_t bytes)
+    : before_(instruments::host_allocator::set_limit(bytes)) {}
+
+AllocationLimit::~AllocationLimit() {
+  instruments::host_allocator::set_limit(before_);
+}
+
+std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
+                       const std::function<void()>& step) {
+  std::string failure = thrown_by(device, memory_limit_bytes, step);
+  if (!failure.empty()) drop_tasks_of_failed_backward();
+  return failure;
+}
+
+}  // namespace tinyllama::harness

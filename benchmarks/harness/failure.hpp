@@ -1,0 +1,29 @@
+// What a case throws, in words, so that the run goes on; and the limit of memory meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::harness {
+
+/// Sets the limit of host memory (0: none) while it lives, and the earlier one again at its end.
+class AllocationLimit {
+ public:
+  explicit AllocationLimit(int64_t bytes);
+  ~AllocationLimit();
+  AllocationLimit(const AllocationLimit&) = delete;
+  AllocationLimit& operator=(const AllocationLimit&) = delete;
+
+ private:
+  int64_t before_;
+};
+
+/// Runs `step` under this limit of host memory (0: none; not applied on a GPU). Returns the message
+/// of what it threw; empty if nothing.
+std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
+                       const std::function<void()>& step);
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,265 @@
+#include "benchmarks/harness/prepared_case.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "benchmarks/harness/failure.hpp"
+#include "benchmarks/harness/gate_run.hpp"
+#include "benchmarks/harness/known_slowdown.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
+#include "benchmarks/instruments/memory_meter.hpp"
+#include "core/text.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+// Iterations that even the shortest measurement needs: the gate's, the metered and the timed one.
+constexpr int kFewestIterations = 3;
+
+// An error of the device is ignored here: the next case will meet and report it.
+void release_memory(const instruments::Device& device) {
+  failure_of(device, 0, [&] { instruments::release_cached_memory(device); });
+}
+
+// A key of cases that should reach about the same rate. It has the switches because rates may
+// differ widely: bfloat16 GEMMs computed in float32 are thirty times as fast on some processors.
+std::string reached_key(const Case& test_case) {
+  return fmt::format("{}/{}/{}/{}", test_case.component->name, to_string(test_case.pass),
+                     test_case.workload.variant.switch_names(),
+                     gemm_type_name(test_case.workload.dtype));
+}
+
+// Empty if kFewestIterations can end in the time of a case at the rate that is expected of it.
+std::string refuse_for_time(const Preparation& shared, const Case& test_case) {
+  const int64_t flops = test_case.cost().hardware_flops;
+  if (!shared.peaks || flops == 0) return {};
+  const auto known = shared.reached.find(reached_key(test_case));
+  const bool is_known = known != shared.reached.end();
+  const std::string type = gemm_type_name(test_case.workload.dtype);
+  const double rate = is_known ? known->second : shared.peaks->measured_flops(type);
+  const double seconds = kFewestIterations * static_cast<double>(flops) / rate;
+  const double most = shared.options.max_seconds_per_case;
+  if (seconds <= most) return {};
+  return fmt::format(
+      "{} iterations need at least {:.1f} s at {}FLOP/s ({}), more than --max-seconds-per-case "
+      "{:g}",
+      kFewestIterations, seconds, format_count(rate),
+      is_known ? "the best that other cases of this component and variant reached"
+               : fmt::format("the measured {} peak", type),
+      most);
+}
+
+// Not with checkpoint, whose backward computes the layer once more: autograd's graph does not show
+// its parameters.
+std::string refuse_without_gradient(const Case& test_case, const WorkItem& item) {
+  if (has_backward(test_case.pass) || test_case.workload.variant.has(Switch::checkpoint)) return {};
+  const std::vector<std::string> names = item.without_gradient();
+  if (names.empty()) return {};
+  return fmt::format(
+      "no gradient would reach {}: what is timed is the forward of a training, whose operators "
+      "autograd records",
+      fmt::join(names, ", "));
+}
+
+}  // namespace
+
+Preparation::Preparation(const instruments::Device& device_of_cases, const Options& all_options,
+                         const Weights* given_weights, const MeasuredPeaks* measured_peaks)
+    : device(device_of_cases),
+      options(all_options),
+      weights(given_weights),
+      peaks(measured_peaks),
+      gate(device, options.seed, std::nullopt, weights) {
+  if (options.cold_cache) flusher = std::make_unique<CacheFlusher>(device);
+}
+
+void Preparation::note_rate(const Case& test_case, double seconds) {
+  const int64_t flops = test_case.cost().hardware_flops;
+  if (flops == 0) return;
+  double& best = reached[reached_key(test_case)];
+  best = std::max(best, static_cast<double>(flops) / seconds);
+}
+
+PreparedCase::PreparedCase(Preparation& shared, const Case& test_case, const Steps& steps,
+                           int64_t live_beside)
+    : shared_(shared), case_(test_case), live_beside_(live_beside) {
+  guarded([&] { prepare(steps); });
+}
+
+// The order of everything; time() and prove_after_timing() follow.
+void PreparedCase::prepare(const Steps& steps) {
+  // The allocator's cached memory would not count as free: release it first.
+  if (steps.proof != Steps::Proof::none || !refusal(steps).empty())
+    instruments::release_cached_memory(shared_.device);
+  remarks_.skip = refusal(steps);
+  if (is_over()) return;
+  // The name of a set does not say what it is here.
+  const Variant& variant = case_.workload.variant;
+  if (variant.name() != variant.switch_names())
+    add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
+  work_ = build_work(shared_.device, case_, shared_.options.seed, shared_.weights);
+  if (steps.proof != Steps::Proof::none) pass_gate(steps);
+  if (is_over() || !steps.times) return;
+  remarks_.skip = refuse_after_gate();
+  if (is_over()) return;
+  if (steps.slowed_by > 0)
+    work_.item = slowed(std::move(work_.item), shared_.device, steps.slowed_by);
+  warm_up();
+  if (steps.meters) meter();
+}
+
+void PreparedCase::guarded(const std::function<void()>& step) {
+  std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes, step);
+  if (thrown.empty()) return;
+  remarks_.failure = std::move(thrown);
+  work_.item.reset();
+  release_memory(shared_.device);
+}
+
+MemoryBudget PreparedCase::budget() const {
+  return memory_budget(shared_.device, shared_.options.memory_limit_bytes, live_beside_);
+}
+
+std::string PreparedCase::refusal(const Steps& steps) {
+  if (!case_.skip_reason.empty()) return case_.skip_reason;
+  const MemoryBudget left = budget();
+  const std::string too_large = refuse_for_memory(case_, left);
+  if (!too_large.empty() && shared_.options.admit == Admit::fitting) return too_large;
+  if (steps.proof != Steps::Proof::none && !shared_.gate.batch_for(case_, left.bytes)) {
+    return fmt::format(
+        "cannot be verified: its float64 reference does not fit beside it into {} ({})",
+        format_bytes(left.bytes), left.source);
+  }
+  // A proof alone takes only as long as its float64 reference, which the gate limits.
+  return steps.times ? refuse_for_time(shared_, case_) : "";
+}
+
+void PreparedCase::pass_gate(const Steps& steps) {
+  const int64_t batch = shared_.gate.batch_for(case_, budget().bytes).value();
+  std::unique_ptr<WorkItem> smaller;
+  if (batch != case_.workload.batch) {
+    add_to_label(fmt::format("verified at batch:{}", batch));
+    Workload workload = case_.workload;
+    workload.batch = batch;
+    smaller = case_.component->build(
+        {workload, case_.pass, shared_.options.seed, shared_.device.torch(), shared_.weights});
+  }
+  WorkItem& item = smaller ? *smaller : *work_.item;
+  double first_seconds = 0;
+  {
+    const GateRun run = run_for_gate(shared_.device, item);
+    first_seconds = run.seconds;
+    if (!smaller) shared_.note_rate(case_, run.seconds);
+    const auto check = [&](const NamedTensors& results) {
+      return shared_.gate.check(case_, batch, results);
+    };
+    remarks_.failure = refuse_results(item, run, check, comparison_);
+    if (!is_over()) remarks_.skip = comparison_.unprovable;
+  }
+  if (!is_over()) remarks_.failure = refuse_without_gradient(case_, item);
+  if (is_over()) return;
+  if (steps.proof == Steps::Proof::results_and_new_inputs) {
+    // What is timed is the case as it was built: its time may depend on its inputs.
+    std::optional<KeptValues> as_built;
+    if (steps.times && !smaller) as_built.emplace(item);
+    check_with_new_inputs(item, batch, first_seconds);
+    if (as_built) as_built->put_back();
+    return;
+  }
+  if (smaller) return;
+  gate_seconds_ = first_seconds;
+  // A first iteration also loads kernels: where its time would decide, a second one does.
+  if (first_seconds >= shared_.options.max_seconds_per_case / 10) {
+    const auto second = time_until(shared_.device, item, nullptr, {.most_iterations = 1});
+    gate_seconds_ = std::min(first_seconds, second.seconds.front());
+  }
+}
+
+std::string PreparedCase::refuse_results(const WorkItem& item, const GateRun& run,
+                                         const Check& check, Comparison& comparison) const {
+  comparison = check(run.results);
+  if (comparison.passes()) return {};
+  std::string wrong = comparison.failure(case_.workload.dtype);
+  constexpr double at_least = 0.1;
+  std::this_thread::sleep_for(std::chrono::duration<double>(at_least + 2 * run.seconds));
+  if (check(item.results()).passes())
+    wrong += "; later it is right: work went on when the timed call had returned";
+  return wrong;
+}
+
+void PreparedCase::check_with_new_inputs(WorkItem& item, int64_t batch, double usual_seconds) {
+  uint64_t seed = ParityGate::kChangedSeed;
+  const auto change = [&] { change_inputs(item, seed++, distinct_samples(batch)); };
+  const auto check = [&](const NamedTensors& results) {
+    return shared_.gate.check_changed(case_, batch, results);
+  };
+  change();
+  const NamedTensors givens = copies_of(item.givens());
+  const GateRun run = run_for_gate(shared_.device, item);
+  Comparison comparison;
+  const std::string wrong = refuse_results(item, run, check, comparison);
+  const std::string changed = first_changed(item.givens(), givens);
+  if (!wrong.empty())
+    remarks_.failure = "with new inputs at the same addresses: " + wrong;
+  else if (!changed.empty())
+    remarks_.failure = changed + " was changed in place by the work, which only reads it";
+  else if (comparison.unprovable.empty())
+    remarks_.failure = skipped_work(shared_.device, item, usual_seconds, run.seconds, change);
+  else
+    remarks_.skip = comparison.unprovable;
+}
+
+// The gate's iteration has been timed; the metered and the timed one are still to come.
+std::string PreparedCase::refuse_after_gate() const {
+  const double most = shared_.options.max_seconds_per_case;
+  if (kFewestIterations * gate_seconds_ <= most) return {};
+  return fmt::format(
+      "an iteration took {:.1f} s, and {} need more than --max-seconds-per-case {:g}",
+      gate_seconds_, kFewestIterations, most);
+}
+
+void PreparedCase::warm_up() {
+  timing_began_ = instruments::Clock::now();
+  warm_seconds_ = gate_seconds_;
+  // The gate's iteration has warmed a slow case up.
+  const double most = shared_.options.max_seconds_per_case / 10;
+  if (gate_seconds_ < most)
+    warm_seconds_ =
+        harness::warm_up(shared_.device, *work_.item, shared_.options.timing.warm_up_seconds, most);
+}
+
+void PreparedCase::meter() {
+  metering_ = harness::meter(shared_.device, work_);
+  const instruments::OperatorProfile& profile = metering_.profile;
+  if (!profile.unknown_operators.empty())
+    add_to_label(
+        fmt::format("counted_flops leaves out: {}", fmt::join(profile.unknown_operators, ", ")));
+  if (!profile.lack.empty()) add_to_label("kernels and their time unknown: " + profile.lack);
+  if (!profile.attention_backend.empty()) add_to_label("attention: " + profile.attention_backend);
+  const std::string blas = instruments::preferred_blas(shared_.device);
+  if (!blas.empty()) add_to_label("BLAS: " + blas);
+  remarks_.failure = wrong_flops(case_, metering_);
+}
+
+Timing PreparedCase::time(const TimingGoal& goal) {
+  return time_until(shared_.device, *work_.item, shared_.flusher.get(), goal);
+}
+
+// Copies of inputs and results take memory that the timed work did not need.
+void PreparedCase::prove_after_timing(double usual_seconds) {
+  const std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes, [&] {
+    check_with_new_inputs(*work_.item, case_.workload.batch, usual_seconds);
+  });
+  if (thrown.starts_with("out of memory"))
+    add_to_label("not proved with new inputs: " + thrown);
+  else if (!thrown.empty())
+    remarks_.failure = thrown;
+  if (!remarks_.failure.empty()) remarks_.failure = "after timing, " + remarks_.failure;
+}
+
+}  // namespace tinyllama::harness

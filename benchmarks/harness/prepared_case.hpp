@@ -1,0 +1,109 @@
+// One case from its admission to its last proof. Here alone stands the order of what is done with
+// it: refused or admitted, built, proved, warmed up, metered, timed, proved again.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
+#include "benchmarks/harness/memory_check.hpp"
+#include "benchmarks/harness/metering.hpp"
+#include "benchmarks/harness/outcome.hpp"
+#include "benchmarks/harness/parity_gate.hpp"
+#include "benchmarks/harness/run_options.hpp"
+#include "benchmarks/harness/timing.hpp"
+
+namespace tinyllama::harness {
+
+struct GateRun;
+
+/// What the cases of a run share.
+struct Preparation {
+  /// `weights`: null where they are drawn from the seed. `peaks`: rates that tell how long a case
+  /// would take; null: none is refused for that. All three references must outlive it. Of the
+  /// options' `verify` it knows nothing: Steps say it.
+  Preparation(const instruments::Device& device, const Options& options,
+              const Weights* weights = nullptr, const MeasuredPeaks* peaks = nullptr);
+
+  /// Keeps the best rate of GEMMs that a component's pass reached in a type: libraries may fall far
+  /// short of their own best GEMM, and a case that would take minutes is better foreseen.
+  void note_rate(const Case& test_case, double seconds);
+
+  instruments::Device device;
+  const Options& options;
+  const Weights* weights;
+  const MeasuredPeaks* peaks;
+  ParityGate gate;
+  std::unique_ptr<CacheFlusher> flusher;  ///< null without --cold-cache
+  std::map<std::string, double> reached;  ///< FLOP/s
+};
+
+/// Which of the steps a case goes through before it is timed.
+struct Steps {
+  enum class Proof { none, results, results_and_new_inputs };
+  Proof proof = Proof::results;
+  bool times = true;     ///< else nothing follows the proof
+  bool meters = true;    ///< counts memory and operators, and checks FLOPs
+  double slowed_by = 0;  ///< a fraction: see known_slowdown.hpp
+};
+
+class PreparedCase {
+ public:
+  /// Takes all steps. Nothing is thrown, also by a device that fails at every call from now on:
+  /// errors and refusals are in remarks(). `live_beside`: bytes of tensors that others keep beside
+  /// it, which are not left of the memory limit. Both references must outlive it.
+  PreparedCase(Preparation& shared, const Case& test_case, const Steps& steps,
+               int64_t live_beside = 0);
+
+  const Case& test_case() const { return case_; }
+  const Remarks& remarks() const { return remarks_; }
+  void add_to_label(const std::string& text) { remarks_.add_to_label(text); }
+  /// Whether it was refused or has failed; there is no work then.
+  bool is_over() const { return !remarks_.skip.empty() || !remarks_.failure.empty(); }
+  WorkItem& item() { return *work_.item; }
+  /// Of the proof before timing.
+  const Comparison& comparison() const { return comparison_; }
+  const Metering& metering() const { return metering_; }
+  /// When warm-up began, and how long its last iteration took.
+  instruments::TimePoint timing_began() const { return timing_began_; }
+  double warm_seconds() const { return warm_seconds_; }
+
+  /// One repetition or slice.
+  Timing time(const TimingGoal& goal);
+  /// The very work that was timed, once more, with what it cannot have kept. `usual_seconds`: of an
+  /// iteration, as timed. Where memory is too small for that the label says so.
+  void prove_after_timing(double usual_seconds);
+  /// Runs a step within the memory limit. What it throws becomes the case's failure; then its
+  /// memory is free.
+  void guarded(const std::function<void()>& step);
+
+ private:
+  using Check = std::function<Comparison(const NamedTensors& results)>;
+  MemoryBudget budget() const;
+  std::string refusal(const Steps& steps);
+  void prepare(const Steps& steps);
+  void pass_gate(const Steps& steps);
+  std::string refuse_results(const WorkItem& item, const GateRun& run, const Check& check,
+                             Comparison& comparison) const;
+  void check_with_new_inputs(WorkItem& item, int64_t batch, double usual_seconds);
+  std::string refuse_after_gate() const;
+  void warm_up();
+  void meter();
+
+  Preparation& shared_;
+  const Case& case_;
+  int64_t live_beside_;
+  CaseWork work_;
+  Remarks remarks_;
+  Comparison comparison_;
+  Metering metering_;
+  instruments::TimePoint timing_began_{};
+  double gate_seconds_ =
+      0;  // of the iteration that the gate looked at, where it was the case's own
+  double warm_seconds_ = 0;
+};
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,80 @@
+#include "benchmarks/harness/run_context.hpp"
+
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "benchmarks/instruments/context.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+Json describe_weights(const Weights& weights) {
+  Json described = {{"parameters", weights.parameter_count()},
+                    {"fingerprint", weights.fingerprint()}};
+  described.update(dimensions_of(weights.config()));
+  if (const auto token = weights.config().padding_token()) described["pad_token_id"] = *token;
+  return described;
+}
+
+}  // namespace
+
+Json dimensions_of(const ModelConfig& config) {
+  const ModelDimensions& d = config.dimensions();
+  return {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
+          {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
+          {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
+          {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+}
+
+// Google Benchmark's own reporter writes it, so that it is its format whatever its version; but for
+// the name of the host, which is nobody else's business.
+Json benchmark_context() {
+  std::ostringstream out;
+  benchmark::JSONReporter reporter;
+  reporter.SetOutputStream(&out);
+  reporter.SetErrorStream(&out);
+  reporter.ReportContext(benchmark::BenchmarkReporter::Context());
+  reporter.Finalize();
+  Json context = Json::parse(out.str()).at("context");
+  context["host_name"] = instruments::host_word();
+  return context;
+}
+
+Json run_context(const Options& options, const instruments::Device& device,
+                 const Weights* weights) {
+  Json context = benchmark_context();
+  context["schema_version"] = kSchemaVersion;
+  context.update(instruments::machine_context(device));
+  context["seed"] = options.seed;
+  context["verify"] = options.verify == Verify::off ? "off" : "before";
+  context["cold_cache"] = options.cold_cache;
+  // Not where they lie: a path is private, and says nothing elsewhere.
+  if (weights != nullptr) context["weights"] = describe_weights(*weights);
+  return context;
+}
+
+Json goals_of(const Options& options) {
+  const TimingOptions& timing = options.timing;
+  Json goals = {
+      {"benchmark_min_time", timing.iterations ? fmt::format("{}x", *timing.iterations)
+                                               : fmt::format("{:g}s", timing.min_seconds)},
+      {"benchmark_min_warmup_time", timing.warm_up_seconds},
+      {"benchmark_repetitions", timing.repetitions},
+      {"precision", "default"},
+      {"max-seconds-per-case", options.max_seconds_per_case},
+      {"memory-limit", "what is free"},
+      {"admit", options.admit == Admit::all ? "all" : "fitting"}};
+  if (timing.precision) goals["precision"] = 100 * *timing.precision;
+  if (options.memory_limit_bytes > 0) goals["memory-limit"] = options.memory_limit_bytes;
+  return goals;
+}
+
+std::vector<std::string> circumstances_to_keep() {
+  return {"schema_version", "git_commit", "git_dirty",     "host_name", "device",
+          "torch_version",  "threads",    "memory_source", "seed",      "verify",
+          "cold_cache",     "weights",    "goals",         "settings"};
+}
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,94 @@
+// What a user asks of tiny_llama_bench: every option, read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/console/size_options.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
+#include "model/config.hpp"
+#include "model/cost.hpp"
+
+namespace tinyllama::harness {
+
+enum class Verify { before, only, off };
+/// Which cases are attempted: those predicted to fit into memory, or all.
+enum class Admit { fitting, all };
+/// What --find-limit searches along.
+enum class LimitAxis { batch, seq };
+
+/// The axes a user named; an empty one was left out.
+struct AxisOptions {
+  std::vector<std::string> components;
+  std::vector<Pass> passes;
+  std::vector<std::string> variants;
+  std::vector<std::string> sizes;
+  std::vector<Dtype> dtypes;
+  std::vector<int64_t> batches;
+  std::vector<int64_t> seqs;
+  bool any() const {
+    return !(components.empty() && passes.empty() && variants.empty() && sizes.empty() &&
+             dtypes.empty() && batches.empty() && seqs.empty());
+  }
+};
+
+/// How long a case is timed, in the terms of Google Benchmark's flags.
+struct TimingOptions {
+  double min_seconds = 0.1;           ///< --benchmark_min_time=0.1s
+  std::optional<int64_t> iterations;  ///< --benchmark_min_time=20x: exactly so many
+  int64_t repetitions = 3;            ///< --benchmark_repetitions
+  double warm_up_seconds = 0.05;      ///< --benchmark_min_warmup_time
+  /// --precision: steadiness() of a repetition's samples, as a fraction.
+  std::optional<double> precision;
+};
+/// Precision of a run without --precision. Timing goes on for it up to so many minimum times.
+inline constexpr double kDefaultPrecision = 0.02;
+inline constexpr double kDefaultPrecisionTimes = 3;
+
+/// --slow, which tests the error rates of comparisons: in a served program, cases whose name
+/// matches `pattern` take longer by this fraction of each iteration.
+struct KnownSlowdown {
+  std::string pattern;
+  double fraction = 0;
+};
+
+struct Options {
+  AxisOptions axes;
+  std::string device = "auto";
+  instruments::LibraryChoices libraries;       ///< --blas, --sdpa-backend
+  std::string problem_sizes_file;              ///< empty: the project's own
+  std::optional<ModelDimensions> custom_size;  ///< size `custom`, when one of its options was given
+  std::vector<console::SizeOption> given_sizes;  ///< those options
+  std::string weights_folder;                    ///< empty: weights are drawn from the seed
+  std::optional<int> threads;
+  uint64_t seed = 42;
+  Verify verify = Verify::before;
+  int64_t memory_limit_bytes = 0;  ///< 0: what the device has free
+  Admit admit = Admit::fitting;
+  double max_seconds_per_case = 10.0;
+  TimingOptions timing;
+  bool cold_cache = false;
+  std::string journal_file;
+  bool resume = false;
+  bool list = false;
+  bool dry_run = false;
+  std::optional<LimitAxis> find_limit;
+  bool confirm = false;  ///< run the limits that were found, and one step beyond
+  bool describe_device = false;
+  bool figures_of_merit = false;     ///< print FOM lines and how the run ended (tables.hpp)
+  std::vector<std::string> columns;  ///< counters that the tables show beside their own
+  std::string trace_folder;          ///< empty: no traces
+  bool serve = false;                ///< stay resident and answer requests (serve.hpp)
+  std::vector<KnownSlowdown> slow;
+  std::string filter = ".";                      ///< --benchmark_filter
+  std::string out_file;                          ///< --benchmark_out
+  std::string format = "console";                ///< --benchmark_format: console or json
+  bool writes_aggregates_only = false;           ///< --benchmark_report_aggregates_only
+  bool shows_aggregates_only = false;            ///< --benchmark_display_aggregates_only
+  std::vector<std::string> benchmark_context;    ///< --benchmark_context: KEY=VALUE,...
+  std::vector<std::string> benchmark_arguments;  ///< the given ones that affect results
+};
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,55 @@
+"""Every header compiles alone: it includes what it uses, whatever was included before it. libtorch's
+headers make that some seconds a header, hence with --long only."""
+
+import json
+import os
+import shlex
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from built_programs import PROJECT_ROOT
+
+BUILD = PROJECT_ROOT / "build"
+# what names the file, and the precompiled header, which would hide what is missing
+DROPPED = ("-c", "-Winvalid-pch", "-fpch-preprocess")
+DROPPED_WITH_VALUE = ("-o", "-include", "-MF", "-MT")
+
+
+def compilers() -> dict[str, list[str]]:
+    """The command, without its file, that compiles the sources of each folder."""
+    commands: dict[str, list[str]] = {}
+    for entry in json.loads((BUILD / "compile_commands.json").read_text(encoding="utf-8")):
+        words = shlex.split(entry["command"])
+        compiler = next(i for i, word in enumerate(words) if word.endswith(("c++", "g++", "clang++")))
+        kept, skips = [], False
+        for word in words[compiler:]:
+            if not skips and word not in (*DROPPED, *DROPPED_WITH_VALUE, entry["file"]):
+                kept.append(word)
+            skips = word in DROPPED_WITH_VALUE
+        commands.setdefault(str(Path(entry["file"]).parent), kept)
+    return commands
+
+
+def faults_of(header: Path, command: list[str]) -> str:
+    """What the compiler says of a file that includes this header alone; empty where nothing."""
+    alone = [*command, "-fsyntax-only", "-include", str(header), "-x", "c++", os.devnull]
+    result = subprocess.run(alone, cwd=BUILD, capture_output=True, text=True, check=False)
+    return "" if result.returncode == 0 else f"{header.relative_to(PROJECT_ROOT)}:\n{result.stderr}"
+
+
+@pytest.mark.long
+def test_every_header_compiles_alone() -> None:
+    commands = compilers()
+    headers = sorted(
+        header
+        for folder in ("core", "model", "benchmarks")
+        for header in (PROJECT_ROOT / folder).rglob("*.hpp")
+        if str(header.parent) in commands
+    )
+    assert len(headers) > 80
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = pool.map(lambda header: faults_of(header, commands[str(header.parent)]), headers)
+        assert [fault for fault in faults if fault] == []
