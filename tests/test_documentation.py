@@ -158,13 +158,21 @@ ablation --points=8by128 | '8by128': must be BATCHxSEQ such as 8x128
 peers --seq=1 | --seq '1': must be at least 2
 peers --device=auto | 'auto': must be cpu, cuda[:N] or hip[:N]
 exercise 4 | 4
-exercise 1 --seq-len 7 | must be even
-exercise 2 --max-minutes -1 | a positive number
+exercise 1 --seq 7 | must be even
+exercise 1 --batch-size 8 | '--batch-size': is no option; did you mean --batch?
+exercise 2 --max-seconds-per-case -1 | a positive number
 profile --generate-report | --generate-report: has no meaning
 profile --analyze-existing x --batch-size 4 | --batch-size: has no meaning
 profile --analyze-existing x --output-dir y | --output-dir: has no meaning
 profile --compare x y --analyze-existing z | not allowed with argument --compare
 scaling --processes=0 | '0': must be a whole number of 1 or more
+scaling --processes=4, | --processes: '4,': must be a whole number
+scaling --processes=² | --processes: '²': must be a whole number
+scaling --processes=8:4:*2 | --processes: '8:4:*2': must be a whole number
+scaling --processes=1:8:+0 | --processes: '1:8:+0': must be a whole number
+scaling --processes=1:8:*1 | --processes: '1:8:*1': must be a whole number
+scaling --processes=1:1001:+1 | --processes: '1:1001:+1': must be a whole number
+scaling --processes=111111111111111111111111111111 | 1': must be a whole number
 scaling --timeout=-1 | must be a positive number of seconds
 scaling --from=x --processes=2 | --processes: nothing is measured with --from
 scaling --from=x -- --size=tiny | what follows --: nothing is measured with --from
@@ -172,20 +180,13 @@ scaling -- --threads=4 | '--threads=4' after --: scripts/scaling gives it itself
 scaling --interconnects=token_ring | interconnect 'token_ring': must be one of
 study | required: SIZE
 study tony | size 'tony': must be one of tiny
-study tiny --max-minutes=x | 'x': must be a positive number of minutes
-study --grid tiny --grid-batch=0 | --grid-batch: '0': must be a whole number
-study --grid tiny --grid-batch=4, | --grid-batch: '4,': must be a whole number
-study --grid tiny --grid-batch=² | --grid-batch: '²': must be a whole number
-study --grid tiny --grid-batch=8:4:*2 | --grid-batch: '8:4:*2': must be a whole number
-study --grid tiny --grid-batch=1:8:+0 | --grid-batch: '1:8:+0': must be a whole number
-study --grid tiny --grid-batch=1:8:*1 | --grid-batch: '1:8:*1': must be a whole number
-study --grid tiny --grid-batch=1:1001:+1 | --grid-batch: '1:1001:+1': must be a whole number
-study --grid tiny --grid-batch=111111111111111111111111111111 | 1': must be a whole number
-study --grid tiny --grid-components=fnn | component 'fnn': must be one of embedding
-study --grid tiny --grid-variants=Q?K | 'Q?K': must be a name
-study tiny --check-size=off | --check-size: is of the grid; add --grid
-study --grid tiny --num-steps=3 | --num-steps: not with --grid
-study --resume tiny | SIZE: not with --resume
+study tiny --max-seconds-per-case=x | 'x': must be a positive number of seconds
+study tiny --results=x | '--results=x': is no option
+study tiny --check-size=off | '--check-size=off': is no option
+study --grid | required: SIZE
+study --grid tiny --grid-batch=4 | '--grid-batch=4': is no option; did you mean --batch?
+study --grid tiny --check-size=tony | invalid choice: 'tony'
+study --grid tiny --num-steps=3 | '--num-steps=3': is no option
 """
 
 

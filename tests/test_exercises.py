@@ -84,7 +84,7 @@ class ChangedProgram(PlayedProgram):
 def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[int, str]:
     """Exit status and page."""
     output = folder / f"exercise_{number}.md"
-    arguments = [str(number), "-o", str(output), "--max-minutes=100", *more]
+    arguments = [str(number), "-o", str(output), "--max-seconds-per-case=6000", *more]
     status = tools.exercise(arguments, program=program)
     return status, output.read_text(encoding="utf-8") if output.exists() else ""
 
@@ -541,7 +541,7 @@ NOT_FINITE = PlayedProgram(exit_status=1, changes={"operators": None})
 @pytest.mark.parametrize(
     ("number", "program", "words"),
     [
-        (2, "--seq-len=256", "tiny_llama_train: no room"),
+        (2, "--seq=256", "tiny_llama_train: no room"),
         (3, "--enable-deepspeed-flops", "bottleneck_analysis: tiny_llama_train: no room"),
         (3, "--num-steps=3", "problem sizes: tiny_llama_train: no room"),
         (3, NOT_FINITE, "pytorch_profiling: its summary has no `operators`"),

@@ -452,7 +452,7 @@ def run_study(
     free_bytes: float = 8 * GIB,
 ) -> int:
     played = {"program": program or PlayedProgram(), "predictor": PlayedPredictor(free_bytes)}
-    return tools.study([*arguments, f"--results={results}"], **played)
+    return tools.study([*arguments, f"--output={results}"], **played)
 
 
 def folders(results: Path) -> list[Path]:
@@ -536,11 +536,11 @@ def test_a_sample_gives_the_rate_and_a_long_one_takes_a_quarter_of_the_batch(
     tmp_path: Path,
 ) -> None:
     # 23 s at the rate of tiny in the second case, which is more than all steps may take in the last
-    for number, (seconds, minutes, sampled) in enumerate(
-        ((0.01, 1e6, [8]), (2.0, 1e6, [2]), (2.0, 1 / 3, []))
+    for number, (seconds, limit, sampled) in enumerate(
+        ((0.01, 1e6, [8]), (2.0, 1e6, [2]), (2.0, 20, []))
     ):
         program = PlayedProgram(changes={"summary.median_step_seconds": seconds})
-        options = ("small", f"--max-minutes={minutes}", "--num-steps=7")
+        options = ("small", f"--max-seconds-per-case={limit}", "--num-steps=7")
         assert run_study(tmp_path / str(number), *options, program=program) == 0
         samples = [of for of in program.calls if {"--size=small", "--num-steps=3"} <= set(of)]
         assert [int(of[13:]) for call in samples for of in call if "--batch" in of] == sampled
@@ -552,7 +552,7 @@ def test_a_sample_gives_the_rate_and_a_long_one_takes_a_quarter_of_the_batch(
             assert row(text, "small ")[7] == f"{expected:.4g}"
         else:
             assert "- small: not attempted: 7 steps would take" in text
-            assert "more than --max-minutes 0.333" in text and len(program.calls) == 1
+            assert "more than --max-seconds-per-case 20" in text and len(program.calls) == 1
 
 
 def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_nothing_is_run_where_nothing_is_wanted_or_fits(tmp_path: Path, options:
 
 
 def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path) -> None:
-    options = ("tiny", "small", "medium", "--num-steps=7", "--max-minutes=1e6")
+    options = ("tiny", "small", "medium", "--num-steps=7", "--max-seconds-per-case=1e6")
     program = EndingSmall()
     program.is_asked = True
     assert run_study(tmp_path, *options, program=program, free_bytes=64 * GIB) == 130

@@ -47,7 +47,7 @@ BENCH_SMALL = (
 )
 TIMEOUT_S = 300.0
 # On a busy machine a step of the small model may take any time.
-NO_LIMIT = "--max-minutes 1e6"
+NO_LIMIT = "--max-seconds-per-case 1e6"
 SIZES = "build/benchmarks/small_sizes.json"
 
 
@@ -113,7 +113,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
     more = {
         "profile": "",
-        "study": f"--results results {NO_LIMIT}",
+        "study": f"--output results {NO_LIMIT}",
         "exercise": f'-o "results/exercise_$1.md" {NO_LIMIT}',
     }
     for name, given in more.items():

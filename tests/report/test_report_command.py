@@ -67,9 +67,9 @@ def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capt
     # one that is named is said to be unfinished
     change(running / "study.json", lambda found: found.pop("finished"))
     journal = '{"header": {}}\n{"case": "a"}\n{"case":"b"}\n{"case": "cut'
-    (running / "round_1.journal.jsonl").write_text(journal, encoding="utf-8")
+    (running / "results.journal.jsonl").write_text(journal, encoding="utf-8")
     reason = only_error(read(running)).reason
-    assert "2 cases in its journal; scripts/study --resume" in reason
+    assert "2 cases in its journal; the same command with --resume" in reason
 
 
 def test_the_newest_results_are_of_one_device_and_others_are_told(

@@ -114,7 +114,7 @@ def planned_shapes(options: Namespace) -> dict[str, Shape]:
     """The runs: the comprehensive profile of step 1; version 2 beside the baseline at the
     worksheet's two shapes and at a long sequence; two deterministic runs; mixed precision; and two
     other batches, for what a larger batch gains."""
-    batch, seq, version_2 = options.batch_size, options.seq_len, f"--variant={VERSION_2}"
+    batch, seq, version_2 = options.batch, options.seq, f"--variant={VERSION_2}"
     same = (batch, seq, SHORT_STEPS, version_2, "--deterministic", "--seed=42")
     return {
         **{
@@ -427,9 +427,8 @@ def run_study(
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Makes the runs, the report of scripts/profile and the performance study with profilers, each
-    size within options.max_minutes, with all files below `options.profile_dir`; the page and the
-    exit status.
+    """Makes the runs, the report of scripts/profile and the performance study with profilers, with
+    all files below `options.profile_dir`; the page and the exit status.
 
     Errors before the first run has ended are raised, OSError always; later ones are on the page.
     """
