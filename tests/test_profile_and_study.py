@@ -19,6 +19,7 @@ from fake_training import (
     changed,
     evidence,
     made_up_summary,
+    measured_ratio,
     operator_table,
     step_cost,
     write_profile,
@@ -44,7 +45,6 @@ from tinyllama_tools.models.bottlenecks import (
     small_calls_percent,
 )
 from tinyllama_tools.models.step_ratios import Evidence, find_ablation
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 REPORT, SUMMARY = "performance_summary_report.md", "performance_summary.json"
 FLOPS = "FLOPS efficiency and roofline"
@@ -350,7 +350,7 @@ def test_the_order_is_by_quadrant_and_what_brings_nothing_comes_last() -> None:
     assert fast[SOFTMAX].best_known_speedup == fast[SOFTMAX].upper_bound < 1.1
     # the first may be chance, the second is below what is worth anything
     known = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
-    known.speedups["qkv"] = ratio_of_turns([1.3, 0.9] * 3, [1.0] * 6)
+    known.speedups["qkv"] = measured_ratio(1.1, 0.9, 1.3)
     found = judged(made_up_summary({"components": {CORE: 10.0, PROJECTIONS: 40.0}}), known)
     assert (found[QKV].quadrant, next(iter(found))) == (1, ATTENTION)
     worth = [b.is_worthwhile for b in found.values()]
@@ -405,7 +405,7 @@ def write_ablation(path: Path, qkv: float, **context: object) -> Path:
     found = {"qkv": qkv, "qkv+sdpa": 1.5, "optimized": 2.0}
     ratios = [
         {"case": str(dataclasses.replace(CASE, variant=name, dtype=dtype)), "peer": side}
-        | dataclasses.asdict(ratio_of_turns([value] * 6, [1.0] * 6))
+        | {"ratio": value, "interval": None, "verdict": "faster"}
         for dtype in ("f32", "bf16")
         for name, value in found.items()
         for side in ("baseline", "fused")

@@ -1,6 +1,6 @@
 """scripts/peers: our full training step beside LlamaForCausalLM, eager and compiled.
 
-Our variants, in a new process each turn, are interleaved with the peers, which keep their process.
+Our variants, in a new process each block, are interleaved with the peers, which keep their process.
 """
 
 import argparse
@@ -8,17 +8,16 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import (
-    CaseRun,
     InterleavedSteps,
     OurSide,
     Side,
     SideError,
-    add_turn_options,
+    add_run_options,
 )
 from tinyllama_tools.core.app import PROJECT, Json, command_text, placed_threads, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
@@ -67,8 +66,8 @@ full_step of tiny_llama_bench: the same cases, threads and loss, interleaved. Wi
 option, all full_step cases of the default grid, and under autocast."""
 EPILOG = """\
 Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
-set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
-written."""
+set-up failed, a budget too short for any verdict, or files that cannot be written; 130 interrupted,
+with everything measured so far written."""
 
 
 def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
@@ -103,7 +102,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=all_of_them)
     ours = {"dest": "variants", "type": variants, "default": ("baseline", "optimized")}
     add("--variant", **ours, help="of ours (default: baseline,optimized)")
-    add_turn_options(parser, turns=6, steps=3, limit=10.0)
+    add_run_options(parser, limit=10.0)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
     given = parser.parse_args(arguments)
@@ -225,7 +224,7 @@ def allocator_rows(
         if kept != name and (ratio := ratios.get((name.variant, kept))):
             both = (default, cases[kept])
             faults = (number(case.counters.get("minor_faults"), 0) for case in both)
-            rows.append((point_title(name), kept.variant, ratio.text(), *faults))
+            rows.append((point_title(name), kept.variant, ratio.judged_text(), *faults))
     return rows
 
 
@@ -240,7 +239,7 @@ def peers_page(document: Json) -> str:
     ours = dict.fromkeys(c.variant for c in cases if not c.variant.startswith(PREFIX))
     for name, case in cases.items():
         found = (ratios.get((name.variant, replace(name, variant=v))) for v in ours)
-        over = [ratio.text() if ratio else "" for ratio in found]
+        over = [ratio.judged_text() if ratio else "" for ratio in found]
         ms = f"{1e3 * case.seconds:.4g}" if case.seconds else "failed" if case.failed else "skipped"
         note = case.failed or case.skipped or case.above_peak
         point = (name.size, name.dtype, str(name.batch), str(name.seq))
@@ -261,6 +260,7 @@ class Peers(InterleavedSteps):
     """Our variants and the peers. Ratios are a peer's time over ours: above 1, ours is faster."""
 
     name = "peers"
+    fewer = "fewer --sizes, --dtypes, --batch, --seq or --peers"
     page = staticmethod(peers_page)
 
     def ours(self, variants: Iterable[str]) -> list[Side]:
@@ -273,11 +273,12 @@ class Peers(InterleavedSteps):
         peers = [PeerSide(name, options.device, threads, limit) for name in options.forms]
         return [*super().begin(), *peers]
 
-    def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
-        peers = [side for side in run if side.startswith(PREFIX)]
-        ours = [side for side in run if side not in peers]
+    def pairs(self, names: Collection[str]) -> Iterable[tuple[str, str]]:
+        peers = [side for side in names if side.startswith(PREFIX)]
+        ours = [side for side in names if side not in peers]
         allocators = [(side, side.removesuffix(DEFAULT_MALLOC)) for side in peers]
-        return [*itertools.product(peers, ours), *allocators]
+        kept = [pair for pair in allocators if pair[1] in peers and pair[0] != pair[1]]
+        return [*itertools.product(peers, ours), *kept]
 
     def about(self) -> Json:
         peers = [side for side in self.sides if isinstance(side, PeerSide)]
@@ -286,4 +287,6 @@ class Peers(InterleavedSteps):
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    return Peers(parse_options(arguments), command_text(["scripts/peers", *arguments])).main()
+    options = parse_options(arguments)
+    pairs = len(options.forms) * len(options.variants) + (DEFAULT_MALLOC in "".join(options.forms))
+    return Peers(options, command_text(["scripts/peers", *arguments]), pairs).main()
