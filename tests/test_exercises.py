@@ -541,7 +541,7 @@ NOT_FINITE = PlayedProgram(exit_status=1, changes={"operators": None})
 @pytest.mark.parametrize(
     ("number", "program", "words"),
     [
-        (2, "--seq=256", "tiny_llama_train: no room"),
+        (2, "--seq-len=256", "tiny_llama_train: no room"),
         (3, "--enable-deepspeed-flops", "bottleneck_analysis: tiny_llama_train: no room"),
         (3, "--num-steps=3", "problem sizes: tiny_llama_train: no room"),
         (3, NOT_FINITE, "pytorch_profiling: its summary has no `operators`"),

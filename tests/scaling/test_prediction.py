@@ -323,7 +323,8 @@ def test_runs_of_one_grid_are_one_result_with_the_laws_of_its_rounds(tmp_path: P
     assert together.held_out == rounds.held_out
     assert together.main.context["peaks"] == rounds.main.context["peaks"]
     assert together.study.costs and together.check_cases
-    # What docs/report.md says of one run: how many of another run's largest cells its ranges hold.
+    # What docs/report.md says of one run: its error, and how many of another run's largest cells
+    # its ranges hold.
     every = [read_inputs([source_of(run)]) for run in runs]
     held = []
     for mine, other in itertools.permutations(every, 2):
@@ -334,6 +335,11 @@ def test_runs_of_one_grid_are_one_result_with_the_laws_of_its_rounds(tmp_path: P
                 if case := other.main.cases.get(str(of)):
                     held.append(cell.low <= case.median_seconds <= cell.high)
     assert 100 * sum(held) / len(held) == pytest.approx(92, abs=0.5)
+    errors = [
+        statistics.median(abs(cell.error_percent) for cells in one.values() for cell in cells)
+        for one in (rounds.held_out, *(one.held_out for one in every))
+    ]
+    assert [round(error) for error in errors] == [7, 11, 10, 10]
 
 
 # ---- laws of time, on grids whose laws are known
