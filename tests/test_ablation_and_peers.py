@@ -92,7 +92,7 @@ def tables(page: str) -> list[dict[str, str]]:
 # few blocks, and a look that is sure of 95 %
 QUICK = ["--alpha=0.2", "--margin=0.02", "--looks=2"]
 # scripts/ablation
-MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128", *QUICK]
+MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--batch=8", *QUICK]
 
 
 def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]:
@@ -321,7 +321,14 @@ def test_switches_are_those_of_the_program(bench_program: Path) -> None:
 @pytest.mark.usefixtures("bench_program")
 def test_smoke_with_the_program(tmp_path: Path) -> None:
     """In one block, which is too short for verdicts."""
-    options = ["--points=2x16", "--dtypes=f32", "--budget=1ms", "--slice=1ms", "--switches=qkv"]
+    options = [
+        "--batch=2",
+        "--seq=16",
+        "--dtypes=f32",
+        "--budget=1ms",
+        "--slice=1ms",
+        "--switches=qkv",
+    ]
     _, page = ablation(tmp_path, *options, status=2)
     rows = {row["variant"]: row for row in tables(page)}
     for name in ("baseline", "qkv", "fused", "optimized", "optimized without qkv"):
@@ -443,7 +450,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
 ) -> None:
     program.drift = 0.0
     program.crashes.add("qkv")
-    assert tools.peers([*AXES, STEPS, "--variant=baseline,optimized,qkv"]) == 1
+    assert tools.peers([*AXES, STEPS, "--variants=baseline,optimized,qkv"]) == 1
     (folder,) = tmp_path.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
@@ -524,15 +531,15 @@ def blocks_of(family: int) -> int:
         # two cases, of which one was verified and had blocks of five sides, one skipped beside
         (
             tools.ablation,
-            [*MAIN, "--points=8x128,16x256", *ONCE],
+            [*MAIN, "--batch=8,16", *ONCE],
             1 + 5 * blocks_of(2 * 11),
             1 + 5 * blocks_of(2 * 11),
-            ["tiny f32, batch 16 x sequence 256"],
+            ["tiny f32, batch 16 x sequence 128"],
         ),
         # two cases of a verified process and blocks, of four
         (
             tools.peers,
-            [*AXES, "--sizes=tiny", "--variant=baseline", *ONCE],
+            [*AXES, "--sizes=tiny", "--variants=baseline", *ONCE],
             2 * (1 + blocks_of(4 * 2)),
             2 * 3 * blocks_of(4 * 2),
             [f"tiny bf16, batch 8 x sequence {seq}" for seq in (128, 256)],

@@ -154,7 +154,7 @@ compare history | add|show|changes|page
 compare calibrate --slow=ffn=0.05 | --runs
 compare calibrate -- --pairs 12 | --pairs 12
 ablation --switches=qkv,nonsense | 'nonsense': must be one of qkv, gate_up
-ablation --points=8by128 | '8by128': must be BATCHxSEQ such as 8x128
+ablation --batch=8by128 | '8by128': must be a whole number of 1 or more
 peers --seq=1 | --seq '1': must be at least 2
 peers --device=auto | 'auto': must be cpu, cuda[:N] or hip[:N]
 exercise 4 | 4

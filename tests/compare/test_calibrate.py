@@ -54,7 +54,7 @@ def summaries(played: Played, names: Sequence[str], blocks: int) -> np.ndarray:
 
 def calibrate(folder: Path, *more: str) -> int:
     small = ("--tries", "3", "--jobs", "1", "--looks", "2", "--alpha", "0.05")
-    return compare(["calibrate", "--folder", str(folder), *small, *more])
+    return compare(["calibrate", "--output", str(folder), *small, *more])
 
 
 def record(folder: Path, played: Played, blocks: float = 12, slow: Sequence[str] = ()) -> int:
@@ -456,7 +456,7 @@ def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[
     build = make_build(tmp_path / "build", cases=cases)
     assert calibrate(tmp_path) == 2
     assert "--record 30m" in capsys.readouterr().err
-    options = ("--build", str(build), "--record", "20ms", *QUICK, "--threads", "1")
+    options = ("--build-folder", str(build), "--record", "20ms", *QUICK, "--threads", "1")
     assert calibrate(tmp_path, *options) == 0
     header, items = read_recording(tmp_path / "blocks_0001.jsonl")
     timed = {item["case"]: len(item["base"]) for item in items if "base" in item}
@@ -469,7 +469,7 @@ def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = make_build(tmp_path / "build", cases={FFN: 0.005})
-    rule = ("--build", str(build), "--alpha", "0.3", "--looks", "1")
+    rule = ("--build-folder", str(build), "--alpha", "0.3", "--looks", "1")
     assert calibrate(tmp_path, "--runs", "1", *rule, *QUICK, "--budget", "30s") == 0
     slow = ("--runs", "1", "--slow", "^ffn/=0.05", "--slow", "x=1")
     assert calibrate(tmp_path, *slow, *rule, *QUICK, "--budget", "1ms") == 0
@@ -482,7 +482,7 @@ def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
     assert slowed["slowdown"] == "^ffn/=0.05, x=1"
     assert slowed["without_verdict"] == {"budget too short for any verdict": 1}
     # nothing measured at all: an error with its words
-    assert calibrate(tmp_path, "--build", str(tmp_path), "--runs", "1") == 2
+    assert calibrate(tmp_path, "--build-folder", str(tmp_path), "--runs", "1") == 2
     assert "must be a build folder (no benchmarks/tiny_llama_bench" in capsys.readouterr().err
 
 

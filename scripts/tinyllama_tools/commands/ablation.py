@@ -6,6 +6,7 @@ documents: exercise 3 (bottleneck assessment, roadmap of version 2, priority ord
 """
 
 import argparse
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import InterleavedSteps, Side, add_run_options
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
-from tinyllama_tools.core.options import DTYPES, list_of, script_parser
+from tinyllama_tools.core.options import DTYPES, list_of, positive_list, script_parser
 from tinyllama_tools.core.text import NOT_MEASURED, number, template
 from tinyllama_tools.data.names import (
     BASELINE,
@@ -65,17 +66,6 @@ set-up failed, a budget too short for any verdict, or files that cannot be read 
 interrupted."""
 
 
-def shapes(text: str) -> tuple[tuple[int, int], ...]:
-    """Pairs of batch and sequence, from `8x128,16x256`."""
-    found = []
-    for entry in text.split(","):
-        batch, _, seq = entry.partition("x")
-        if not (batch.isdecimal() and seq.isdecimal() and int(batch) and int(seq)):
-            raise argparse.ArgumentTypeError(f"'{entry}': must be BATCHxSEQ such as 8x128")
-        found.append((int(batch), int(seq)))
-    return tuple(dict.fromkeys(found))
-
-
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Options with `cases` and `variants`. A bad one ends the program with status 2."""
     parser = script_parser(
@@ -88,12 +78,16 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--switches", type=switches, default=SWITCHES, help="only these (default: all)")
     add("--dtypes", type=list_of(DTYPES, "dtype"), default=("f32", "bf16", "amp_bf16"))
-    add("--points", type=shapes, default=((8, 128), (16, 256)), help="default: 8x128,16x256")
+    add("--batch", type=positive_list, help="default: 8; with neither, 8 x 128 and 16 x 256")
+    add("--seq", type=positive_list, help="default: 128")
     add("--size", choices=problem_sizes(), default="tiny", help="default: tiny")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N]")
     add_run_options(parser, limit=30.0)
     given = parser.parse_args(arguments)
-    given.cases = [full_step(given.size, d, *shape) for d in given.dtypes for shape in given.points]
+    shapes = list(itertools.product(given.batch or (8,), given.seq or (128,)))
+    if not (given.batch or given.seq):
+        shapes.append((16, 256))
+    given.cases = [full_step(given.size, d, *shape) for d in given.dtypes for shape in shapes]
     given.variants = (BASELINE, *given.switches, FUSED, OPTIMIZED)
     return given
 
@@ -198,7 +192,7 @@ class Ablation(InterleavedSteps):
     """Every switch beside the baseline; and beside `optimized`, `optimized` without it."""
 
     name = "ablation"
-    fewer = "fewer --points, --dtypes or --switches"
+    fewer = "fewer --batch, --seq, --dtypes or --switches"
     page = staticmethod(ablation_page)
 
     def further(self) -> list[Side]:

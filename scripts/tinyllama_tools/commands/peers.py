@@ -100,8 +100,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seq", type=positive_list, help="e.g. 64,128 (default: those of the default grid)")
     forms, all_of_them = list_of(tuple(FORMS), "peer"), f"default: {','.join(FORMS)}"
     add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=all_of_them)
-    ours = {"dest": "variants", "type": variants, "default": ("baseline", "optimized")}
-    add("--variant", **ours, help="of ours (default: baseline,optimized)")
+    ours = {"type": variants, "default": ("baseline", "optimized")}
+    add("--variants", **ours, help="of ours (default: baseline,optimized)")
     add_run_options(parser, limit=10.0)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
