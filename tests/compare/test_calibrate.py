@@ -225,62 +225,48 @@ def test_blocks_that_depend_on_each_other_are_unclear_or_broken(
     assert (status, found["recordings"][0]["standing"]) == (1, BROKEN)
 
 
-# ---- noise of every kind: log seconds, base and new first, then cases, blocks and pairs
+# ---- noise of every kind
 
-# between two processes of one program, and between neighbouring slices of one
-BETWEEN, WITHIN = 0.08, 0.05
-Shape = tuple[int, int, int]
-Draw = np.random.Generator
+KINDS = ("drift", "spikes", "two modes", "ties", "heavy tails", "shared")
 
 
-def plain(rng: Draw, shape: Shape, between: np.ndarray | None = None) -> np.ndarray:
-    """Normal noise around each process's own level."""
-    levels = rng.normal(0, BETWEEN, (2, *shape[:2], 1)) if between is None else between
-    return rng.normal(0, WITHIN, (2, *shape)) + levels
-
-
-def drift(rng: Draw, shape: Shape) -> np.ndarray:
-    """The whole machine wanders, for all cases alike, and moves on within a pair."""
-    machine = np.cumsum(rng.normal(0, 0.02, (shape[1] * shape[2], 2))).reshape(1, *shape[1:], 2)
-    order = np.where(rng.random((*shape, 1)) < 0.5, machine, machine[..., ::-1])
-    return plain(rng, shape) + np.moveaxis(order, -1, 0)
-
-
-def spikes(rng: Draw, shape: Shape) -> np.ndarray:
-    """One slice in eight takes up to four times as long."""
-    longer = rng.uniform(math.log(1.3), math.log(4), (2, *shape))
-    return plain(rng, shape) + np.where(rng.random((2, *shape)) < 1 / 8, longer, 0)
-
-
-def two_modes(rng: Draw, shape: Shape) -> np.ndarray:
-    """A process in three is 15 % slower for its whole life: where its memory came to lie."""
-    slow = np.where(rng.random((2, *shape[:2], 1)) < 1 / 3, math.log(1.15), 0)
-    return plain(rng, shape, slow + rng.normal(0, 0.02, slow.shape))
-
-
-def ties(rng: Draw, shape: Shape) -> np.ndarray:
-    """A clock so coarse that many ratios are equal, and many are 1."""
-    return np.round(plain(rng, shape) / 0.05) * 0.05
-
-
-def heavy_tails(rng: Draw, shape: Shape) -> np.ndarray:
-    """Student's t with 1.5 degrees: no variance to speak of."""
-    between, within = (rng.standard_t(1.5, (2, *shape[:2], n)) for n in (1, shape[2]))
-    # no machine stalls for more than e^6 times an iteration
-    return np.clip(between * BETWEEN / 2 + within * WITHIN / 2, -6, 6)
-
-
-def shared(rng: Draw, shape: Shape) -> np.ndarray:
-    """What makes a process slow does so for all of its cases: they err together or not."""
-    return plain(rng, shape, rng.normal(0, BETWEEN, (2, 1, shape[1], 1)))
+def noise(kind: str, rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
+    """Log seconds of base and new, then cases, blocks and pairs: normal noise between processes of
+    one program, and within one, but for its kind."""
+    cases, blocks, pairs = shape
+    between, within = rng.normal(0, 0.08, (2, cases, blocks, 1)), rng.normal(0, 0.05, (2, *shape))
+    if kind == "drift":
+        # the machine wanders for all cases alike, and moves on within a pair
+        wander = np.cumsum(rng.normal(0, 0.02, (blocks * pairs, 2))).reshape(1, blocks, pairs, 2)
+        order = np.where(rng.random((*shape, 1)) < 0.5, wander, wander[..., ::-1])
+        within += np.moveaxis(order, -1, 0)
+    elif kind == "spikes":
+        longer = rng.uniform(math.log(1.3), math.log(4), within.shape)
+        within += np.where(rng.random(within.shape) < 1 / 8, longer, 0)
+    elif kind == "two modes":
+        # a process in three is slower for its whole life: where its memory came to lie
+        between = between / 4 + np.where(rng.random(between.shape) < 1 / 3, math.log(1.15), 0)
+    elif kind == "ties":
+        # a clock so coarse that many ratios are equal, and many are 1
+        return np.round((between + within) / 0.05) * 0.05
+    elif kind == "heavy tails":
+        # no variance to speak of; but no machine stalls for more than e^6 times an iteration
+        wild = [
+            rng.standard_t(1.5, one.shape) * size for one, size in ((between, 0.04), (within, 0.025))
+        ]
+        return np.clip(sum(wild), -6, 6)
+    elif kind == "shared":
+        # what makes a process slow does so for all of its cases: they err together or not
+        between = between[:, :1]
+    return between + within
 
 
 def test_whatever_the_noise_few_families_at_the_margin_have_a_false_verdict() -> None:
     """Every other case at its upper edge and the rest at its lower one, where one is likeliest."""
     rng, design = np.random.default_rng(1), plan_design(7, alpha=0.2, looks=2)
     edges, wrong = np.where(np.arange(7) % 2, -design.edge, design.edge), Counter()
-    for kind, _ in product((drift, spikes, two_modes, ties, heavy_tails, shared), range(100)):
-        logs = kind(rng, (7, design.looks[-1], 8))
+    for kind, _ in product(KINDS, range(100)):
+        logs = noise(kind, rng, (7, design.looks[-1], 8))
         logs[1] += edges[:, np.newaxis, np.newaxis]
         base, new = 0.01 * np.exp(logs).reshape(2, -1, 8)
         fields = (*summarise_pairs(base, new), np.median(base, axis=1), np.median(new, axis=1))
