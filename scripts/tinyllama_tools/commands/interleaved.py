@@ -1,11 +1,12 @@
 """What scripts/ablation and scripts/peers share: they interleave several implementations of a
 training step, the sides, and compare pairs of them as `compare run` compares two builds.
 
-At each case every side gets ready. In a block every side that is still wanted runs once, in an
-order that is drawn anew, so that two times that are divided by each other are at most minutes
-apart. Pairs are judged at planned looks (stats/verdicts.py); all pairs of all cases are one family.
-What has its verdicts is measured no more. The file is a result of the suite with every step of
-every block; its context has, under the command's name, the ratios and how they were measured.
+At each case every side gets ready. In a block every side that is still wanted is timed once, for a
+slice, in an order that is drawn anew: our variants by one fresh process that has one of them open
+at a time, since all of them would not fit into memory. Pairs are judged at planned looks
+(stats/verdicts.py); all pairs of all cases are one family. What has its verdicts is measured no
+more. The file is a result of the suite with a row for every block; its context has, under the
+command's name, the ratios and how they were measured.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tinyllama_tools.compare.blocks import MOST_FAILURES, CaseRecord
+from tinyllama_tools.compare.comparison import KINDS, RATE, UNKNOWN
 from tinyllama_tools.compare.options import duration_of
 from tinyllama_tools.compare.run import SequentialRun
+from tinyllama_tools.compare.sides import (
+    MOST_PADDING_BYTES,
+    CaseFailedError,
+    CaseSkippedError,
+    ServedProcess,
+    ServedProgram,
+)
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     RESULTS,
@@ -36,7 +45,15 @@ from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.machine import merged_peaks
 from tinyllama_tools.data.names import UNITS, CaseName
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
+from tinyllama_tools.data.programs import (
+    SERVED_LIMIT_S,
+    SuiteError,
+    SuiteProgram,
+    axis_options,
+    rows_of,
+    suite_program,
+)
+from tinyllama_tools.data.results import SPEEDUP
 from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
 from tinyllama_tools.stats.rank_tests import (
     LOG_RATIO,
@@ -60,7 +77,6 @@ from tinyllama_tools.stats.verdicts import (
 # for, and intervals of 95 % at each look.
 ALPHA, LOOKS = 0.05, 2
 SECONDS_A_CASE = 1800.0
-MOST_STEPS = 20
 
 
 def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
@@ -72,7 +88,7 @@ def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
         f"{duration(SECONDS_A_CASE)} for each)"
     )
     add("--budget", type=duration_of, metavar="TIME", help=budget)
-    slices = f"least time of a side's steps in a block, of {MOST_STEPS} at most (default: 300ms)"
+    slices = "least time of a side's steps in a block (default: 300ms)"
     add("--slice", type=duration_of, default=0.3, metavar="TIME", help=slices)
     alpha = "accepted chance of any false slower or faster in all tables (default: %(default)s)"
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
@@ -111,17 +127,38 @@ class Side:
         """Prepares the case to be timed; seconds of a step."""
         raise NotImplementedError
 
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        """Times so many steps; an entry in the suite's format for each."""
+    def time(self, case: CaseName, seconds: float) -> Json:
+        """Times steps for so long, one at least; a block's entry in the suite's format."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Frees what it holds, once it is not needed any more."""
 
 
-def median_seconds(entries: Sequence[Json]) -> float:
-    """The median time of a step."""
-    return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
+MOST_SAMPLES = 200
+
+
+def block_entry(case: CaseName, seconds: Sequence[float]) -> Json:
+    """Of the steps of a block, by their median."""
+    median = statistics.median(seconds)
+    return {
+        "iterations": len(seconds),
+        "real_time": 1e3 * median,
+        # a served process does not tell it
+        "cpu_time": 0.0,
+        "time_unit": "ms",
+        "samples_per_second": case.batch / median,
+        "tokens_per_second": case.batch * case.seq / median,
+        "mean_ns": 1e9 * statistics.fmean(seconds),
+        "samples_ns": [
+            round(1e9 * step) for step in seconds[:: math.ceil(len(seconds) / MOST_SAMPLES)]
+        ],
+    }
+
+
+def seconds_of(entry: Json) -> float:
+    """The time of a step."""
+    return entry["real_time"] * UNITS[entry["time_unit"]]
 
 
 def keep_best_peaks(peaks: Json, context: Json) -> None:
@@ -135,19 +172,63 @@ def keep_best_peaks(peaks: Json, context: Json) -> None:
 FEWEST_ITERATIONS = 3
 
 
+class ServedVariants:
+    """The process that times our variants in a block, one of them open at a time. `cases`: what it
+    serves."""
+
+    def __init__(self, program: SuiteProgram) -> None:
+        self.cases: list[CaseName] = []
+        self._program = program
+        self._order = random.Random(0)
+        self._process: ServedProcess | None = None
+
+    def prove(self, cases: Sequence[CaseName], limit: str) -> Json:
+        """The result of a step of each, proved, in a process of its own. SuiteError."""
+        return self._program.measure(cases, 1, verify=True, more=[limit])
+
+    def process(self) -> ServedProcess:
+        """A fresh one after end(), or where it was lost."""
+        if not (self._process and self._process.is_running):
+            self.end()
+            self._process = self.start()
+            self._process.greet()
+        return self._process
+
+    def start(self) -> ServedProcess:
+        options = (*axis_options(self.cases), *self._program.arguments)
+        served = ServedProgram(self._program.program.name, self._program.program, options)
+        padding = self._order.randint(0, MOST_PADDING_BYTES)
+        return ServedProcess(served, limit=SERVED_LIMIT_S, padding=padding)
+
+    def end(self) -> None:
+        """Whatever comes next has a fresh one."""
+        if self._process:
+            self._process.close()
+        self._process = None
+
+
+def is_of_one_run(name: str) -> bool:
+    """Whether a value of a row is of that row's steps, and neither a rate nor the same in all."""
+    is_named = name in OF_ONE_RUN or name.startswith(SPEEDUP) or name.endswith("_ns")
+    return is_named or KINDS.get(name) == UNKNOWN
+
+
+OF_ONE_RUN = ("device_ms", "power_W", "joules_per_token")
+
+
 class OurSide(Side):
-    """One variant of tiny_llama_bench, in a new process each block. Getting ready proves a case, so
-    its blocks are timed without the proof. `proof`: the proved row of the current case. `peaks`:
-    the best of all processes, which it updates."""
+    """One variant of tiny_llama_bench. Getting ready proves a case, so it is timed without the
+    proof. `proof`: the proved row of the current case. `peaks`: the best of all processes, which it
+    updates."""
 
     def __init__(
-        self, variant: str, program: SuiteProgram, max_seconds: float, peaks: Json
+        self, variant: str, served: ServedVariants, max_seconds: float, peaks: Json
     ) -> None:
         self.variant = variant
         self.proof: Json = {}
         self._peaks = peaks
         self._verified: Json | None = None
-        self._program = program
+        self._served = served
         self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
 
     @staticmethod
@@ -155,7 +236,7 @@ class OurSide(Side):
         """Proves a step of each in one process, which computes the float64 reference once. Where
         that process fails, each side proves its own when it gets ready."""
         try:
-            verified = sides[0]._process(case, sides, 1, verify=True)
+            verified = sides[0]._prove(case, sides)
         except SideError:
             verified = None
         for side in sides:
@@ -163,36 +244,44 @@ class OurSide(Side):
 
     def get_ready(self, case: CaseName) -> float:
         self.proof = {}
-        verified = self._verified or self._process(case, [self], 1, verify=True)
-        (self.proof,) = self._rows(case, verified)
-        return median_seconds([self.proof])
+        verified = self._verified or self._prove(case, [self])
+        keep_best_peaks(self._peaks, verified["context"])
+        (self.proof,) = rows_of(verified, replace(case, variant=self.variant))
+        for key in ("skip_message", "error_message"):
+            if key in self.proof:
+                raise SideError(self.proof[key], is_skip=key == "skip_message")
+        return seconds_of(self.proof)
 
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        found = self._rows(case, self._process(case, [self], steps, verify=False))
-        error = {key: self.proof[key] for key in ("max_rel_error",) if key in self.proof}
-        return [row | error for row in found]
+    def time(self, case: CaseName, seconds: float) -> Json:
+        """With the counters of the proof, its rates as they are at this time; and page faults."""
+        name = str(replace(case, variant=self.variant))
+        try:
+            process = self._served.process()
+            process.ask_to_open(name)
+            process.opened(name)
+            before = process.minor_faults
+            steps = process.time(name, seconds)
+            faults = (process.minor_faults - before) / len(steps)
+            process.close_case(name)
+        except (CaseFailedError, OSError) as error:
+            raise SideError(str(error), is_skip=isinstance(error, CaseSkippedError)) from error
+        entry = block_entry(case, steps)
+        faster = seconds_of(self.proof) / seconds_of(entry)
+        kept = {k: v for k, v in self.proof.items() if not is_of_one_run(k)}
+        rates = {k: v * faster for k, v in kept.items() if KINDS.get(k) == RATE}
+        return kept | rates | entry | {"minor_faults": faults}
 
-    def _process(
-        self, case: CaseName, sides: Sequence[OurSide], steps: int, *, verify: bool
-    ) -> Json:
+    def _prove(self, case: CaseName, sides: Sequence[OurSide]) -> Json:
         cases = [replace(case, variant=side.variant) for side in sides]
         try:
-            return self._program.measure(cases, steps, verify=verify, more=[self._limit])
+            return self._served.prove(cases, self._limit)
         except SuiteError as error:
             raise SideError(str(error)) from error
 
-    def _rows(self, case: CaseName, document: Json) -> list[Json]:
-        keep_best_peaks(self._peaks, document["context"])
-        rows = rows_of(document, replace(case, variant=self.variant))
-        for key in ("skip_message", "error_message"):
-            if key in rows[-1]:
-                raise SideError(rows[-1][key], is_skip=key == "skip_message")
-        return rows
 
-
-# By side, in the order of their rows: the entries of each block, or where the side failed or
-# skipped the case, the one entry with the reason. Filled as they come: an interruption keeps them.
-CaseRun = dict[str, list[list[Json]]]
+# By side, in the order of their rows: the entry of each block, or where the side failed or skipped
+# the case, one with the reason. Filled as they come: an interruption keeps them.
+CaseRun = dict[str, list[Json]]
 
 
 def ratio_row(record: CaseRecord, case: CaseName, judgement: Judgement | None) -> Json:
@@ -220,15 +309,15 @@ def ratio_row(record: CaseRecord, case: CaseName, judgement: Judgement | None) -
 
 
 def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
-    """The file's rows, with Google Benchmark's keys: one for each step, ordered by case, side and
+    """The file's rows, with Google Benchmark's keys: one for each block, ordered by case, side and
     block, or one with the reason where a side did not measure a case."""
     family = itertools.count()
     for case, run in results.items():
         # of one row that has it, for all: every side computes the same model
-        every = (entry for blocks in run.values() for block in blocks for entry in block)
+        every = itertools.chain(*run.values())
         flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
-        for variant, blocks in run.items():
-            number, found = next(family), list(itertools.chain(*blocks))
+        for variant, found in run.items():
+            number = next(family)
             for index, entry in enumerate(found):
                 of_variant = replace(case, variant=variant)
                 name = entry.get("name", str(of_variant))
@@ -267,6 +356,7 @@ class InterleavedSteps:
     fewer: str
     page: Callable[[Json], str]
     program: SuiteProgram
+    served: ServedVariants
 
     def __init__(self, options: argparse.Namespace, command: str, pairs_a_case: int) -> None:
         self.options = options
@@ -285,7 +375,7 @@ class InterleavedSteps:
     def ours(self, variants: Iterable[str]) -> list[Side]:
         """A side for each of these variants."""
         limit = self.options.max_seconds_per_case
-        return [OurSide(name, self.program, limit, self.peaks) for name in variants]
+        return [OurSide(name, self.served, limit, self.peaks) for name in variants]
 
     def begin(self) -> list[Side]:
         """The sides of every case, in the order of their rows."""
@@ -313,7 +403,7 @@ class InterleavedSteps:
         self._failures[name] = self._failures.get(name, 0) + 1
         is_skip = "skipped" in error.entry
         if index == 0 or is_skip or self._failures[name] >= MOST_FAILURES:
-            self._run[name] = [[error.entry]]
+            self._run[name] = [error.entry]
         else:
             self._lost.add(name)
         point = str(self._point)
@@ -335,7 +425,6 @@ class InterleavedSteps:
                 yield self._failed(0, side, error)
                 continue
             self._ready[name] = side
-            self._steps[name] = min(MOST_STEPS, math.ceil(self.options.slice / needed))
             of = {"opened": str(self._point), "side": name, "seconds": needed, "counters": {}}
             yield {**of, **self._at()}
 
@@ -347,6 +436,7 @@ class InterleavedSteps:
     def measure(self, index: int, cases: Mapping[str, Collection[str]]) -> Iterator[Json]:
         """One block of the current case."""
         (wanted,) = cases.values()
+        self.served.end()
         found: dict[str, list[float]] = {}
         for name in self._order.sample(sorted(wanted), len(wanted)):
             side = self._ready[name]
@@ -355,12 +445,12 @@ class InterleavedSteps:
                 if name in self._lost:
                     side.get_ready(self._point)
                     self._lost.remove(name)
-                entries = side.time(self._point, self._steps[name])
+                entry = side.time(self._point, self.options.slice)
             except SideError as error:
                 yield self._failed(index, side, error)
                 continue
-            self._run[name].append(entries)
-            found[name] = [median_seconds(entries)]
+            self._run[name].append(entry)
+            found[name] = [seconds_of(entry)]
         yield {"block": index, "case": str(self._point), **found, **self._at()}
 
     def measure_case(self, case: CaseName) -> None:
@@ -368,11 +458,14 @@ class InterleavedSteps:
         share of the budget is used."""
         options, self._point = self.options, case
         self._run = self.results[case]
-        self._ready, self._steps = dict[str, Side](), dict[str, int]()
+        self._ready = dict[str, Side]()
         self._failures, self._lost = dict[str, int](), set[str]()
         self._order = random.Random(str(case))
         self._opened = list(self._get_ready(self.sides))
         self._opened += self._get_ready(self.further())
+        ours = (side.variant for side in self._ready.values() if isinstance(side, OurSide))
+        self.served.end()
+        self.served.cases = [replace(case, variant=name) for name in ours]
         records = [
             CaseRecord(f"{replace(case, variant=below)} beside {above}", str(case), (below, above))
             for above, below in self.pairs(self._run)
@@ -412,7 +505,7 @@ class InterleavedSteps:
             "command": self.command,
             "took": duration(time.monotonic() - self._begin),
             "effort": (
-                f"slices of {options.slice:g} s or a step, {MOST_STEPS} steps at most; looks after "
+                f"slices of {options.slice:g} s, one step at least; looks after "
                 f"{', '.join(map(str, design.looks))} blocks"
             ),
             "max_seconds_per_case": options.max_seconds_per_case,
@@ -453,6 +546,7 @@ class InterleavedSteps:
         interrupted."""
         self.context = self.program.measure([QUICKEST], 1)["context"]
         keep_best_peaks(self.peaks, self.context)
+        self.served = ServedVariants(self.program)
         self.sides, cases = self.begin(), self.options.cases
         try:
             for number, case in enumerate(cases, start=1):
@@ -470,6 +564,7 @@ class InterleavedSteps:
                     break
         finally:
             self.progress.end()
+            self.served.end()
             for side in self.sides:
                 side.close()
         return document, page, is_interrupted

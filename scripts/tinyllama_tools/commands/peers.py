@@ -1,12 +1,14 @@
 """scripts/peers: our full training step beside LlamaForCausalLM, eager and compiled.
 
-Our variants, in a new process each block, are interleaved with the peers, which keep their process.
+Our variants, in a new process each block, are interleaved with the peers, which keep theirs.
 """
 
 import argparse
 import itertools
+import math
 import os
 import re
+import statistics
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +16,13 @@ from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import (
     InterleavedSteps,
-    OurSide,
     Side,
     SideError,
     add_run_options,
+    block_entry,
 )
-from tinyllama_tools.core.app import PROJECT, Json, command_text, placed_threads, problem_sizes
+from tinyllama_tools.compare.sides import ServedProgram
+from tinyllama_tools.core.app import PROJECT, Json, command_text, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.process import LostError, Resident
 from tinyllama_tools.core.text import number, template
@@ -138,11 +141,13 @@ class PeerSide(Side):
         self.close()
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
-            **placed_threads(os.environ, self._threads),
             "PYTHONPATH": str(PROJECT / "scripts"),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }
-        self._process = Resident((*PEER, self._device), environment, LIMIT_S)
+        threads = (f"--threads={self._threads}",)
+        around = ServedProgram(self.variant, Path(PEER[0]), threads, environment)
+        command = (*PEER, self._device)
+        self._process = Resident(command, around.environment_with(padding=0), LIMIT_S)
         self.settings = self._ask("hello", form=self.form, threads=self._threads)
 
     def _ask(self, do: str, **what: object) -> Json:
@@ -167,50 +172,20 @@ class PeerSide(Side):
         if seconds > limit:
             more = f"more than --max-seconds-per-case {limit:g}"
             raise SideError(f"a step took {seconds:.1f} s, {more}", is_skip=True)
+        self._step_seconds = seconds
         return seconds
 
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        """Times so many steps; an entry in the suite's format for each."""
-        answer = self._ask("time", steps=steps)
-        return [
-            {
-                "iterations": 1,
-                "real_time": 1e3 * wall,
-                "cpu_time": 1e3 * cpu,
-                "time_unit": "ms",
-                "samples_per_second": case.batch / wall,
-                "tokens_per_second": case.batch * case.seq / wall,
-                "minor_faults": faults,
-            }
-            for wall, cpu, faults in zip(
-                *(answer[key] for key in ("seconds", "cpu_seconds", "minor_faults")), strict=True
-            )
-        ]
+    def time(self, case: CaseName, seconds: float) -> Json:
+        """As many steps as take so long by the warm-up."""
+        answer = self._ask("time", steps=math.ceil(seconds / self._step_seconds))
+        faults, cpu = (statistics.median(answer[key]) for key in ("minor_faults", "cpu_seconds"))
+        entry = block_entry(case, answer["seconds"])
+        return entry | {"cpu_time": 1e3 * cpu, "minor_faults": faults}
 
     def close(self) -> None:
         """Ends its process."""
         if self._process:
             self._process.close()
-
-
-# for counting page faults of our iterations, of which at least one is run
-FAULTS_SECONDS = 0.5
-
-
-class CountedSide(OurSide):
-    """A side of ours whose rows also have the minor page faults of a step."""
-
-    _faults: Json
-
-    def get_ready(self, case: CaseName) -> float:
-        seconds = super().get_ready(case)
-        served = replace(case, variant=self.variant)
-        faults = self._program.minor_faults(served, FAULTS_SECONDS)
-        self._faults = {} if faults is None else {"minor_faults": faults}
-        return seconds
-
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        return [row | self._faults for row in super().time(case, steps)]
 
 
 def allocator_rows(
@@ -262,10 +237,6 @@ class Peers(InterleavedSteps):
     name = "peers"
     fewer = "fewer --sizes, --dtypes, --batch, --seq or --peers"
     page = staticmethod(peers_page)
-
-    def ours(self, variants: Iterable[str]) -> list[Side]:
-        limit = self.options.max_seconds_per_case
-        return [CountedSide(name, self.program, limit, self.peaks) for name in variants]
 
     def begin(self) -> list[Side]:
         options, threads = self.options, self.context["threads"]
