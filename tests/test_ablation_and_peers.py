@@ -28,6 +28,7 @@ from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.interleaved import ratio_row
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
 from tinyllama_tools.compare.blocks import CaseRecord
+from tinyllama_tools.compare.sides import CaseFailedError
 from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
@@ -384,7 +385,7 @@ def test_peer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", "import time; time.sleep(60)"))
     monkeypatch.setattr(peers, "LIMIT_S", 0.2)
     side = PeerSide("eager", "cpu", 1, 60.0)
-    with pytest.raises(interleaved.SideError, match="no answer to hello within"):
+    with pytest.raises(CaseFailedError, match="no answer to hello within"):
         side.get_ready(CASE)
     assert not side._process.is_running
     side.close()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tinyllama_tools.compare.blocks import MOST_FAILURES, CaseRecord
+from tinyllama_tools.compare.blocks import MOST_FAILURES, CaseRecord, ending_item
 from tinyllama_tools.compare.comparison import KINDS, RATE, UNKNOWN
 from tinyllama_tools.compare.options import duration_of
 from tinyllama_tools.compare.run import SequentialRun
@@ -106,20 +106,20 @@ def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
     add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
 
 
-class SideError(Exception):
-    """A side failed at a case, or skipped it. `entry`: its row in the file."""
-
-    def __init__(self, reason: str, *, is_skip: bool = False) -> None:
-        super().__init__(reason)
-        failed = {"error_occurred": True, "error_message": reason}
-        self.entry: Json = {
-            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
-            **({"skipped": True, "skip_message": reason} if is_skip else failed),
-        }
+def reason_entry(error: CaseFailedError) -> Json:
+    """The one row of a side that failed at a case, or skipped it."""
+    reason = str(error)
+    skipped = {"skipped": True, "skip_message": reason}
+    failed = {"error_occurred": True, "error_message": reason}
+    return {
+        **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
+        **(skipped if isinstance(error, CaseSkippedError) else failed),
+    }
 
 
 class Side:
-    """An implementation of the training step. `variant`: its name in that of the case."""
+    """An implementation of the training step. `variant`: its name in that of the case. Both methods
+    raise CaseFailedError, or CaseSkippedError where it does not run the case."""
 
     variant: str
 
@@ -237,7 +237,7 @@ class OurSide(Side):
         that process fails, each side proves its own when it gets ready."""
         try:
             verified = sides[0]._prove(case, sides)
-        except SideError:
+        except CaseFailedError:
             verified = None
         for side in sides:
             side._verified = verified
@@ -247,9 +247,9 @@ class OurSide(Side):
         verified = self._verified or self._prove(case, [self])
         keep_best_peaks(self._peaks, verified["context"])
         (self.proof,) = rows_of(verified, replace(case, variant=self.variant))
-        for key in ("skip_message", "error_message"):
+        for key, error in (("skip_message", CaseSkippedError), ("error_message", CaseFailedError)):
             if key in self.proof:
-                raise SideError(self.proof[key], is_skip=key == "skip_message")
+                raise error(self.variant, self.proof[key])
         return seconds_of(self.proof)
 
     def time(self, case: CaseName, seconds: float) -> Json:
@@ -263,8 +263,12 @@ class OurSide(Side):
             steps = process.time(name, seconds)
             faults = (process.minor_faults - before) / len(steps)
             process.close_case(name)
-        except (CaseFailedError, OSError) as error:
-            raise SideError(str(error), is_skip=isinstance(error, CaseSkippedError)) from error
+        except CaseFailedError as error:
+            # the process is that of all variants
+            error.side = self.variant
+            raise
+        except OSError as error:
+            raise CaseFailedError(self.variant, str(error)) from error
         entry = block_entry(case, steps)
         faster = seconds_of(self.proof) / seconds_of(entry)
         kept = {k: v for k, v in self.proof.items() if not is_of_one_run(k)}
@@ -276,7 +280,7 @@ class OurSide(Side):
         try:
             return self._served.prove(cases, self._limit)
         except SuiteError as error:
-            raise SideError(str(error)) from error
+            raise CaseFailedError(self.variant, str(error)) from error
 
 
 # By side, in the order of their rows: the entry of each block, or where the side failed or skipped
@@ -396,21 +400,17 @@ class InterleavedSteps:
     def _at(self) -> dict[str, float]:
         return {"at": time.monotonic() - self._begin}
 
-    def _failed(self, index: int, side: Side, error: SideError) -> Json:
+    def _failed(self, index: int, error: CaseFailedError) -> Json:
         """The item. A side that has failed for good has no times, only the reason; another may have
         failed by the machine's fault, and gets ready anew."""
-        name, reason = side.variant, str(error)
+        name = error.side
         self._failures[name] = self._failures.get(name, 0) + 1
-        is_skip = "skipped" in error.entry
-        if index == 0 or is_skip or self._failures[name] >= MOST_FAILURES:
-            self._run[name] = [error.entry]
+        is_for_good = index == 0 or self._failures[name] >= MOST_FAILURES
+        if is_for_good or isinstance(error, CaseSkippedError):
+            self._run[name] = [reason_entry(error)]
         else:
             self._lost.add(name)
-        point = str(self._point)
-        if is_skip:
-            return {"block": index, "skipped": point, "side": name, "reason": reason, **self._at()}
-        failed = {"side": name, "reason": reason}
-        return {"block": index, "case": point, "failed": failed, **self._at()}
+        return ending_item(index, str(self._point), error) | self._at()
 
     def _get_ready(self, sides: Sequence[Side]) -> Iterator[Json]:
         if ours := [side for side in sides if isinstance(side, OurSide)]:
@@ -421,8 +421,8 @@ class InterleavedSteps:
             self._run[name] = []
             try:
                 needed = side.get_ready(self._point)
-            except SideError as error:
-                yield self._failed(0, side, error)
+            except CaseFailedError as error:
+                yield self._failed(0, error)
                 continue
             self._ready[name] = side
             of = {"opened": str(self._point), "side": name, "seconds": needed, "counters": {}}
@@ -446,8 +446,8 @@ class InterleavedSteps:
                     side.get_ready(self._point)
                     self._lost.remove(name)
                 entry = side.time(self._point, self.options.slice)
-            except SideError as error:
-                yield self._failed(index, side, error)
+            except CaseFailedError as error:
+                yield self._failed(index, error)
                 continue
             self._run[name].append(entry)
             found[name] = [seconds_of(entry)]

@@ -17,11 +17,10 @@ from pathlib import Path
 from tinyllama_tools.commands.interleaved import (
     InterleavedSteps,
     Side,
-    SideError,
     add_run_options,
     block_entry,
 )
-from tinyllama_tools.compare.sides import ServedProgram
+from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError, ServedProgram
 from tinyllama_tools.core.app import PROJECT, Json, command_text, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.process import LostError, Resident
@@ -151,15 +150,15 @@ class PeerSide(Side):
         self.settings = self._ask("hello", form=self.form, threads=self._threads)
 
     def _ask(self, do: str, **what: object) -> Json:
-        """The answer; SideError where that is an error, or the process ended or hung."""
+        """The answer; CaseFailedError where that is an error, or the process ended or hung."""
         assert self._process
         self._process.send({"do": do, **what})
         try:
             answer = self._process.answer(do)
         except LostError as error:
-            raise SideError(f"{self.variant}: {error}") from error
+            raise CaseFailedError(self.variant, f"{self.variant}: {error}") from error
         if "error" in answer:
-            raise SideError(f"{self.variant}: {answer['error']}")
+            raise CaseFailedError(self.variant, f"{self.variant}: {answer['error']}")
         return answer
 
     def get_ready(self, case: CaseName) -> float:
@@ -171,7 +170,7 @@ class PeerSide(Side):
         seconds = min(self._ask("build", **what, dtype=case.dtype, limit=limit)["seconds"])
         if seconds > limit:
             more = f"more than --max-seconds-per-case {limit:g}"
-            raise SideError(f"a step took {seconds:.1f} s, {more}", is_skip=True)
+            raise CaseSkippedError(self.variant, f"a step took {seconds:.1f} s, {more}")
         self._step_seconds = seconds
         return seconds
 

@@ -263,6 +263,14 @@ class ProcessPair:
         return {side: self.ready(side) for side in sorted(self.sides, key=self._can_start)}
 
 
+def ending_item(index: int, case: str, error: CaseFailedError) -> Json:
+    """What becomes of a case where a side failed or skipped it, but for `at`."""
+    why = {"side": error.side, "reason": str(error)}
+    if isinstance(error, CaseSkippedError):
+        return {"block": index, "skipped": case, **why}
+    return {"block": index, "case": case, "failed": why}
+
+
 def balanced_order(pairs: int, order: random.Random) -> list[int]:
     """Who begins each pair: each side half of them, as nearly as that goes, in random order."""
     extra = [order.randrange(2)] if pairs % 2 else []
@@ -301,10 +309,7 @@ class Interleaved:
         return {"at": round(time.monotonic() - self._started, 3)}
 
     def _ending(self, index: int, case: str, error: CaseFailedError) -> Json:
-        why = {"side": error.side, "reason": str(error)}
-        if isinstance(error, CaseSkippedError):
-            return {"block": index, "skipped": case, **why, **self._at()}
-        return {"block": index, "case": case, "failed": why, **self._at()}
+        return ending_item(index, case, error) | self._at()
 
     def _pair(self, sides: Sequence[str] = SIDES) -> ProcessPair:
         return ProcessPair(self._programs, self._limit, self._order, sides)
