@@ -251,10 +251,10 @@ def noise(kind: str, rng: np.random.Generator, shape: tuple[int, int, int]) -> n
         return np.round((between + within) / 0.05) * 0.05
     elif kind == "heavy tails":
         # no variance to speak of; but no machine stalls for more than e^6 times an iteration
-        wild = [
-            rng.standard_t(1.5, one.shape) * size for one, size in ((between, 0.04), (within, 0.025))
-        ]
-        return np.clip(sum(wild), -6, 6)
+        wild = (
+            rng.standard_t(1.5, one.shape) * size for one, size in ((between, 4), (within, 2.5))
+        )
+        return np.clip(sum(wild) / 100, -6, 6)
     elif kind == "shared":
         # what makes a process slow does so for all of its cases: they err together or not
         between = between[:, :1]
