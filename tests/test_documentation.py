@@ -107,22 +107,6 @@ def test_programs_and_their_options_exist(command: str, bench_program: Path) -> 
         assert option.startswith("--benchmark") or option in known, option
 
 
-@pytest.mark.parametrize("script", ["bench", "test", "compare", "dev/prove", "dev/golden"])
-def test_help_of_a_script_needs_no_set_up(script: str, tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    real = PROJECT_ROOT / "scripts/lib"
-    (tmp_path / "lib/set_up.sh").write_text(
-        f"source '{real}/set_up.sh'\nset_up() {{ echo 'was set up' >&2; exit 9; }}\n"
-    )
-    (tmp_path / "lib/results.sh").symlink_to(real / "results.sh")
-    (tmp_path / script).parent.mkdir(exist_ok=True)
-    (tmp_path / script).symlink_to(PROJECT_ROOT / "scripts" / script)
-    done = run("bash", tmp_path / script, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"scripts/{script} ")
-    assert "xit status" in done.stdout
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_tool(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
