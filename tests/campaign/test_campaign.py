@@ -19,6 +19,7 @@ from built_programs import write_program
 from campaign import __main__ as program
 from campaign import processes, readers, resources, runs, sanitizers, soak, workloads
 from campaign.runs import Scope, Tried
+from compare.fake_bench import LOSS, make_build
 from tinyllama_tools.proofs.run_tests import gtest_programs
 
 # of each part, without what other tests try: signals to tiny_llama_bench in tests/cli, sides that
@@ -240,6 +241,15 @@ def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
         assert len(problems) == len(expected)
         assert all(word in problem for word, problem in zip(expected, problems, strict=True))
         assert "600 times" in note
+
+
+def test_a_served_program_that_fails_while_it_is_soaked_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_build(tmp_path, trouble={LOSS: {"at": "time", "how": "crash"}})
+    monkeypatch.setattr(soak, "BUILD", tmp_path / "benchmarks")
+    (tried,) = soak.soak(Scope(minutes=0.01, names=("served",)))
+    assert f"ended with 3 at time {LOSS}" in tried.found[0]
 
 
 def test_downloads_without_a_digest_are_found() -> None:
