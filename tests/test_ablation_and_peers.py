@@ -274,6 +274,26 @@ def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_differen
         assert f"| {max(1 / r['interval']['low'] for r in beside):.3f} " in page
 
 
+def test_no_more_pairs_are_judged_than_the_family_has(program: FakeProgram, tmp_path: Path) -> None:
+    """`optimized` of two switches is, without one of them, a switch that was not asked for."""
+    document, _ = ablation(tmp_path, "--switches=sdpa", "--dtypes=f32", "--batch=8", *QUICK)
+    about = document["context"]["ablation"]
+    assert len(about["ratios"]) == about["design"]["family"] == 3 + 2
+    assert {r["verdict"] for r in about["ratios"]} == {"slower"}
+    assert len(timed(program)) == 5 * about["design"]["looks"][0]
+
+
+def test_a_short_budget_is_told_for_all_cases(program: FakeProgram, tmp_path: Path) -> None:
+    document, _ = ablation(tmp_path, *MAIN, "--batch=8,16", "--budget=2ms", status=2)
+    first, second = document["context"]["ablation"]["refusals"]
+    assert first.startswith("tiny f32, batch 8 x sequence 128: --budget")
+    assert "minutes in all for each of 2 shares; give --budget 2m or more, fewer --batch" in first
+    assert "minutes in all; give --budget 1m or more" in second
+    # all have times in spite of it
+    assert {row["iterations"] > 0 for row in document["benchmarks"]} == {True, False}
+    assert len(timed(program)) == 2 * 5
+
+
 RECORD = CaseRecord("optimized beside baseline", str(CASE), ("optimized", "baseline"))
 
 

@@ -202,7 +202,7 @@ class Ablation(InterleavedSteps):
         return self.ours(v for v in asked if v not in self.options.variants)
 
     def pairs(self, names: Collection[str]) -> Iterable[tuple[str, str]]:
-        over_baseline = [(BASELINE, name) for name in names if "+" not in name]
+        over_baseline = [(BASELINE, n) for n in names if n in self.options.variants]
         # `fused` is no single switch, nor anything without one
         return over_baseline + [(n, OPTIMIZED) for n in names if n not in (BASELINE, FUSED)]
 

@@ -480,6 +480,7 @@ class InterleavedSteps:
             self.design,
             share,
             fewer=self.fewer,
+            shares=left,
             keep=lambda _: None,
             progress=self.progress,
         )

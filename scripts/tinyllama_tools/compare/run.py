@@ -87,7 +87,7 @@ class SequentialRun(Measuring):
 
     `budget`, `seconds`: from the start of run(). `ended`: why it ended; empty while it goes on or
     was interrupted. `refusal`: why the budget is too short for any verdict, and what would help;
-    `fewer`: what makes a block shorter.
+    `fewer`: what makes a block shorter. `shares`: of --budget, of which `budget` is one.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class SequentialRun(Measuring):
         budget: float,
         *,
         fewer: str = "fewer cases (--filter, --components), fewer --pairs",
+        shares: int = 1,
         keep: Callable[[Json], None],
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
@@ -107,7 +108,7 @@ class SequentialRun(Measuring):
         self.seconds = 0.0
         self.ended, self.refusal = "", ""
         self._design, self._budget, self._clock = design, budget, clock
-        self._fewer = fewer
+        self._fewer, self._shares = fewer, shares
         self._start = clock()
 
     def run(self, *, verify: bool) -> None:
@@ -180,11 +181,13 @@ class SequentialRun(Measuring):
         )
         if needed > self._budget:
             self.ended = TOO_SHORT
+            of_many = f" for each of {self._shares} shares" * (self._shares > 1)
             self.refusal = (
-                f"--budget {duration(self._budget)} is too short: the first verdicts on "
-                f"{count} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
-                f"{block:.1f} s, {needed / 60:.1f} minutes in all; give --budget "
-                f"{int(needed / 60) + 1}m or more, {self._fewer}, fewer --looks or a larger --alpha"
+                f"--budget {duration(self._budget * self._shares)} is too short: the first "
+                f"verdicts on {count} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
+                f"{block:.1f} s, {needed / 60:.1f} minutes in all{of_many}; give --budget "
+                f"{self._shares * (int(needed / 60) + 1)}m or more, {self._fewer}, fewer --looks "
+                "or a larger --alpha"
             )
 
     def _look(self) -> bool:
