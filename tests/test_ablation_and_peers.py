@@ -222,6 +222,8 @@ def test_sides_change_order_and_who_fails_twice_has_its_reason_and_no_block_more
     assert notes["optimized without sdpa"] == notes["qkv"]
     died = "failed: the process was ended by signal SIGSEGV; it last said: AMD EPYC 0 cases"
     assert notes["fused"] == (died, "-")
+    ratios = document["context"]["ablation"]["ratios"]
+    assert not [r for r in ratios if "fused" in r["peer"] or "/fused/" in r["case"]]
     # no times beside the reason
     assert [e["iterations"] for e in document["benchmarks"] if "/fused/" in e["name"]] == [0]
 

@@ -493,10 +493,16 @@ class InterleavedSteps:
             list(self.measure(1, {str(case): alone}))
 
     def ratios(self) -> list[Json]:
-        """Of all pairs so far, judged as one family."""
-        records = [(case, r) for case, run in self.runs.items() for r in run.cases.values()]
+        """Of all pairs so far that have times, judged as one family."""
+        records = [
+            (case, record)
+            for case, run in self.runs.items()
+            for record in run.cases.values()
+            if len(record.blocks)
+            and all(self.results[case][side][0]["iterations"] for side in record.sides)
+        ]
         judged = judge_family({r.name: r.blocks for _, r in records}, self.design)
-        return [ratio_row(r, case, judged[r.name]) for case, r in records if len(r.blocks)]
+        return [ratio_row(record, case, judged[record.name]) for case, record in records]
 
     def document(self) -> Json:
         """The whole file."""
