@@ -290,7 +290,7 @@ def main(arguments: Sequence[str]) -> int:
     command = command_text(["scripts/study", *(it for it in arguments if it != "--resume")])
     # before any folder is made: only the program knows every axis
     cases = len(SuiteProgram(program=program).list_cases(grid_of(options)))
-    say_line(f"Grid: {cases} cases, then GEMMs, and a check of predictions.")
+    say_line(f"Grid: {cases} cases; then {', '.join(list(runs_of(options))[1:])}.")
     if options.dry_run:
         return 0
     folder = begin(options, command)
