@@ -77,7 +77,7 @@ class FakeProgram(SuiteProgram):
         name, held = f"{case}/manual_time", "sdpa" if case.dtype == "bf16" else "qkv+sdpa"
         row = STEP | {
             **{"name": name, "run_name": name, "real_time": 1e3 * seconds, "time_unit": "ms"},
-            "label": f"verified; optimized = {held}",
+            "label": f"disturbed: proved in a storm; verified; optimized = {held}",
             "model_flops": 10**10,
             "TFLOPS": 1e10 / seconds / 1e12,
             "MFU_percent": 100 * 1e10 / seconds / 2e11,

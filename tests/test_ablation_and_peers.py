@@ -155,6 +155,7 @@ def test_figures_of_the_page_are_those_of_the_blocks(program: FakeProgram, tmp_p
                 shown = float(row["ratio"].removeprefix("~ ").split(" ")[0])
                 assert shown == pytest.approx(math.exp(hodges_lehmann(logs)), abs=0.0051)
                 assert row["verdict"] == ("slower" if is_removed else "faster")
+                assert ours[0]["label"].startswith("verified; optimized = ")
                 assert found["p_value"] <= 0.2 and not row["ratio"].startswith("~")
             seconds = 1e-3 * statistics.median(entry["real_time"] for entry in ours)
             assert float(row["ms"]) == pytest.approx(1e3 * seconds, abs=0.06)

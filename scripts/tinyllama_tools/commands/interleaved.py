@@ -44,7 +44,7 @@ from tinyllama_tools.core.options import fraction, positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.machine import merged_peaks
-from tinyllama_tools.data.names import UNITS, CaseName
+from tinyllama_tools.data.names import DISTURBED, UNITS, CaseName
 from tinyllama_tools.data.programs import (
     SERVED_LIMIT_S,
     SuiteError,
@@ -272,6 +272,9 @@ class OurSide(Side):
         entry = block_entry(case, steps)
         faster = seconds_of(self.proof) / seconds_of(entry)
         kept = {k: v for k, v in self.proof.items() if not is_of_one_run(k)}
+        # what disturbed the proof did not disturb this block
+        if label := DISTURBED.sub("", kept.pop("label", "")).removeprefix("; "):
+            kept["label"] = label
         rates = {k: v * faster for k, v in kept.items() if KINDS.get(k) == RATE}
         return kept | rates | entry | {"minor_faults": faults}
 
