@@ -1,7 +1,6 @@
 """What a run needs fails or is not there: a call that writes, memory, the network."""
 
 import errno
-import functools
 import os
 import random
 import re
@@ -34,6 +33,7 @@ from campaign.workloads import (
     WORKLOADS,
     Workload,
     journal_rows,
+    once,
 )
 
 SHORT = "short"
@@ -155,7 +155,7 @@ def outcome(status: int, said: str) -> list[str]:
     return problems + uncaught(said)
 
 
-@functools.cache
+@once
 def requests() -> list[int]:
     """The numbers of a run's requests for tensors."""
     with scratch() as folder:
@@ -214,7 +214,6 @@ def address_space(draw: random.Random) -> list[str] | None:
 def memory(scope: Scope) -> Iterator[Tried]:
     """a request for a tensor's memory fails, or the address space ends: the case fails, the run
     goes on; no abort."""
-    requests()
     yield from scope.tried("request that fails", 60, one_request)
     yield from scope.tried("limited address space", 60, address_space)
 
