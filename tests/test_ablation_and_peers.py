@@ -23,7 +23,7 @@ import tools
 from built_programs import PROJECT_ROOT
 from fake_suite_program import CASE, FakeProgram, FakeServed
 from published import FOLDER, OLDER
-from tinyllama_tools.commands import interleaved, peers
+from tinyllama_tools.commands import interleaved, peers, step_sides
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.interleaved import ratio_row
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
@@ -73,10 +73,10 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
 
-    def start(served: interleaved.ServedVariants) -> FakeServed:
+    def start(served: step_sides.ServedVariants) -> FakeServed:
         return FakeServed(program, "ours", [str(case) for case in served.cases])
 
-    monkeypatch.setattr(interleaved.ServedVariants, "start", start)
+    monkeypatch.setattr(step_sides.ServedVariants, "start", start)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
     return program
@@ -441,9 +441,9 @@ def test_our_faults_are_counted_from_outside(bench_program: Path) -> None:
     """Of a step whose memory is kept; and a block's rates are those of its own time."""
     program = programs.SuiteProgram(("--device=cpu", "--threads=1"), bench_program)
     case = full_step("tiny", "f32", 2, 16)
-    served = interleaved.ServedVariants(program)
+    served = step_sides.ServedVariants(program)
     served.cases = [case]
-    side = interleaved.OurSide("baseline", served, 60.0, {})
+    side = step_sides.OurSide("baseline", served, 60.0, {})
     try:
         assert side.get_ready(case) > 0
         row = side.time(case, 0.2)

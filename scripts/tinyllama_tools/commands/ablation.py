@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.commands.interleaved import InterleavedSteps, Side, add_run_options
+from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
+from tinyllama_tools.commands.step_sides import Side
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
 from tinyllama_tools.core.options import DTYPES, list_of, positive_list, script_parser
 from tinyllama_tools.core.text import NOT_MEASURED, number, template

@@ -14,12 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.commands.interleaved import (
-    InterleavedSteps,
-    Side,
-    add_run_options,
-    block_entry,
-)
+from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
+from tinyllama_tools.commands.step_sides import Side, block_entry
 from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError, ServedProgram
 from tinyllama_tools.core.app import PROJECT, Json, command_text, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
