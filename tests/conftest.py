@@ -58,7 +58,7 @@ def copy_program() -> Path:
 
 
 class ScriptCheckout:
-    """A folder with a copy of scripts/ and requirements, to run their shell functions in."""
+    """A folder with scripts/ and what they install from, to run their shell functions in."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,8 +66,8 @@ class ScriptCheckout:
         self.stubs.mkdir(parents=True)
         ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
         shutil.copytree(PROJECT_ROOT / "scripts", root / "scripts", ignore=ignore)
-        for path in PROJECT_ROOT.glob("requirements*.txt"):
-            shutil.copy(path, root)
+        for name in ("pyproject.toml", "requirements.lock"):
+            shutil.copy(PROJECT_ROOT / name, root)
 
     def stub(self, name: str, body: str) -> None:
         """Puts a command of this name before all others."""

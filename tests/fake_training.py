@@ -15,8 +15,8 @@ from typing import Any
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, TrainingError, TrainingRun
-from tinyllama_tools.models.step_ratios import Evidence
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
+from tinyllama_tools.models.step_ratios import Evidence, StepRatio
+from tinyllama_tools.stats.rank_tests import Interval
 
 Json = dict[str, Any]
 GIB = 2**30
@@ -232,9 +232,14 @@ def made_up_summary(
     return changed(found, changes or {})
 
 
+def measured_ratio(value: float, low: float = 0.0, high: float = 0.0) -> StepRatio:
+    """With this 95 % interval; without one given, the same in every block."""
+    return StepRatio(value, Interval(low or value, high or value, 0.95))
+
+
 def evidence(**speedups: float) -> Evidence:
-    """An ablation at the profiled step that measured these switches, the same in every turn."""
-    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
+    """An ablation at the profiled step that measured these switches, the same in every block."""
+    ratios = {name: measured_ratio(value) for name, value in speedups.items()}
     return Evidence(Path("ablation.json"), "a step", ratios)
 
 

@@ -1,7 +1,8 @@
-"""scripts/ablation and scripts/peers, of a fake program and fake peers: what takes turns in which
-order, ratios, pages, files and what is refused; and of the real ones, shortly."""
+"""scripts/ablation and scripts/peers, of a fake program and fake peers: what is interleaved in
+which order, ratios, verdicts, pages, files and what is refused; and of the real ones, shortly."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,15 +21,20 @@ from scipy.stats import binom
 import fake_suite_program
 import tools
 from built_programs import PROJECT_ROOT
-from fake_suite_program import CASE, FakeProgram
+from fake_suite_program import CASE, FakeProgram, FakeServed
 from published import FOLDER, OLDER
-from tinyllama_tools.commands import interleaved, peers
+from tinyllama_tools.commands import interleaved, peers, step_sides
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
+from tinyllama_tools.commands.interleaved import ratio_row
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
+from tinyllama_tools.compare.blocks import CaseRecord
+from tinyllama_tools.compare.sides import CaseFailedError
 from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
+from tinyllama_tools.models.step_ratios import StepRatio
+from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann
+from tinyllama_tools.stats.verdicts import MARGIN, judge_family, plan_design
 
 # What peer_process.py answers, with made-up times: a bf16 step takes a minute, no code is compiled
 # for small, and a sequence of 64 kills it.
@@ -66,6 +72,11 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
     monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
+
+    def start(served: step_sides.ServedVariants) -> FakeServed:
+        return FakeServed(program, "ours", [str(case) for case in served.cases])
+
+    monkeypatch.setattr(step_sides.ServedVariants, "start", start)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
     return program
@@ -84,8 +95,10 @@ def tables(page: str) -> list[dict[str, str]]:
     return [dict(zip(heads, line, strict=True)) for line in rows]
 
 
+# few blocks, and a look that is sure of 95 %
+QUICK = ["--alpha=0.2", "--margin=0.02", "--looks=2"]
 # scripts/ablation
-MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128", "--turns=6"]
+MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--batch=8", *QUICK]
 
 
 def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]:
@@ -95,16 +108,11 @@ def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]
     return document, (folder / "ABLATION.md").read_text()
 
 
-def of_turns(entries: list[Json], steps: int) -> list[float]:
-    """The median of each turn, in seconds."""
-    times = [1e-3 * entry["real_time"] for entry in entries]
-    return [statistics.median(times[i : i + steps]) for i in range(0, len(times), steps)]
-
-
-def test_figures_of_the_page_are_those_of_the_turns(program: FakeProgram, tmp_path: Path) -> None:
+def test_figures_of_the_page_are_those_of_the_blocks(program: FakeProgram, tmp_path: Path) -> None:
     program.wrong.add("checkpoint")
     switches = "--switches=qkv,sdpa,graph,checkpoint"
-    document, page = ablation(tmp_path / "new", switches, "--turns=6", "--steps=4", status=1)
+    document, page = ablation(tmp_path / "new", switches, *QUICK, status=1)
+    judged = {(r["case"], r["peer"]): r for r in document["context"]["ablation"]["ratios"]}
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     assert "f32 | 200 GFLOP/s" in page and "bf16 | 200 GFLOP/s" in page
     # what may be published names no folder
@@ -132,12 +140,23 @@ def test_figures_of_the_page_are_those_of_the_turns(program: FakeProgram, tmp_pa
                 assert row["note"].startswith(reason) and row["ms"] == row["ratio"] == "-"
                 continue
             ours, theirs = (entries[str(replace(point, variant=v))] for v in (name, other))
-            a, b = (of_turns(side, 4) for side in (ours, theirs))
-            assert len(a) == len(b) == 6
-            pairs = zip(a, b, strict=True)
-            ratios = [x / y if other == "optimized" else y / x for x, y in pairs]
-            shown = row["ratio"].removeprefix("~ ").split(" ")[0]
-            assert float(shown) == pytest.approx(statistics.median(ratios), abs=0.0051)
+            if name != "baseline":
+                is_removed = other == "optimized"
+                above, below = (name, other) if is_removed else (other, name)
+                found = judged[str(replace(point, variant=below)), above]
+                times = [[row["real_time"] for row in side] for side in (ours, theirs)]
+                pairs = zip(*times, strict=False)
+                ratios = [x / y if is_removed else y / x for x, y in pairs]
+                # who has all verdicts is measured no more
+                assert ratios[: len(found["of_each_block"])] == pytest.approx(
+                    found["of_each_block"]
+                )
+                logs = [math.log(ratio) for ratio in ratios[: found["blocks"]]]
+                shown = float(row["ratio"].removeprefix("~ ").split(" ")[0])
+                assert shown == pytest.approx(math.exp(hodges_lehmann(logs)), abs=0.0051)
+                assert row["verdict"] == ("slower" if is_removed else "faster")
+                assert ours[0]["label"].startswith("verified; optimized = ")
+                assert found["p_value"] <= 0.2 and not row["ratio"].startswith("~")
             seconds = 1e-3 * statistics.median(entry["real_time"] for entry in ours)
             assert float(row["ms"]) == pytest.approx(1e3 * seconds, abs=0.06)
             assert float(row["samples/s"]) == pytest.approx(point.batch / seconds, abs=0.06)
@@ -177,46 +196,53 @@ def test_a_published_page_is_that_of_the_published_result(
     assert (PROJECT_ROOT / f"results/{name.upper()}.md").read_text() == page
 
 
-def test_sides_change_order_and_who_fails_has_its_reason_and_no_turn_more(
+def test_sides_change_order_and_who_fails_twice_has_its_reason_and_no_block_more(
     program: FakeProgram, tmp_path: Path
 ) -> None:
     program.wrong.add("qkv")
-    # in its third turn, of five
+    # in its third block, of five sides, and in the next one
     program.crashes, program.crashes_after = {"fused"}, 2 + 2 * 4
     document, page = ablation(tmp_path, *MAIN, status=1)
     # verified first, all in one process; what is left of `optimized` is among them
     known = ["baseline", "qkv", "sdpa", "graph", "fused", "optimized"]
     assert [call for call in program.calls if call[2]] == [(known, 1, True)]
-    calls = [call.removesuffix(" 5") for call in timed(program)]
-    turns = [calls[i : i + 4] for i in (0, 4, 8)] + [calls[i : i + 3] for i in (12, 15, 18)]
+    calls = [call.split(" ")[0] for call in timed(program)]
+    blocks = [calls[i : i + 4] for i in range(0, 16, 4)]
+    blocks += [calls[i : i + 3] for i in range(16, len(calls), 3)]
     can_run = ["baseline", "fused", "optimized", "sdpa"]
-    assert [sorted(turn) for turn in turns[:3]] == [can_run] * 3 and len(calls) == 21
+    assert [sorted(block) for block in blocks[:4]] == [can_run] * 4
     can_run.remove("fused")
-    assert [sorted(turn) for turn in turns[3:]] == [can_run] * 3
-    assert len({tuple(turn) for turn in turns}) > 3
+    first = plan_design(5 + 6, alpha=0.2, looks=2).looks[0]
+    assert [sorted(block) for block in blocks[4:]] == [can_run] * (first - 4)
+    assert len({tuple(block) for block in blocks}) > 3
+    # a fresh process a block, and another one after it was lost
+    lost = sum(block[-1] != "fused" for block in blocks[2:4])
+    assert program.processes == first + lost
     notes = {row["variant"]: (row["note"], row["ms"]) for row in tables(page)}
     assert notes["qkv"] == ("failed: wrong result: loss differs by 0.5", "-")
     assert notes["optimized without sdpa"] == notes["qkv"]
-    died = "failed: tiny_llama_bench was ended by signal SIGSEGV: AMD EPYC 0 cases"
+    died = "failed: the process was ended by signal SIGSEGV; it last said: AMD EPYC 0 cases"
     assert notes["fused"] == (died, "-")
+    ratios = document["context"]["ablation"]["ratios"]
+    assert not [r for r in ratios if "fused" in r["peer"] or "/fused/" in r["case"]]
     # no times beside the reason
     assert [e["iterations"] for e in document["benchmarks"] if "/fused/" in e["name"]] == [0]
 
 
 @pytest.mark.parametrize(
-    ("times", "count", "text", "slower", "said"),
+    ("times", "budget", "text", "slower", "said"),
     [
         # of 0.1, 0.08 and 0.09 s: qkv's is 0.94 of `optimized`'s
         (
             {"optimized": 0.085},
-            8,
-            r"1\.2\d \(1\.2\d to 1\.2\d\)",
+            "1h",
+            r"1\.2\d \(1\.[12]\d to 1\.[23]\d\)",
             ["qkv"],
             r"at most \d\.\d % slower",
         ),
-        ({"qkv": 0.1}, 8, r"~ \d\.\d\d \(0\.9\d to 1\.0\d\)", [], r"at least 4\d\.\d % faster"),
-        # too few turns show no difference, which is no evidence that there is none
-        ({"optimized": 0.085}, 2, r"~ 1\.2\d \(1\.2\d to 1\.2\d at 50 %\)", [], ""),
+        ({"qkv": 0.1}, "1h", r"~ \d\.\d\d \(0\.9\d to 1\.0\d\)", [], r"at least 4\d\.\d % faster"),
+        # too few blocks show no difference, which is no evidence that there is none
+        ({"optimized": 0.085}, "1ms", r"~ 1\.2\d", [], ""),
     ],
 )
 def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_difference(
@@ -224,7 +250,7 @@ def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_differen
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     times: Mapping[str, float],
-    count: int,
+    budget: str,
     text: str,
     slower: list[str],
     said: str,
@@ -232,37 +258,83 @@ def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_differen
     for name, seconds in times.items():
         monkeypatch.setitem(fake_suite_program.TIMES, name, seconds)
     program.drift = 0.01
-    document, page = ablation(tmp_path, *MAIN, f"--turns={count}")
+    status = 0 if said else 2
+    document, page = ablation(tmp_path, *MAIN, f"--budget={budget}", status=status)
+    assert ("the first verdicts on" in page) == (status == 2)
     assert re.fullmatch(text, tables(page)[1]["ratio"])
     assert f"{len(slower)} of 3 show `optimized` slower" in page
     found = re.findall(r"^\| tiny f32, batch 8 x sequence 128 \| (\w+) +\| \d.*to.*$", page, re.M)
+    words = {row["variant"]: row["verdict"] for row in tables(page)}
+    assert {words["fused"], words["optimized"]} == {"faster" if said else "no verdict"}
     assert found == slower
     assert bool(said) == ("With 95 % confidence" in page)
     assert bool(said) != ("may be is not known" in page and "Nothing can be said of 3 of 3" in page)
     if said:
         assert re.search(rf"`optimized` is {said} than the baseline", page)
-        # the second smallest ratio of eight turns is not exceeded by the median with 96.5 %
-        ratios = {r["peer"]: r for r in document["context"]["ablation"]["ratios"]}
-        worst = max(1 / sorted(ratios[n]["of_each_turn"])[1] for n in ("baseline", "qkv", "sdpa"))
-        assert f"| {worst:.3f} " in page
+        ratios = document["context"]["ablation"]["ratios"]
+        beside = [r for r in ratios if "/optimized/" in r["case"]]
+        assert len(beside) == 3
+        assert f"| {max(1 / r['interval']['low'] for r in beside):.3f} " in page
+
+
+def test_no_more_pairs_are_judged_than_the_family_has(program: FakeProgram, tmp_path: Path) -> None:
+    """`optimized` of two switches is, without one of them, a switch that was not asked for."""
+    document, _ = ablation(tmp_path, "--switches=sdpa", "--dtypes=f32", "--batch=8", *QUICK)
+    about = document["context"]["ablation"]
+    assert len(about["ratios"]) == about["design"]["family"] == 3 + 2
+    assert {r["verdict"] for r in about["ratios"]} == {"slower"}
+    assert len(timed(program)) == 5 * about["design"]["looks"][0]
+
+
+def test_a_short_budget_is_told_for_all_cases(program: FakeProgram, tmp_path: Path) -> None:
+    document, _ = ablation(tmp_path, *MAIN, "--batch=8,16", "--budget=2ms", status=2)
+    first, second = document["context"]["ablation"]["refusals"]
+    assert first.startswith("tiny f32, batch 8 x sequence 128: --budget")
+    assert "minutes in all for each of 2 shares; give --budget 2m or more, fewer --batch" in first
+    assert "minutes in all; give --budget 1m or more" in second
+    # all have times in spite of it
+    assert {row["iterations"] > 0 for row in document["benchmarks"]} == {True, False}
+    assert len(timed(program)) == 2 * 5
+
+
+RECORD = CaseRecord("optimized beside baseline", str(CASE), ("optimized", "baseline"))
 
 
 def test_the_bound_of_many_comparisons_covers_the_slowest_of_them() -> None:
-    """Eight turns of 36 comparisons that scatter by 10 %, of which `optimized` is 5 % slower in
-    one, some or all: the largest bound is below 5 % in at most 5 % of families, although a third of
-    those with one show nothing slower."""
-    random, families = np.random.default_rng(1), 400
+    """The first look of 36 comparisons whose blocks scatter by 10 %, of which `optimized` is 5 %
+    slower in one, some or all: the largest bound is below 5 % in at most 5 % of families, although
+    a third of those with one show nothing slower."""
+    random, families, case = np.random.default_rng(1), 400, str(CASE)
+    design = plan_design(36, alpha=interleaved.ALPHA, margin=MARGIN, looks=interleaved.LOOKS)
     for slow in (1, 6, 36):
         wrong = unseen = 0
         for _ in range(families):
-            truth = np.where(np.arange(36) < slow, 1 / 1.05, 1.2)
-            turns = truth[:, None] * np.exp(random.normal(0, 0.1, (36, 8)))
-            ratios = [ratio_of_turns(list(own), [1.0] * 8) for own in turns]
+            truth = np.where(np.arange(36) < slow, -math.log(1.05), math.log(1.2))
+            logs = truth[:, None] + random.normal(0, 0.1, (36, design.looks[0]))
+            blocks = np.zeros((*logs.shape, 4))
+            blocks[..., LOG_RATIO] = logs
+            judged = judge_family(dict(enumerate(blocks)), design).values()
+            rows = [ratio_row(RECORD, CASE, found) for found in judged]
+            ratios = [StepRatio.from_json(row) for row in rows]
             wrong += max(1 / (of.at_least or 0) for of in ratios) < 1.05 - 1e-12
             unseen += not any(of.median < 1 and of.shows_difference for of in ratios)
         assert wrong <= binom.ppf(0.999, families, 0.05)
         assert slow > 1 or unseen > families / 3
-    assert ratio_of_turns([1.0] * 4, [1.0] * 4).at_least is None
+    few = CaseRecord(case, case, RECORD.sides)
+    few.add({"block": 1, "case": case, "optimized": [1.0], "baseline": [1.0]})
+    assert StepRatio.from_json(ratio_row(few, CASE, None)).at_least is None
+
+
+def test_a_ratio_is_of_neighbours_not_of_medians() -> None:
+    record = CaseRecord("optimized beside baseline", str(CASE), ("optimized", "baseline"))
+    # the machine became twice as slow in the middle; each block says 0.5
+    for index, seconds in enumerate((1.0, 2.0, 2.0, 4.0, 4.0, 8.0)):
+        times = {"optimized": [2 * seconds], "baseline": [seconds], "sdpa": [9.0]}
+        record.add({"block": index + 1, "case": str(CASE), **times})
+    row = ratio_row(record, CASE, None)
+    assert [row["ratio"], *row["of_each_block"]] == pytest.approx([0.5] * 7)
+    assert StepRatio.from_json(row).text() == "0.50 (0.50 to 0.50)"
+    assert StepRatio.from_json(row).inverse.text() == "2.00 (2.00 to 2.00)"
 
 
 def test_switches_are_those_of_the_program(bench_program: Path) -> None:
@@ -275,8 +347,16 @@ def test_switches_are_those_of_the_program(bench_program: Path) -> None:
 
 @pytest.mark.usefixtures("bench_program")
 def test_smoke_with_the_program(tmp_path: Path) -> None:
-    options = ["--points=2x16", "--dtypes=f32", "--turns=1", "--steps=1", "--switches=qkv"]
-    _, page = ablation(tmp_path, *options)
+    """In one block, which is too short for verdicts."""
+    options = [
+        "--batch=2",
+        "--seq=16",
+        "--dtypes=f32",
+        "--budget=1ms",
+        "--slice=1ms",
+        "--switches=qkv",
+    ]
+    _, page = ablation(tmp_path, *options, status=2)
     rows = {row["variant"]: row for row in tables(page)}
     for name in ("baseline", "qkv", "fused", "optimized", "optimized without qkv"):
         assert float(rows[name]["ms"]) > 0 and float(rows[name]["rel error"]) < 1e-4
@@ -309,14 +389,15 @@ def test_peer_really_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "problem_sizes", lambda: {"tiny": SIZE})
     side, case = PeerSide("compile_tuned", "cpu", 1, 60.0), full_step("tiny", "amp_bf16", 2, 8)
     try:
-        assert side.get_ready(case) > 0
+        seconds = side.get_ready(case)
         assert side.settings["threads"] == 1
         # whatever the form asks for, true float32 where float32 is asked for
         if side.settings["float32_matmul_precision"] == side.form["precision"]:
             assert side.settings["float32_product_error"] <= 1e-5
         assert set(peers.KEEPING) <= side.settings["environment"].keys()
-        rows = side.time(case, 20)
-        assert len(rows) == 20 and all(row["real_time"] > 0 < row["cpu_time"] for row in rows)
+        row = side.time(case, 20 * seconds)
+        assert row["iterations"] == len(row["samples_ns"]) == 20
+        assert row["real_time"] > 0 < row["cpu_time"]
         # log(50) = 3.91 before it learned anything
         assert side._ask("time", steps=1)["loss"] < 3.9
     finally:
@@ -327,7 +408,7 @@ def test_peer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", "import time; time.sleep(60)"))
     monkeypatch.setattr(peers, "LIMIT_S", 0.2)
     side = PeerSide("eager", "cpu", 1, 60.0)
-    with pytest.raises(interleaved.SideError, match="no answer to hello within"):
+    with pytest.raises(CaseFailedError, match="no answer to hello within"):
         side.get_ready(CASE)
     assert not side._process.is_running
     side.close()
@@ -346,27 +427,40 @@ def test_a_malloc_that_keeps_its_memory_has_few_faults_and_they_are_counted(
     for name in ("eager", "eager_default_malloc"):
         side = PeerSide(name, "cpu", 1, 60.0)
         try:
-            side.get_ready(case)
-            # what a first turn still maps is none of a step's
+            seconds = side.get_ready(case)
+            # what a first block still maps is none of a step's
             for _ in range(2):
-                rows = side.time(case, 5)
-            faults[name] = statistics.median(row["minor_faults"] for row in rows)
+                row = side.time(case, 4.5 * seconds)
+            faults[name] = row["minor_faults"]
         finally:
             side.close()
     assert faults["eager_default_malloc"] > 1000 > 4 * faults["eager"]
 
 
 def test_our_faults_are_counted_from_outside(bench_program: Path) -> None:
-    """Of a step whose memory is kept, and none where the case cannot be served."""
+    """Of a step whose memory is kept; and a block's rates are those of its own time."""
     program = programs.SuiteProgram(("--device=cpu", "--threads=1"), bench_program)
     case = full_step("tiny", "f32", 2, 16)
-    faults = program.minor_faults(case, 0.2)
+    served = step_sides.ServedVariants(program)
+    served.cases = [case]
+    side = step_sides.OurSide("baseline", served, 60.0, {})
+    try:
+        assert side.get_ready(case) > 0
+        row = side.time(case, 0.2)
+    finally:
+        served.end()
     # weights and moments alone, of 2.9 million parameters, are 8,000 pages
-    assert faults is not None and 0 <= faults < 500
-    assert program.minor_faults(replace(case, variant="graph"), 0.2) is None
+    assert 0 <= row["minor_faults"] < 500
+    flops = row["model_flops"] / (1e-3 * row["real_time"])
+    assert row["TFLOPS"] == pytest.approx(1e-12 * flops)
+    assert row["samples_per_second"] == pytest.approx(2 / (1e-3 * row["real_time"]))
+    assert row["max_rel_error"] < 1e-4 and "speedup" not in row
+    assert row["iterations"] == len(row["samples_ns"])
 
 
-AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa"]
+# of the three times that a fake peer has
+STEPS = "--slice=3"
+AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa", *QUICK]
 AXES_OF_ALLOCATORS = ["--peers=eager,eager_default_malloc", "--sizes=tiny", "--dtypes=f32"]
 
 
@@ -374,15 +468,16 @@ def test_a_page_says_what_of_a_ratio_is_the_allocators(
     program: FakeProgram, tmp_path: Path
 ) -> None:
     program.drift = 0.0
-    axes = [*AXES_OF_ALLOCATORS, "--batch=8", "--seq=128"]
+    axes = [*AXES_OF_ALLOCATORS, "--batch=8", "--seq=128", STEPS, *QUICK]
     assert tools.peers([*axes, f"--output={tmp_path}"]) == 0
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     page = re.sub(" +", " ", (tmp_path / "PEERS.md").read_text(encoding="utf-8"))
     point = "tiny f32, batch 8 x sequence 128 | peer:eager"
-    assert f"| {point} | 1.25 (1.25 to 1.25) | 2,414 | 80 |" in page
-    assert "| peer:eager | 200 | 80 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) |" in page
-    assert "| peer:eager_default_malloc | 250 | 2,414 | 2.50 (2.50 to 2.50) |" in page
+    assert f"| {point} | 1.25 (1.25 to 1.25), slower | 2,414 | 80 |" in page
+    over = "2.00 (2.00 to 2.00), slower | 4.00 (4.00 to 4.00), slower"
+    assert f"| peer:eager | 200 | 80 | {over} |" in page
+    assert "| peer:eager_default_malloc | 250 | 2,414 | 2.50 (2.50 to 2.50), slower |" in page
     assert (
         "| peer:eager | eager | no | highest, error 4.0e-07 | for-loop | glibc that keeps" in page
     )
@@ -394,18 +489,24 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
 ) -> None:
     program.drift = 0.0
     program.crashes.add("qkv")
-    assert tools.peers([*AXES, "--variant=baseline,optimized,qkv"]) == 1
+    assert tools.peers([*AXES, STEPS, "--variants=baseline,optimized,qkv"]) == 1
     (folder,) = tmp_path.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     entries, about = document["benchmarks"], document["context"]["peers"]
     sdpa = [e for e in entries if e["name"] == str(CASE).replace("baseline", "peer:sdpa")]
-    assert len(sdpa) == 6 * 3
     assert (sdpa[0]["samples_per_second"], sdpa[0]["tokens_per_second"]) == (80.0, 10240.0)
     assert sdpa[0]["TFLOPS"] == pytest.approx(0.1)
     ratios = {(r["case"], r["peer"]): r for r in about["ratios"]}
     ratio = ratios[str(CASE), "peer:eager"]
-    assert (ratio["median"], ratio["turns"]) == (pytest.approx(2.0), 6)
+    first = about["design"]["looks"][0]
+    # of eight cases, two peers beside three of ours
+    assert about["design"]["family"] == 8 * 2 * 3
+    assert (ratio["ratio"], ratio["blocks"]) == (pytest.approx(2.0), first)
+    assert ratio["verdict"] == "slower" and ratio["p_value"] <= 0.2
+    # as long as ours: the same
+    assert len(sdpa) == first and sdpa[0]["samples_ns"] == [10**8, 14 * 10**7, 9 * 10**7]
+    assert ratios[str(CASE), "peer:sdpa"]["verdict"] == "same"
     assert "small" not in {parse_case_name(case).size for case, _ in ratios}
     page = (folder / "PEERS.md").read_text(encoding="utf-8")
     page = re.sub(" +", " ", page)  # the columns are aligned
@@ -413,7 +514,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     for row in (
         "f32 | 8 | 128 | optimized | 50 | 1 | | | | |",
         "f32 | 8 | 128 | qkv | failed | - | | | | tiny_llama_bench was ended by signal SIGSEGV",
-        "f32 | 8 | 128 | peer:eager | 200 | 80 | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) | | |",
+        "f32 | 8 | 128 | peer:eager | 200 | 80 | 2.00 (2.00 to 2.00), slower | 4.00",
         "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s, more than --max-s",
     ):
         assert f"| tiny | {row}" in page
@@ -426,18 +527,21 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     program: FakeProgram, tmp_path: Path
 ) -> None:
     program.drift = 0.0
-    # of 1.5 s in six turns, a step of 0.1 s gets two a turn
-    options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128"]
-    options += ["--peers=eager_default_malloc,compile_tuned", "--max-seconds-per-case=1.5"]
+    # a slice of 0.15 s has two steps of 0.1 s, and three of 0.05 s
+    options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128", "--slice=150ms"]
+    options += ["--peers=eager_default_malloc,compile_tuned", *QUICK]
     assert tools.peers([*options, f"--output={tmp_path}"]) == 1
-    assert {*timed(program)} == {"baseline 2", "optimized 3"} and len(timed(program)) == 24
+    first = plan_design(2 * 5, alpha=0.2, looks=2).looks[0]
+    # with no peer beside them, once
+    assert {*timed(program)} == {"baseline 2", "optimized 3"}
+    assert len(timed(program)) == 2 + 2 * first
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     entries, about = document["benchmarks"], document["context"]["peers"]
     assert [e["error_message"] for e in entries if "error_message" in e] == [
         f"{peer}: the process ended with 7 at build; it last said: last words"
         for peer in about["forms"]
     ]
-    assert [e["name"].count("peer:") for e in entries].count(1) == 2 + 6 * (1 + 2)
+    assert [e["name"].count("peer:") for e in entries].count(1) == 2 + first * 2
     found = {(row["case"], row["peer"]) for row in about["ratios"]}
     ours = (str(CASE), str(replace(CASE, variant="optimized")))
     assert found == {(case, peer) for case in ours for peer in about["forms"]}
@@ -450,23 +554,32 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
 # both
 
 
+# one look, and one step a side and block
+ONCE = ["--looks=1", "--slice=1ms"]
+
+
+def blocks_of(family: int) -> int:
+    """How many each case then has."""
+    return plan_design(family, alpha=0.2, looks=1).looks[0]
+
+
 @pytest.mark.parametrize(
     ("tool", "options", "processes", "rows", "missing"),
     [
-        # two cases, of which one was verified and had four turns of five sides, one skipped beside
+        # two cases, of which one was verified and had blocks of five sides, one skipped beside
         (
             tools.ablation,
-            [*MAIN, "--points=8x128,16x256"],
-            1 + 4 * 5,
-            1 + 5 * 4 * 5,
-            ["tiny f32, batch 16 x sequence 256"],
+            [*MAIN, "--batch=8,16", *ONCE],
+            1 + 5 * blocks_of(2 * 11),
+            1 + 5 * blocks_of(2 * 11),
+            ["tiny f32, batch 16 x sequence 128"],
         ),
-        # two cases of a verified process and six turns, of four
+        # two cases of a verified process and blocks, of four
         (
             tools.peers,
-            [*AXES, "--sizes=tiny", "--variant=baseline"],
-            2 * (1 + 6),
-            2 * 3 * 6 * 3,
+            [*AXES, "--sizes=tiny", "--variants=baseline", *ONCE],
+            2 * (1 + blocks_of(4 * 2)),
+            2 * 3 * blocks_of(4 * 2),
             [f"tiny bf16, batch 8 x sequence {seq}" for seq in (128, 256)],
         ),
     ],

@@ -25,6 +25,7 @@ from fake_training import (
     PlayedProgram,
     evidence,
     made_up_summary,
+    measured_ratio,
     operator_table,
     step_cost,
 )
@@ -33,8 +34,7 @@ from tinyllama_tools.commands import exercise, exercise_3, profile
 from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import holds
 from tinyllama_tools.data.programs import TrainingRun
-from tinyllama_tools.models.step_ratios import Evidence
-from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
+from tinyllama_tools.models.step_ratios import Evidence, StepRatio
 
 # keys as of changed(), by name of a run, of a size, `analysis` of exercise 3, or EVERY run
 Changes = Mapping[str, Any]
@@ -84,7 +84,7 @@ class ChangedProgram(PlayedProgram):
 def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[int, str]:
     """Exit status and page."""
     output = folder / f"exercise_{number}.md"
-    arguments = [str(number), "-o", str(output), "--max-minutes=100", *more]
+    arguments = [str(number), "-o", str(output), "--max-seconds-per-case=6000", *more]
     status = tools.exercise(arguments, program=program)
     return status, output.read_text(encoding="utf-8") if output.exists() else ""
 
@@ -109,7 +109,7 @@ def predict(monkeypatch: pytest.MonkeyPatch, gib: float) -> None:
     monkeypatch.setattr(exercise_3, "ask_costs", lambda _, options: played(options))
 
 
-def know(monkeypatch: pytest.MonkeyPatch, known: Evidence, compiled: Ratio) -> None:
+def know(monkeypatch: pytest.MonkeyPatch, known: Evidence, compiled: StepRatio) -> None:
     """What an ablation measured, and torch.compile's speedup."""
     monkeypatch.setattr(exercise_3, "find_ablation", lambda *_: known)
     monkeypatch.setattr(exercise_3, "compile_speedup", lambda *_: compiled)
@@ -386,7 +386,7 @@ def test_growth_by_hand() -> None:
 
 def test_the_plan_follows_measured_speedups(monkeypatch: pytest.MonkeyPatch) -> None:
     good, slow = (evidence(qkv=value) for value in (1.15, 0.97))
-    chance = ratio_of_turns([1.4, 0.9] * 3, [1.0] * 6)
+    chance = measured_ratio(1.15, 0.9, 1.4)
     doubtful = dataclasses.replace(good, speedups={"qkv": chance, "layout": chance})
     for found, cell, planned in (
         (good, "1.15 (1.15 to 1.15) with qkv", True),

@@ -5,16 +5,17 @@ import copy
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from built_programs import (
     Completed,
+    Json,
     environment,
     finish,
     read_json,
+    start,
     start_tool,
     tool,
     write_json,
@@ -30,24 +31,17 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 STRICT_UTF8 = {"PYTHONIOENCODING": "utf-8"}
 
 
-def suite_file(path: Path, device: str = "Some CPU", **changed: object) -> Path:
-    """The published run on a device of this name; `changed`: of every row."""
-    made = read_json(MEASURED)
-    made["context"]["device"]["name"] = device
-    made["benchmarks"] = [row | changed for row in made["benchmarks"]]
-    return write_json(path, made)
-
-
 def ended(folder: Path, *words: object, **more: str) -> Completed:
     """The command of these words."""
-    return finish(start_tool(*map(str, words), cwd=folder, env=environment(**more)))
+    return finish(start_tool(*words, cwd=folder, env=environment(**more)))
 
 
 def test_text_beyond_the_encoding_of_a_terminal_is_written_as_its_escape(tmp_path: Path) -> None:
-    odd = suite_file(tmp_path / "odd.json", f"CPU {ODD}")
-    ranks = copy.deepcopy(document(1, 2))
-    ranks["context"]["device"]["name"] = f"CPU {ODD}"
-    world = write_world(tmp_path, 1, ranks)
+    """And in a page, which is UTF-8, the half of a pair as a question mark."""
+    made, ranks = read_json(MEASURED), document(1, 2)
+    for of in (made, ranks):
+        of["context"]["device"]["name"] = f"CPU {ODD}"
+    odd, world = write_json(tmp_path / "odd.json", made), write_world(tmp_path, 1, ranks)
     compared = ("compare", MEASURED, odd)
     for words, surroundings, said in (
         (compared, ASCII, ESCAPED),
@@ -57,6 +51,7 @@ def test_text_beyond_the_encoding_of_a_terminal_is_written_as_its_escape(tmp_pat
         (("compare", "history", "add", odd, "--store", "store"), ASCII, ESCAPED),
         (("compare", "history", "show", "--store", "store"), C_LOCALE, ESCAPED),
         (("report", odd, "--format", "md"), ASCII, ESCAPED),
+        (("report", odd, "--format", "csv"), C_LOCALE, ESCAPED),
         (("scaling", "--from", world), ASCII, ESCAPED),
         # and what a user typed
         (("compare", MEASURED, f"é {ODD[1:]}"), C_LOCALE, "cannot be read"),
@@ -66,17 +61,22 @@ def test_text_beyond_the_encoding_of_a_terminal_is_written_as_its_escape(tmp_pat
         status = 2 if said == "cannot be read" else 0
         assert (completed.returncode, "Traceback" in told) == (status, False), told
         assert said in told
+    assert report([odd, "-o", tmp_path / "page.html"]) == 0
+    assert ODD.replace("\udc80", "?") in (tmp_path / "page.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "2>&- >&-"])
-def test_an_output_that_is_closed(tmp_path: Path, closed: str) -> None:
-    """Standard output: said before anything is done, with a status of its own. Standard error:
-    what would be said there goes nowhere, least of all into the results."""
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "2>&- >&-", ">/dev/full"])
+def test_an_output_that_is_closed_or_full(tmp_path: Path, closed: str) -> None:
+    """Standard output: said, where it is closed before anything is done, with a status of its own.
+    Standard error: what would be said there goes nowhere, least of all into the results."""
     start_it = tool("compare", MEASURED, MEASURED, "--format", "json", "--output", "out")
-    shell = ["bash", "-c", f'"$@" {closed}', "_", *start_it]
-    completed = subprocess.run(
-        shell, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
+    if closed == ">/dev/full":
+        start_it = tool("report", MEASURED, "--format", "csv")
+    completed = finish(start(["bash", "-c", f'"$@" {closed}', "_", *start_it], cwd=tmp_path))
+    if closed == ">/dev/full":
+        assert completed.returncode == 2 and "Traceback" not in completed.stderr
+        assert "No space left" in completed.stderr
+        return
     if closed == "2>&-":
         assert (completed.returncode, completed.stderr) == (0, "")
         assert completed.stdout == (tmp_path / "out/comparison.json").read_text("utf-8")
@@ -89,7 +89,7 @@ def test_an_output_that_is_closed(tmp_path: Path, closed: str) -> None:
 
 def test_a_reader_that_goes_away_changes_no_outcome(tmp_path: Path) -> None:
     """However much there is to say: what no buffer holds too. The rest is done."""
-    slower = suite_file(tmp_path / "slower.json", real_time=1.0)
+    slower = with_number(tmp_path / "slower.json", read_json(MEASURED), "real_time", 1.0)
     ranks, store = write_run(tmp_path / "ranks", (1,)), ("--store", tmp_path / "store")
     ended(tmp_path, "compare", "history", "add", MEASURED, *store)
     (tmp_path / "lacking.json").write_text(slower.read_text().replace("full_step/", "full_stop/"))
@@ -97,12 +97,12 @@ def test_a_reader_that_goes_away_changes_no_outcome(tmp_path: Path) -> None:
         (("compare", MEASURED, "lacking.json"), 1),
         (("compare", MEASURED, "--help"), 0),
         (("compare", "history", "show", *store), 0),
-        (("report", MEASURED, "--format", "md"), 0),
+        (("report", MEASURED, "--format", "csv"), 0),
         (("scaling", "--from", ranks), 0),
     ):
         reader, output = os.pipe()
         os.close(reader)
-        completed = finish(start_tool(*map(str, words), cwd=tmp_path, stdout=output))
+        completed = finish(start_tool(*words, cwd=tmp_path, stdout=output))
         os.close(output)
         assert completed.returncode == status, completed.stderr
         for wrong in ("Traceback", "Exception ignored", "roken pipe"):
@@ -115,35 +115,45 @@ WRONG = [("real_time", value) for value in (0, -1, "5", None)]
 WRONG += [(key, of) for key in ("real_time", "TFLOPS") for of in (1e308, 1e-320, float("nan"))]
 
 
+def with_number(path: Path, made: Json, key: str, value: object) -> Path:
+    """The file with this in every row."""
+    rows = [row | {key: value} for row in made["benchmarks"]]
+    return write_json(path, made | {"benchmarks": rows})
+
+
 @pytest.mark.parametrize(("key", "value"), WRONG)
 def test_numbers_that_no_machine_has(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], key: str, value: object
 ) -> None:
     """Each is named with its row and file; nothing is computed from it, so that no library below
     says anything either."""
-    bad = suite_file(tmp_path / "bad.json", **{key: value})
-    ranks = document(2, 2)
-    ranks["benchmarks"] = [row | {key: value} for row in ranks["benchmarks"]]
-    world, study = write_world(tmp_path, 2, ranks), tmp_path / "study"
-    shutil.copytree(STUDY, study)
-    for file in study.glob("round_*.json"):
-        rows = read_json(file)
-        rows["benchmarks"] = [row | {key: value} for row in rows["benchmarks"]]
-        write_json(file, rows)
-    page = ("--format=md", "-o", tmp_path / "page.md")
-    for status, run in (
-        (2, lambda: compare([str(MEASURED), str(bad)])),
-        (2, lambda: compare(["--base", str(MEASURED), "--new", str(bad), "--format=json"])),
-        (2, lambda: compare(["history", "add", str(bad), f"--store={tmp_path}/store"])),
-        (2, lambda: report([bad, *page])),
-        # what is beside the rounds is reported
-        (1, lambda: report([study, *page])),
-        (2, lambda: scaling(["--from", world])),
+    bad = with_number(tmp_path / "bad.json", read_json(MEASURED), key, value)
+    world = with_number(tmp_path / "ranks_2.json", document(2, 2), key, value)
+    for run in (
+        lambda: compare([str(MEASURED), str(bad)]),
+        lambda: compare(["--base", str(MEASURED), "--new", str(bad), "--format=json"]),
+        lambda: compare(["history", "add", str(bad), f"--store={tmp_path}/store"]),
+        lambda: report([bad, "--format=md", "-o", tmp_path / "page.md"]),
+        lambda: scaling(["--from", world]),
     ):
-        assert run() == status
+        assert run() == 2
         said, why = capfd.readouterr()
         assert (said, "not foreseen" in why) == ("", False), why
         assert key in why and ".json" in why
+
+
+def test_rounds_with_such_numbers_cost_themselves_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is beside them in the study is reported."""
+    study = tmp_path / "study"
+    shutil.copytree(STUDY, study)
+    spoilt = zip(sorted(study.glob("round_*.json")), WRONG[::3], strict=False)
+    files = [with_number(path, read_json(path), *of).name for path, of in spoilt]
+    assert report([study, "--format=md", "-o", tmp_path / "page.md"]) == 1
+    said, why = capfd.readouterr()
+    assert (said, "not foreseen" in why) == ("", False), why
+    assert len(files) == 3 and [name for name in files if name not in why] == []
 
 
 def test_what_is_published_names_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

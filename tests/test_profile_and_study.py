@@ -19,6 +19,7 @@ from fake_training import (
     changed,
     evidence,
     made_up_summary,
+    measured_ratio,
     operator_table,
     step_cost,
     write_profile,
@@ -44,7 +45,6 @@ from tinyllama_tools.models.bottlenecks import (
     small_calls_percent,
 )
 from tinyllama_tools.models.step_ratios import Evidence, find_ablation
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 REPORT, SUMMARY = "performance_summary_report.md", "performance_summary.json"
 FLOPS = "FLOPS efficiency and roofline"
@@ -350,7 +350,7 @@ def test_the_order_is_by_quadrant_and_what_brings_nothing_comes_last() -> None:
     assert fast[SOFTMAX].best_known_speedup == fast[SOFTMAX].upper_bound < 1.1
     # the first may be chance, the second is below what is worth anything
     known = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
-    known.speedups["qkv"] = ratio_of_turns([1.3, 0.9] * 3, [1.0] * 6)
+    known.speedups["qkv"] = measured_ratio(1.1, 0.9, 1.3)
     found = judged(made_up_summary({"components": {CORE: 10.0, PROJECTIONS: 40.0}}), known)
     assert (found[QKV].quadrant, next(iter(found))) == (1, ATTENTION)
     worth = [b.is_worthwhile for b in found.values()]
@@ -405,7 +405,7 @@ def write_ablation(path: Path, qkv: float, **context: object) -> Path:
     found = {"qkv": qkv, "qkv+sdpa": 1.5, "optimized": 2.0}
     ratios = [
         {"case": str(dataclasses.replace(CASE, variant=name, dtype=dtype)), "peer": side}
-        | dataclasses.asdict(ratio_of_turns([value] * 6, [1.0] * 6))
+        | {"ratio": value, "interval": None, "verdict": "faster"}
         for dtype in ("f32", "bf16")
         for name, value in found.items()
         for side in ("baseline", "fused")
@@ -452,7 +452,7 @@ def run_study(
     free_bytes: float = 8 * GIB,
 ) -> int:
     played = {"program": program or PlayedProgram(), "predictor": PlayedPredictor(free_bytes)}
-    return tools.study([*arguments, f"--results={results}"], **played)
+    return tools.study([*arguments, f"--output={results}"], **played)
 
 
 def folders(results: Path) -> list[Path]:
@@ -536,11 +536,11 @@ def test_a_sample_gives_the_rate_and_a_long_one_takes_a_quarter_of_the_batch(
     tmp_path: Path,
 ) -> None:
     # 23 s at the rate of tiny in the second case, which is more than all steps may take in the last
-    for number, (seconds, minutes, sampled) in enumerate(
-        ((0.01, 1e6, [8]), (2.0, 1e6, [2]), (2.0, 1 / 3, []))
+    for number, (seconds, limit, sampled) in enumerate(
+        ((0.01, 1e6, [8]), (2.0, 1e6, [2]), (2.0, 20, []))
     ):
         program = PlayedProgram(changes={"summary.median_step_seconds": seconds})
-        options = ("small", f"--max-minutes={minutes}", "--num-steps=7")
+        options = ("small", f"--max-seconds-per-case={limit}", "--num-steps=7")
         assert run_study(tmp_path / str(number), *options, program=program) == 0
         samples = [of for of in program.calls if {"--size=small", "--num-steps=3"} <= set(of)]
         assert [int(of[13:]) for call in samples for of in call if "--batch" in of] == sampled
@@ -552,7 +552,7 @@ def test_a_sample_gives_the_rate_and_a_long_one_takes_a_quarter_of_the_batch(
             assert row(text, "small ")[7] == f"{expected:.4g}"
         else:
             assert "- small: not attempted: 7 steps would take" in text
-            assert "more than --max-minutes 0.333" in text and len(program.calls) == 1
+            assert "more than --max-seconds-per-case 20" in text and len(program.calls) == 1
 
 
 def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_nothing_is_run_where_nothing_is_wanted_or_fits(tmp_path: Path, options:
 
 
 def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path) -> None:
-    options = ("tiny", "small", "medium", "--num-steps=7", "--max-minutes=1e6")
+    options = ("tiny", "small", "medium", "--num-steps=7", "--max-seconds-per-case=1e6")
     program = EndingSmall()
     program.is_asked = True
     assert run_study(tmp_path, *options, program=program, free_bytes=64 * GIB) == 130

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from built_programs import PROJECT_ROOT, Completed, finish, start, write_program
+from built_programs import PROJECT_ROOT, Completed, finish, write_program
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -143,10 +143,11 @@ def test_users_torch_is_taken_if_it_is_new_enough(
         assert given.stdout == expected
 
 
-def test_requirements_are_installed_once_and_again_after_a_change_or_an_interruption(
+def test_a_group_is_installed_once_and_again_after_a_change_or_an_interruption(
     checkout: ScriptCheckout,
 ) -> None:
-    """And an environment whose Python does not answer is made anew."""
+    """With hashes, but for torch, by a pip that takes them from a constraints file; and an
+    environment whose Python does not answer is made anew."""
     environment, inner = checkout.root / ".venv", checkout.root / "inner"
     (environment / "bin").mkdir(parents=True)
     (environment / "left_over").touch()
@@ -154,24 +155,31 @@ def test_requirements_are_installed_once_and_again_after_a_change_or_an_interrup
     write_program(
         inner,
         "#!/bin/bash\n"
-        'case "$*" in "-m pip --version") exit 0;; '
+        'case "$*" in "-m pip --version") echo "pip $(<"$0.pip") from";; '
         '*sys.prefix*) dirname "$(dirname "$0")";; '
+        f'*/dev/stdin) cat >> "{checkout.root}/calls"; echo 26.3 >"$0.pip";; '
         f'*install*) echo "$*" >> "{checkout.root}/calls"; exit ${{PIP_STATUS:-0}};; esac\n',
     )
-    make = f'mkdir -p "$3/bin" && cp "{inner}" "$3/bin/python"'
+    make = f'mkdir -p "$3/bin" && cp "{inner}" "$3/bin/python" && echo 23.2 >"$3/bin/python.pip"'
     checkout.stub("python3", f'if [[ "$2" == venv ]]; then {make}; else exit 1; fi')
-    install = "set_up_tools requirements-oracle.txt 'the oracle' oracle"
-    assert checkout.run(install, PIP_STATUS="1").returncode != 0
+    assert checkout.run("set_up_group oracle", PIP_STATUS="1").returncode != 0
     assert not (environment / "left_over").exists()
     for changed, installed in ((False, 2), (False, 2), (True, 3)):
         if changed:
-            with (checkout.root / "requirements-oracle.txt").open("a") as stream:
+            with (checkout.root / "requirements.lock").open("a") as stream:
                 stream.write("another==1.0\n")
-        result = checkout.run(install)
+        result = checkout.run("set_up_group oracle; set_up_group torch")
         assert result.returncode == 0, result.stderr
-        assert len(checkout.calls()) == installed
+        pip, *calls = checkout.calls()
+        assert re.fullmatch(r"pip==26\.3 --hash=sha256:[0-9a-f]{64}", pip)
+        oracle = [call for call in calls if call.split("--group ")[1].split(":")[1][:6] == "oracle"]
+        assert len(oracle) == installed
     # what an interrupted pip has left half-written is written again
-    assert ["--ignore-installed" in call for call in checkout.calls()] == [False, True, False]
+    assert ["--ignore-installed" in call for call in oracle] == [False, True, False]
+    with_hashes = f"--require-hashes --constraint {checkout.root}/requirements.lock"
+    assert [with_hashes in call for call in calls] == [call in oracle for call in calls]
+    # torch is not in the lock
+    assert len(calls) - len(oracle) == 1
 
 
 # Each part of the set-up says that it was called, and does nothing; programs are `true`.
@@ -180,17 +188,15 @@ find_own_torch() { return OWN_TORCH; }
 set_up_packages() { :; }
 set_up_library_sources() { :; }
 set_up_torch() { echo torch; }
-set_up_tools() { echo "$1"; }
+set_up_group() { echo "$1"; }
 set_up_build() { echo build "${@:3}"; }
 find_oracle_python() { echo true; }
 tool() { echo checked; }
 virtual_python=true
 """
-TOOLS = "requirements-tools.txt"
-TESTS = f"requirements-test.txt {TOOLS} requirements-pictures.txt"
-ORACLE = "requirements-oracle.txt"
+TESTS = "test tools pictures"
 # options are looked at before anything that can take minutes
-CHECKED = f"checked {TOOLS}"
+CHECKED = "checked tools"
 MEASURES = f"{CHECKED} build programs"
 
 
@@ -198,11 +204,11 @@ MEASURES = f"{CHECKED} build programs"
     ("command", "has_own_torch", "parts"),
     [
         ("bench --setup-only", False, "torch build programs"),
-        ("test", False, f"torch {TESTS} {ORACLE} build"),
+        ("test", False, f"torch {TESTS} oracle build"),
         ("test", True, f"{TESTS} build"),
-        ("dev/golden", False, f"checked torch {ORACLE}"),
+        ("dev/golden", False, "checked torch oracle"),
         ("dev/prove", True, "checked build"),
-        ("peers", False, f"{CHECKED} torch {ORACLE} build programs"),
+        ("peers", False, f"{CHECKED} torch oracle build programs"),
         ("study tiny", True, MEASURES),
         ("study --help", True, "checked"),
         ("scaling --processes 2 -- --from", True, MEASURES),
@@ -213,8 +219,8 @@ MEASURES = f"{CHECKED} build programs"
         # a build that is there already is measured as it is
         ("compare run --base HEAD --new scripts", True, CHECKED),
         ("compare run --base=scripts --new=HEAD", True, CHECKED),
-        ("report --setup-only", False, TOOLS),
-        ("report a --format=png", False, f"{CHECKED} requirements-pictures.txt {CHECKED}"),
+        ("report --setup-only", False, "tools"),
+        ("report a --format=png", False, f"{CHECKED} pictures {CHECKED}"),
         ("compare calibrate --record=a.jsonl", True, MEASURES),
     ],
 )
@@ -248,38 +254,51 @@ def test_a_checkout_that_cannot_be_written_gives_no_verdict(
     assert last.endswith(f": {checkout.root}")
 
 
+@pytest.fixture
+def fresh(checkout: ScriptCheckout) -> ScriptCheckout:
+    """A python3 without any package, and a set-up that must not be begun."""
+    for name in ("scripts/tinyllama_tools", "fixtures", "results"):
+        (checkout.root / name).symlink_to(PROJECT_ROOT / name)
+    checkout.stub("python3", f'exec "{sys.executable}" -S -B "$@"')
+    with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
+        file.write("set_up() { echo 'was set up' >&2; exit 9; }\n")
+    return checkout
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         ("scaling --proceses 2", "--proceses"),
         ("compare rn", "did you mean run?"),
         ("compare run --bas HEAD", "--base"),
-        ("compare history shw", "shw"),
         ("report --fromat md", "--fromat"),
         ("report a.json --format png --titel x", "--titel"),
         ("study tiny --no-such", "--no-such"),
         ("dev/golden --chek", "--chek"),
-        ("dev/golden sqe_1", "'sqe_1'"),
         ("dev/prove --without-fautls", "--without-fautls"),
         ("bench --componets ffn", "'--componets'"),
-        ("bench --quik", "'--quik'"),
+        ("test --bogus", "'--bogus'; allowed: --long, --sanitize"),
+        ("test --torch-dir /no/such", "'/no/such' must be <libtorch>/share/cmake/Torch"),
+        ("test --torch-dir / --sanitize", "exclude each other"),
+        ("test --long --campaign kills", "--campaign stands alone"),
     ],
 )
 def test_a_mistyped_option_is_told_on_a_fresh_machine(
-    checkout: ScriptCheckout, command: str, said: str
+    fresh: ScriptCheckout, command: str, said: str
 ) -> None:
-    """By a python3 without any package, before anything is set up; --help is too."""
-    for name in ("scripts/tinyllama_tools", "fixtures", "results"):
-        (checkout.root / name).symlink_to(PROJECT_ROOT / name)
-    checkout.stub("python3", f'exec "{sys.executable}" -S -B "$@"')
-    with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
-        file.write("set_up() { echo 'was set up' >&2; exit 9; }\n")
-    result = checkout.run(f"scripts/{command}")
+    result = fresh.run(f"scripts/{command}")
     assert result.returncode == 2 and said in result.stderr, result.stderr
     assert "was set up" not in result.stderr and "Traceback" not in result.stderr
-    name, *words = command.split()
-    result = checkout.run(f"scripts/{name} {words[0] if words[0] == 'run' else ''} --help")
+
+
+@pytest.mark.parametrize(
+    "command", ["bench", "test", "compare", "compare run", "study", "dev/golden", "dev/prove"]
+)
+def test_help_is_there_on_a_fresh_machine(fresh: ScriptCheckout, command: str) -> None:
+    result = fresh.run(f"scripts/{command} --help")
     assert (result.returncode, result.stderr) == (0, "")
+    assert f"scripts/{command} " in result.stdout.partition("\n")[0]
+    assert "xit status" in " ".join(result.stdout.split()) or command == "compare run"
 
 
 def test_what_a_fresh_machine_knows_of_the_options_is_what_the_program_has(
@@ -291,26 +310,16 @@ def test_what_a_fresh_machine_knows_of_the_options_is_what_the_program_has(
     assert set(checkout.run(code).stdout.split()) == options
 
 
-PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
-
-
-def test_requirements_have_what_is_asked_for_and_agree() -> None:
-    """In whatever order they are installed, none undoes another's. Their hashes: tests/campaign."""
-    versions: dict[tuple[str, bool], set[str]] = {}
-    # that of a build for CUDA goes into an environment of its own
-    own = {PROJECT_ROOT / "requirements-cuda.txt"}
-    for path in {*PROJECT_ROOT.glob("requirements*.txt")} - own:
-        for name, version, python in PINNED.findall(path.read_text()):
-            is_older = "< '3.11'" in python.replace('"', "'")
-            versions.setdefault((name.lower(), is_older), set()).add(version)
-    assert {name: found for name, found in versions.items() if len(found) != 1} == {}
+def test_the_lock_has_what_each_group_asks_for() -> None:
+    """Its hashes: tests/campaign. Which build of torch is installed is the index's choice."""
+    lock = (PROJECT_ROOT / "requirements.lock").read_text().lower()
     text = (PROJECT_ROOT / "pyproject.toml").read_text()
     groups = re.findall(r"^(\w+) = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    for group, lines in groups:
-        pinned = (PROJECT_ROOT / f"requirements-{group}.txt").read_text().lower()
+    assert [name for name, _ in groups][:2] == ["torch", "cuda"] and len(groups) == 7
+    for name, lines in groups[2:]:
         wanted = re.findall(r"^  [\"'](\S+==[\w.]+)", lines, re.MULTILINE)
-        assert wanted and [w for w in wanted if f"\n{w.lower()} " not in pinned] == []
-    assert len(groups) == 4
+        assert wanted and [w for w in wanted if f"\n{w.lower()} " not in lock] == [], name
+    assert "\ntorch==" not in lock
 
 
 def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: ScriptCheckout) -> None:
@@ -327,7 +336,7 @@ def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: ScriptChe
 # a build as ninja reports it into a log
 SLOW_BUILD = """
 progress_seconds=1
-slow() { for i in 1 2 3 4; do echo "[$i/4] Building a.cpp.o"; sleep 0.9; done; }
+slow() { for i in 1 2 3; do echo "[$i/3] Building a.cpp.o"; sleep 0.9; done; }
 quick() { echo '[1/1] Building a.cpp.o'; }
 """
 
@@ -336,21 +345,23 @@ def test_a_long_step_shows_its_progress_and_a_short_one_does_not(checkout: Scrip
     """Lines in a log; on a terminal one line that is written anew."""
     with (checkout.root / "scripts/lib/common.sh").open("a") as file:
         file.write(SLOW_BUILD)
-    step = "require_step 'build in build/' build"
-    found = checkout.run(f"{step} quick; progress_seconds=600; {step} slow").stderr
-    assert "Building" not in found
-    lines = checkout.run(f"{step} slow").stderr.splitlines()
-    shown = [line for line in lines if re.fullmatch(r"   \d s  \[\d/4\] Building a.cpp.o", line)]
-    assert 2 <= len(shown) <= 4 and lines[0] == "-- build in build/", lines
+    step = "require_step 'build in build/'"
     ours, terminal = os.openpty()
     try:
-        done = finish(checkout.start(f"{step} slow", stderr=terminal))
+        # at once, each with a log of its own
+        rare = checkout.start(f"{step} quick quick; progress_seconds=600; {step} rare slow")
+        often = checkout.start(f"{step} often slow")
+        drawn = finish(checkout.start(f"{step} drawn slow", stderr=terminal))
         said = os.read(ours, 65536).decode()
     finally:
         os.close(terminal)
         os.close(ours)
-    assert done.returncode == 0
-    assert re.search(r"\r   \d s  \[[23]/4\] Building a.cpp.o\x1b\[K\r", said), said
+    assert "Building" not in finish(rare).stderr
+    lines = finish(often).stderr.splitlines()
+    shown = [line for line in lines if re.fullmatch(r"   \d s  \[\d/3\] Building a.cpp.o", line)]
+    assert 1 <= len(shown) <= 3 and lines[0] == "-- build in build/", lines
+    assert drawn.returncode == 0
+    assert re.search(r"\r   \d s  \[[23]/3\] Building a.cpp.o\x1b\[K\r", said), said
 
 
 def test_ninja_says_how_far_it_is_whatever_the_users_status(checkout: ScriptCheckout) -> None:
@@ -404,18 +415,6 @@ def test_a_folder_is_configured_unless_it_was_for_the_same(
     (build / "build.ninja").unlink()
     checkout.run(f"torch_cmake_folder={torch}; {configure}")
     assert len(checkout.calls()) == 1 + configures
-
-
-def test_bad_options_of_scripts_test() -> None:
-    for options, said in {
-        "--bogus": "'--bogus'; allowed: --long, --sanitize",
-        "--torch-dir /no/such": "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch",
-        "--torch-dir / --sanitize": "exclude each other",
-        "--long --campaign kills": "--campaign stands alone",
-    }.items():
-        command = ["bash", str(PROJECT_ROOT / "scripts/test"), *options.split()]
-        result = finish(start(command))
-        assert (result.returncode, said in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize(("name", "runs"), [("test", ".ci/run $TEST_OPTIONS"), ("compare", "")])

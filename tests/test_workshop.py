@@ -1,10 +1,8 @@
 """Every command, file, key, output line and figure of docs/workshop.md, tried at a small size."""
 
-import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -12,8 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import PROJECT_ROOT, SMALL_MODEL, SMALL_OPTIONS, built_program, write_program
-from tinyllama_tools.core.app import Json, problem_sizes
+from built_programs import (
+    PROJECT_ROOT,
+    SMALL_MODEL,
+    SMALL_OPTIONS,
+    Json,
+    Program,
+    built_program,
+    environment,
+    finish,
+    read_json,
+    start,
+    write_json,
+    write_program,
+)
+from tinyllama_tools.core.app import problem_sizes
 
 PROGRAM = "build/benchmarks/tiny_llama_train"
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
@@ -47,13 +58,14 @@ BENCH_SMALL = (
 )
 TIMEOUT_S = 300.0
 # On a busy machine a step of the small model may take any time.
-NO_LIMIT = "--max-minutes 1e6"
+NO_LIMIT = "--max-seconds-per-case 1e6"
 SIZES = "build/benchmarks/small_sizes.json"
 
 
 def sessions() -> list[list[str]]:
     """Everything that a reader of the workshop types, as it is typed here, by the folder that it is
-    typed in, whose first line may be a comment. Further lines of a command are indented."""
+    typed in, whose first line may be a comment. Further lines of a command are indented. Of
+    commands that differ in numbers alone there is one."""
     text = (PROJECT_ROOT / "tests/workshop_typed.txt").read_text(encoding="utf-8")
     every = (re.split(r"\n(?! )", session) for session in text.rstrip("\n").split("\n\n"))
     return [[line.replace("\n    ", "\n") for line in lines] for lines in every]
@@ -110,10 +122,10 @@ def folder(tmp_path: Path) -> Path:
         size: {**shape, "batch": values["batch"], "seq": values["seq"] // DIVISORS["--seq-len"]}
         for size, values in problem_sizes().items()
     }
-    (tmp_path / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
+    write_json(tmp_path / SIZES, sizes)
     more = {
         "profile": "",
-        "study": f"--results results {NO_LIMIT}",
+        "study": f"--output results {NO_LIMIT}",
         "exercise": f'-o "results/exercise_$1.md" {NO_LIMIT}',
     }
     for name, given in more.items():
@@ -180,7 +192,7 @@ def check_training(command: str, folder: Path, output: str) -> None:
         (found,) = (folder / target).glob(name.replace("trace_step_5_10", f"trace_step_5_{last}"))
         assert found.stat().st_size > 0
         for key in [] if keys.startswith("curves") else code(keys):
-            value = value_at(json.loads(found.read_text(encoding="utf-8")), key)
+            value = value_at(read_json(found), key)
             assert value is not None, f"{found}: {key}"
     for line in "|".join(LINES[flag] for flag in ("", *flags)).split("|"):
         wanted = re.escape(line.replace("5-10", f"5-{last}")).replace("1/20", r"1/\d+")
@@ -229,22 +241,15 @@ def check_command(command: str, folder: Path, output: str) -> None:
     ids=lambda lines: lines[-1].split("\n")[0],
 )
 def test_the_commands_do_what_the_page_says(session: list[str], folder: Path) -> None:
-    environment = os.environ | {
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(PROJECT_ROOT / "scripts"),
-        "OMP_NUM_THREADS": "1",
-    }
+    own = environment(PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
     program = str(built_program("benchmarks/tiny_llama_train"))
-    how = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "text": True}
     for command in session[session[0].startswith("#") :]:
         typed = command
         if PROGRAM in command:
             # at once what the fixture's program would make of it, without starting Python
             before, _, options = command.partition(PROGRAM)
             typed = before + shlex.join([program, *small_options(shlex.split(options))])
-        done = subprocess.run(
-            ["bash", "-c", typed], **how, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
+        done = finish(start(["bash", "-c", typed], cwd=folder, env=own), TIMEOUT_S)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         check = check_training if PROGRAM in command else check_command
         check(command, folder, done.stdout)
@@ -252,11 +257,10 @@ def test_the_commands_do_what_the_page_says(session: list[str], folder: Path) ->
 
 def test_the_exact_figures(tmp_path: Path) -> None:
     # the default size as it is: the page's figures are of this run
-    program = built_program("benchmarks/tiny_llama_train")
+    program = Program(built_program("benchmarks/tiny_llama_train"))
     options = ["--num-steps=10", "--threads=1", "--device=cpu", *PROFILERS]
-    command = [str(program), *options, f"--profile-dir={tmp_path}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    summary = json.loads((tmp_path / "performance_summary.json").read_text(encoding="utf-8"))
+    assert program.run(*options, f"--profile-dir={tmp_path}").returncode == 0
+    summary = read_json(tmp_path / "performance_summary.json")
     checked = 0
     for what, _, exact, where in rows(FIGURES):
         key = (code(where) or [""])[0]

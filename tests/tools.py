@@ -39,6 +39,6 @@ def require_oracle_packages() -> None:
         except ImportError as error:
             give_up(
                 f"{package} is not in this Python ({error}): run scripts/test, or beside your own "
-                "torch python3 -m pip install -r requirements-oracle.txt",
+                "torch, with pip 26.3, pip install --group oracle -c requirements.lock",
                 whole_module=True,
             )

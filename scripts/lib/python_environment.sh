@@ -52,72 +52,91 @@ find_given_torch() {
   exit 2
 }
 
-# A stamp inside .venv says which set of requirements, of what content and for which place, is completely installed.
-environment_stamp_value() { # <requirements file>
-  printf '%s\n' "$project_root" | cat - "$1" | cksum
+# The groups of pyproject.toml, which go into .venv.
+declare -A group_titles=(
+  [torch]="libtorch"
+  [tools]="Python packages of the tools"
+  [pictures]="what draws pictures of a report"
+  [test]="tools for the tests"
+  [oracle]="the oracle of the proofs"
+  [cuda]="libtorch for CUDA and nvcc, 5 GB"
+)
+
+# How pip finds a group. Of torch the index decides which build it gives, so that no hash can be asked for.
+group_options() { # <group>: one a line
+  printf '%s\n' --group "$project_root/pyproject.toml:$1"
+  if [[ "$1" != torch && "$1" != cuda ]]; then printf '%s\n' --require-hashes --constraint "$project_root/requirements.lock"; fi
 }
-environment_has() { # <requirements file>
-  local stamp="$virtual_environment/.complete_${1##*/}"
-  [[ -x "$virtual_python" && -f "$stamp" && "$(<"$stamp")" == "$(environment_stamp_value "$1")" ]]
+
+# A stamp inside .venv says which group, of what versions and for which place, is completely installed.
+group_stamp() { # <group>
+  {
+    printf '%s\n' "$project_root"
+    sed -n '/^\[dependency-groups\]/,/^\[tool/p' "$project_root/pyproject.toml"
+    if [[ "$1" != torch && "$1" != cuda ]]; then cat "$project_root/requirements.lock"; fi
+  } | cksum
 }
+environment_has() { # <group>
+  local stamp="$virtual_environment/.complete_$1"
+  [[ -x "$virtual_python" && -f "$stamp" && "$(<"$stamp")" == "$(group_stamp "$1")" ]]
+}
+
+# The first pip that takes hashes from constraints (https://github.com/pypa/pip/issues/9243), so that one file has those of all groups.
+pip_version=26.3
+pip_hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13
 
 # A .venv whose Python or pip does not answer (an interrupted creation, a removed interpreter, a moved checkout) is made anew.
 make_virtual_environment() {
-  if "$virtual_python" -m pip --version >/dev/null 2>&1; then
-    if [[ "$("$virtual_python" -c 'import sys; print(sys.prefix)')" -ef "$virtual_environment" ]]; then return 0; fi
+  if ! "$virtual_python" -m pip --version >/dev/null 2>&1 ||
+    ! [[ "$("$virtual_python" -c 'import sys; print(sys.prefix)')" -ef "$virtual_environment" ]]; then
+    rm -rf "$virtual_environment"
+    python3 -m venv "$virtual_environment"
   fi
-  rm -rf "$virtual_environment"
-  python3 -m venv "$virtual_environment"
+  if [[ "$("$virtual_python" -m pip --version)" != "pip $pip_version "* ]]; then
+    "$virtual_python" -m pip install --disable-pip-version-check --progress-bar off --require-hashes \
+      --requirement /dev/stdin <<<"pip==$pip_version --hash=$pip_hash"
+  fi
 }
 
-# install_requirements <file>: into .venv. pip takes a package whose files an interruption left half there for installed, so a
-# marker tells the next run to write all of them again.
-install_requirements() {
-  local file="$1" name marker options=()
-  name="$(basename "$1")"
-  marker="$virtual_environment/.installing_$name"
+# pip takes a package whose files an interruption left half there for installed, so a marker tells the next run to write all of them
+# again.
+install_group() { # <group>
+  local group="$1" marker="$virtual_environment/.installing_$1" options=()
   make_virtual_environment
+  mapfile -t options < <(group_options "$group")
   if [[ -f "$marker" ]]; then options+=(--ignore-installed); fi
   : >"$marker"
-  "$virtual_python" -m pip install --disable-pip-version-check --progress-bar off "${options[@]}" -r "$file"
+  "$virtual_python" -m pip install --disable-pip-version-check --progress-bar off "${options[@]}"
+  if [[ "$group" == torch ]]; then
+    # this also loads the libraries, which a file cut short would not survive
+    "$virtual_python" -W ignore -c 'import torch; print("torch", torch.__version__)'
+  fi
   rm "$marker"
-  environment_stamp_value "$file" >"$virtual_environment/.complete_$name.new"
-  mv "$virtual_environment/.complete_$name.new" "$virtual_environment/.complete_$name"
+  group_stamp "$group" >"$virtual_environment/.complete_$group.new"
+  mv "$virtual_environment/.complete_$group.new" "$virtual_environment/.complete_$group"
 }
 
-install_torch() {
-  install_requirements "$project_root/requirements.txt"
-  # This also loads the libraries, which a file cut short would not survive.
-  "$virtual_python" -W ignore -c 'import torch; print("torch", torch.__version__)' || {
-    rm -f "$virtual_environment"/.complete_requirements.txt
-    : >"$virtual_environment/.installing_requirements.txt"
-    return 1
-  }
+set_up_group() { # <group>
+  if environment_has "$1"; then return 0; fi
+  require_step "${group_titles[$1]}: pip install --group $1 into $(basename "$virtual_environment")" "packages_$1" install_group "$1"
 }
 
 # After find_own_torch found none.
 set_up_torch() {
-  if ! environment_has "$project_root/requirements.txt" || ! find_torch_of "$virtual_python"; then
+  if ! environment_has torch || ! find_torch_of "$virtual_python"; then
     if [[ -e /dev/kfd || -n "${ROCM_PATH:-}" ]]; then
       say "   This machine seems to have an AMD GPU, but no torch for ROCm was found, and pip's own choice has no ROCm: the"
       say "   benchmark will only see the CPU. To use the GPU, install torch for ROCm (or set Torch_DIR) and run this again."
     fi
-    local wanted
-    wanted="$(sed -nE 's/^(torch==[^ ;]+).*/\1/p' "$project_root/requirements.txt")"
     say "   pip chooses the build of torch: 0.2 GB to download for a CPU, several GB with the CUDA libraries where its index has"
     say "   those first. To use another one, install it yourself or set Torch_DIR; it is then taken as it is."
-    require_step "libtorch: pip install $wanted into .venv" torch install_torch
+    rm -f "$virtual_environment/.complete_torch"
+    set_up_group torch
     find_torch_of "$virtual_python" || {
       say "error: pip installed torch, but it is not complete. Remove .venv and run this again."
       exit 2
     }
   fi
-}
-
-# set_up_tools <requirements file> <what it holds> <log name>
-set_up_tools() {
-  if environment_has "$project_root/$1"; then return 0; fi
-  require_step "$2: pip install -r $1 into .venv" "$3" install_requirements "$project_root/$1"
 }
 
 # The first Python that has torch and the oracle's packages; status 1 where none has. A user's own Python, which holds the torch
@@ -131,6 +150,6 @@ find_oracle_python() {
     fi
   done
   say "error: no Python here has torch, transformers and safetensors. In the environment that has your torch:"
-  say "   python3 -m pip install -r $project_root/requirements-oracle.txt"
+  say "   python3 -m pip install --group '$project_root/pyproject.toml:oracle' -c '$project_root/requirements.lock'    # pip $pip_version"
   return 1
 }

@@ -13,26 +13,14 @@ source "$library_folder/library_sources.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
 
-set_up_project_tools() { set_up_tools requirements-tools.txt "Python packages of the tools" tools; }
-
-set_up_picture_tools() { set_up_tools requirements-pictures.txt "what draws pictures of a report" picture_tools; }
-
-# After set_up tools: few need pictures, and their driver is large.
-set_up_pictures() {
-  if environment_has "$project_root/requirements-pictures.txt"; then return 0; fi
-  lock_set_up
-  set_up_picture_tools
-  unlock_set_up
-}
-
 # No compiler, no libtorch: stored results can be compared where nothing could be built, and while something is being built.
-set_up_tools_only() {
-  if environment_has "$project_root/requirements-tools.txt"; then return 0; fi
+set_up_group_alone() { # <group>
+  if environment_has "$1"; then return 0; fi
   local others=()
   lock_set_up
   mapfile -t others < <(packages_but python3 python3-venv)
   set_up_packages "${others[@]}"
-  set_up_project_tools
+  set_up_group "$1"
   unlock_set_up
 }
 
@@ -57,13 +45,11 @@ set_up_cuda_build() { # sets cuda_folder
   set_up_library_sources "${libraries_not_installed[@]}"
   export TINY_LLAMA_ENVIRONMENT="$cuda_folder/environment"
   virtual_environment="$TINY_LLAMA_ENVIRONMENT" virtual_python="$TINY_LLAMA_ENVIRONMENT/bin/python"
-  if ! environment_has "$project_root/requirements-cuda.txt"; then
-    mkdir -p "$cuda_folder"
-    require_step "libtorch for CUDA and nvcc, 5 GB" cuda_torch install_requirements "$project_root/requirements-cuda.txt"
-  fi
+  mkdir -p "$cuda_folder"
+  set_up_group cuda
   find_given_torch "$virtual_environment"
   [[ "$torch_kind" == cuda ]] || {
-    say "error: the package index gave a torch for $torch_kind instead of CUDA; see requirements-cuda.txt."
+    say "error: the package index gave a torch for $torch_kind instead of CUDA; see the group cuda of pyproject.toml."
     exit 2
   }
   set_up_configured release "$cuda_folder" TINY_LLAMA_WARNINGS_AS_ERRORS=ON TINY_LLAMA_CUDA_ARCHITECTURES=9.0
@@ -71,20 +57,23 @@ set_up_cuda_build() { # sets cuda_folder
   unlock_set_up
 }
 
-# set_up <tools|bench|test|peers|golden|prove>: what that command needs. The oracle's packages go beside torch: where the user's own
-# Python has that, they are the user's to install. The tools need no torch, and so go into .venv in any case.
+# set_up <tools|pictures|bench|test|peers|golden|prove>: what that command needs; pictures beside the tools, since few need them and
+# their driver is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
+# tools need no torch, and so go into .venv in any case.
 set_up() {
-  local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) targets=() file
-  if [[ "$purpose" == tools ]]; then
-    set_up_tools_only
-    return
-  fi
+  local purpose="$1" own_torch="" groups=() not_needed=(python3-venv) targets=() group
+  case "$purpose" in
+    tools | pictures)
+      set_up_group_alone "$purpose"
+      return
+      ;;
+  esac
   lock_set_up
-  if find_own_torch; then own_torch=yes; else needed+=(requirements.txt); fi
-  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt requirements-tools.txt requirements-pictures.txt); fi
-  if [[ "$purpose" != bench && -z "$own_torch" ]]; then needs_oracle=yes needed+=(requirements-oracle.txt); fi
-  for file in "${needed[@]}"; do
-    if ! environment_has "$project_root/$file"; then not_needed=(); fi
+  if find_own_torch; then own_torch=yes; elif ! environment_has torch; then not_needed=(); fi
+  if [[ "$purpose" == test ]]; then groups=(test tools pictures); fi
+  if [[ "$purpose" != bench && -z "$own_torch" ]]; then groups+=(oracle); fi
+  for group in "${groups[@]}"; do
+    if ! environment_has "$group"; then not_needed=(); fi
   done
   if [[ "$torch_kind" == cuda ]]; then not_needed+=(libamdhip64-dev); fi
   # what torch.compile includes
@@ -93,12 +82,7 @@ set_up() {
   if [[ "$purpose" != test ]]; then not_needed+=(chromium openmpi-bin); fi
   set_up_packages "${not_needed[@]}"
   if [[ -z "$own_torch" ]]; then set_up_torch; fi
-  if [[ "$purpose" == test ]]; then set_up_tools requirements-test.txt "tools for the tests" test_tools; fi
-  if [[ "$purpose" == test ]]; then
-    set_up_project_tools
-    set_up_picture_tools
-  fi
-  if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
+  for group in "${groups[@]}"; do set_up_group "$group"; done
   if [[ "$purpose" != golden ]]; then
     # a test builds with every library as source
     if [[ "$purpose" == test ]]; then mapfile -t libraries_not_installed < <(packages_as_sources); fi
@@ -117,7 +101,7 @@ tool() { PYTHONPATH="$scripts_folder" "$virtual_python" -m tinyllama_tools "$@";
 # A python3 of the system can say; without one, or with an old one, the command itself does, later.
 check_options() {
   local python="$virtual_python" status=0
-  if ! environment_has "$project_root/requirements-tools.txt"; then python=python3; fi
+  if ! environment_has tools; then python=python3; fi
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || return 0
   virtual_python="$python" tool --check-options "$@" || status=$?
   if [[ $status -eq 2 ]]; then exit 2; fi
@@ -128,7 +112,7 @@ check_options() {
 run_tool() {
   local needs="$1"
   shift
-  if [[ -n "$needs" ]] || ! environment_has "$project_root/requirements-tools.txt"; then check_options "$@"; fi
+  if [[ -n "$needs" ]] || ! environment_has tools; then check_options "$@"; fi
   set_up tools
   if [[ -n "$needs" ]]; then
     set_up "$needs"

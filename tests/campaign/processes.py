@@ -17,6 +17,7 @@ from campaign.runs import (
     TIME_LIMIT_S,
     Scope,
     Tried,
+    end_of,
     finish,
     left_of,
     next_run,
@@ -78,6 +79,12 @@ def killed(workload: Workload, draw: random.Random) -> list[str] | None:
         return problems + next_run(workload, folder)
 
 
+def too_late(process: subprocess.Popen, folder: Path) -> list[str] | None:
+    """Of a run that met no fault: nothing, but that it ended badly by itself."""
+    status = process.wait(TIME_LIMIT_S)
+    return [f"ended by itself with {status}: ...{end_of(said_in(folder))!r}"] if status else None
+
+
 def ranks_of(launcher: subprocess.Popen, folder: Path) -> list[int]:
     """The ranks that the launcher starts, once all are there; fewer where it ends before."""
     ranks: list[int] = []
@@ -110,7 +117,7 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str] | None:
         time.sleep(draw.uniform(0, 1.5))
         # one that is stopped first has not ended when it is killed
         if len(ranks) < RANKS or not stop(lost := draw.choice(ranks)):
-            return None
+            return too_late(process, folder)
         (number,) = (t[5:] for t in told_of(lost, "environ") if t.startswith("RANK="))
         os.kill(lost, how)
         # a lost rank is no success
@@ -143,7 +150,7 @@ def signalled(workload: Workload, draw: random.Random) -> list[str] | None:
         process = start(workload.command(folder), folder)
         time.sleep(at * usual)
         if process.poll() is not None:
-            return None
+            return too_late(process, folder)
         process.send_signal(sent)
         begun = time.monotonic()
         if is_twice:

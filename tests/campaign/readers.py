@@ -117,9 +117,9 @@ class Reader(NamedTuple):
 
 
 COMPARE = "compare {folder}/base.json {folder}/new.json"
-CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --folder {folder}/out "
+CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --output {folder}/out "
 REPORT = "report --format md -o {folder}/page.md {folder}/"
-AGAIN = "scaling --results {folder}/out --from {folder}/ranks"
+AGAIN = "scaling --from {folder}/ranks"
 ANALYSIS = "profile --analyze-existing {folder}/training"
 READERS = {
     "compare": Reader("new.json", COMPARE),

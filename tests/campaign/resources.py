@@ -1,7 +1,6 @@
 """What a run needs fails or is not there: a call that writes, memory, the network."""
 
 import errno
-import functools
 import os
 import random
 import re
@@ -34,6 +33,7 @@ from campaign.workloads import (
     WORKLOADS,
     Workload,
     journal_rows,
+    once,
 )
 
 SHORT = "short"
@@ -155,7 +155,7 @@ def outcome(status: int, said: str) -> list[str]:
     return problems + uncaught(said)
 
 
-@functools.cache
+@once
 def requests() -> list[int]:
     """The numbers of a run's requests for tensors."""
     with scratch() as folder:
@@ -214,13 +214,10 @@ def address_space(draw: random.Random) -> list[str] | None:
 def memory(scope: Scope) -> Iterator[Tried]:
     """a request for a tensor's memory fails, or the address space ends: the case fails, the run
     goes on; no abort."""
-    requests()
     yield from scope.tried("request that fails", 60, one_request)
     yield from scope.tried("limited address space", 60, address_space)
 
 
-# which build of torch an index offers decides the device it is for, so no hash can be given
-WITHOUT_HASHES = {"requirements.txt", "requirements-cuda.txt"}
 # whoever is not root may have a network of his own only as the root of his own users
 ALONE = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
 # tracked files of the set-up that may name what is downloaded
@@ -253,13 +250,10 @@ def without_network(workload: Workload) -> list[str]:
 
 def supply(scope: Scope) -> Iterator[Tried]:
     """no network at run time; requirements with hashes; sources with digests."""
-    for path in sorted(PROJECT.glob("requirements*.txt")):
-        if path.name in WITHOUT_HASHES:
-            why = Note(f"{path.name}: no hashes, since the index decides which build of torch")
-            yield Tried("requirements", [why], 0)
-        else:
-            found = unhashed(path.read_text(encoding="utf-8"))
-            yield Tried("requirements", [f"{path.name}: {entry}" for entry in found])
+    found = unhashed((PROJECT / "requirements.lock").read_text(encoding="utf-8"))
+    yield Tried("requirements", [f"requirements.lock: {entry}" for entry in found])
+    why = Note("torch and the compiler for CUDA: no hashes, since the index decides which build")
+    yield Tried("requirements", [why], 0)
     for path in sorted(path for kind in SET_UP for path in PROJECT.glob(kind) if path.is_file()):
         found = undigested(path.read_text(encoding="utf-8"))
         problems = [f"{path.name}: {url} has no digest" for url in found]

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from built_programs import ON_CPU, SMALL_OPTIONS, tool
-from campaign.runs import TIME_LIMIT_S, Note, Scope, Tried, left_of, scratch, start
+from campaign.runs import MARK, TIME_LIMIT_S, Note, Scope, Tried, end_of, said_in, scratch, start
 from campaign.workloads import AXES, BUILD, INTERRUPTED, PROJECT, file_problems
 from tinyllama_tools.commands.ranks import free_port, rank_environment
+from tinyllama_tools.compare.sides import ServedProcess, ServedProgram
 from tinyllama_tools.stats.verdicts import SPENT
 
 STEPS, FEWEST_STEPS, MARKS, FEWEST_MARKS = 20000, 400, 400, 40
@@ -53,9 +54,9 @@ class Watch:
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def look(self, processes: Sequence[subprocess.Popen[str]], kept: int = 0) -> None:
+    def look(self, processes: Sequence[int], kept: int = 0) -> None:
         """Notes the processes' memory, unless one of them ends just now."""
-        texts = [Path(f"/proc/{p.pid}/status").read_text(encoding="utf-8") for p in processes]
+        texts = [Path(f"/proc/{number}/status").read_text(encoding="utf-8") for number in processes]
         found = [re.search(r"RssAnon:\s+(\d+) kB", text) for text in texts]
         if all(found):
             self.resident.append([1024 * int(size[1]) for size in found if size])
@@ -102,43 +103,29 @@ def judged(name: str, watch: Watch, minutes: float) -> list[str]:
     return [*watch.problems, *leak, *slow, note]
 
 
-@contextlib.contextmanager
-def running(commands: Sequence[list[str]], folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Starts the ranks of one world; the first one's output can be read. None is left after it."""
-    port, started = free_port(), []
-    try:
-        for rank, command in enumerate(commands):
-            world = rank_environment(rank, len(commands), port) if len(commands) > 1 else {}
-            told = {} if rank else {"stdout": subprocess.PIPE}
-            started.append(start(command, folder, world, stdin=subprocess.PIPE, **told))
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-        left_of(folder)
-
-
 def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float | None) -> Watch:
     """Watches a training at each step that it says. After so many minutes all ranks are
     interrupted; None: it ends by itself."""
     watch, last, end = Watch(), "", time.monotonic() + 60 * (minutes or 0)
-    with running([[*TRAINING, *options]] * ranks, folder) as processes:
-        stream, before, is_asked = processes[0].stdout, time.monotonic(), False
-        for line in stream or ():
-            last = (last + line)[-300:]
-            if not line.startswith("Step "):
-                continue
-            watch.look(processes, STEP_BYTES * int(line.removeprefix("Step ").split("/")[0]))
-            now = time.monotonic()
-            watch.seconds.append(now - before)
-            before = now
-            is_enough = len(watch.seconds) > FEWEST_MARKS
-            if minutes and now > end and is_enough and not is_asked:
-                is_asked = True
-                for process in processes:
-                    process.send_signal(signal.SIGINT)
-        statuses = {process.wait(TIME_LIMIT_S) for process in processes}
+    command, port = [*TRAINING, *options], free_port()
+    worlds = [rank_environment(n, ranks, port) for n in range(ranks)] if ranks > 1 else [{}]
+    first = start(command, folder, worlds[0], stdout=subprocess.PIPE)
+    processes = [first, *(start(command, folder, world) for world in worlds[1:])]
+    before, is_asked = time.monotonic(), False
+    for line in first.stdout or ():
+        last = (last + line)[-300:]
+        if not line.startswith("Step "):
+            continue
+        steps = int(line.removeprefix("Step ").split("/")[0])
+        watch.look([process.pid for process in processes], STEP_BYTES * steps)
+        now = time.monotonic()
+        watch.seconds.append(now - before)
+        before = now
+        if minutes and now > end and len(watch.seconds) > FEWEST_MARKS and not is_asked:
+            is_asked = True
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+    statuses = {process.wait(TIME_LIMIT_S) for process in processes}
     wanted = {INTERRUPTED} if minutes else {0}
     watch.problems += [f"statuses {statuses}: ...{last}"] * (statuses != wanted)
     watch.problems += file_problems(folder)
@@ -165,30 +152,20 @@ def served(scope: Scope, folder: Path) -> Watch:
     """A resident program that opens, times and closes the same cases again and again, for a quarter
     of the time."""
     watch = Watch()
-    program = (str(BUILD / "tiny_llama_bench"), "--serve")
-    command = [*program, *SMALL_OPTIONS, *AXES, "--components=ffn", *ON_CPU]
-    with running([command], folder) as (process,):
-
-        def ask(**request: object) -> dict:
-            print(json.dumps(request), file=process.stdin, flush=True)
-            answer = json.loads(process.stdout.readline())
-            if "error" in answer:
-                raise RuntimeError(f"{request}: {answer['error']}")
-            return answer
-
-        cases = json.loads(process.stdout.readline())["cases"]
+    options = (*SMALL_OPTIONS, *AXES, "--components=ffn", *ON_CPU)
+    program = ServedProgram("served", BUILD / "tiny_llama_bench", options, {MARK: str(folder)})
+    with contextlib.closing(ServedProcess(program, limit=TIME_LIMIT_S, padding=0)) as process:
+        cases = process.greet()["cases"]
         deadline = time.monotonic() + 60 * scope.minutes / 4
         while time.monotonic() < deadline or len(watch.seconds) < FEWEST_MARKS:
             times = []
             for case in cases:
-                ask(do="open", case=case)
-                times.append(statistics.median(ask(do="time", case=case, seconds=0.01)["seconds"]))
-                ask(do="close", case=case)
-            watch.look([process])
+                process.ask_to_open(case)
+                process.opened(case)
+                times.append(statistics.median(process.time(case, 0.01)))
+                process.close_case(case)
+            watch.look([process.pid])
             watch.seconds.append(sum(times))
-        process.stdin.close()
-        status = process.wait(TIME_LIMIT_S)
-    watch.problems += [f"status {status}"] * bool(status)
     return watch
 
 
@@ -207,19 +184,19 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     until = ("--budget", f"{max(60, round(120 * scope.minutes))}s", "--output", folder / "out")
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build", "--same")
     command = tool("compare", "run", *sides, *grid, *few, *effort, *until)
-    with running([command], folder) as (process,):
-        while process.poll() is None:
-            if slices.exists():
-                watch.look([process], SUMMARY_BYTES * len(slices.read_bytes().splitlines()))
-            time.sleep(max(0.1, 0.06 * scope.minutes))
-        last = process.stdout.read()[-300:]
+    process = start(command, folder)
+    while process.poll() is None:
+        if slices.exists():
+            watch.look([process.pid], SUMMARY_BYTES * len(slices.read_bytes().splitlines()))
+        time.sleep(max(0.1, 0.06 * scope.minutes))
     # at the end it writes its pages, for which it loads more
     del watch.resident[-2:], watch.kept[-2:]
     lines = [json.loads(line) for line in slices.read_text(encoding="utf-8").splitlines()]
     for block in lines:
         if re.match(rf"ffn.*:{SEQ}$", block.get("case", "")) and "base" in block:
             watch.seconds += [*block["base"], *block["new"]]
-    watch.problems += [f"{process.returncode}: {last}"] * (process.returncode not in {0, 1})
+    is_bad = process.returncode not in {0, 1}
+    watch.problems += [f"{process.returncode}: {end_of(said_in(folder))}"] * is_bad
     done = max(block.get("block", 0) for block in lines)
     watch.problems += [f"ended after {done} of {blocks} blocks"] * (done < blocks)
     watch.problems += file_problems(folder)

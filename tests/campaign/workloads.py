@@ -4,6 +4,7 @@ import functools
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,7 @@ def train_problems(folder: Path, _: bool, __: Rows) -> list[str]:
 
 def study_command(folder: Path) -> list[str]:
     options = ("--num-steps", "3", "--device", "cpu")
-    return tool("study", "tiny", *options, "--results", folder / "study")
+    return tool("study", "tiny", *options, "--output", folder / "study")
 
 
 def compare_command(folder: Path) -> list[str]:
@@ -177,7 +178,9 @@ def compare_command(folder: Path) -> list[str]:
 
 def scaling_command(folder: Path, processes: str = "2") -> list[str]:
     step = ("--batch=2", "--seq=8", "--components=full_step", "--rounds=3", "--min-time=0.01")
-    options = ("--processes", processes, "--timeout", "6", "--results", folder / "scaling")
+    # a folder that is there is refused
+    place = folder / f"scaling_{time.time_ns()}"
+    options = ("--processes", processes, "--timeout", "6", "--output", place)
     return tool("scaling", *options, "--", *SMALL_OPTIONS, *step, "--device=cpu")
 
 

@@ -563,6 +563,9 @@ def test_an_interrupted_run_writes_what_it_has(
     assert f"{len(done)} of {len(names)} cases done" in stderr.splitlines()[-1]
     assert f"--resume --journal {journal}" in stderr.splitlines()[-1]
     assert "tokens/s" in stdout
+    # every signal leaves the same journal; what is made of that takes longer
+    if number != signal.SIGINT:
+        return
     _, whole = resume(program, tmp_path, [*PARTS, *SLOW])
     assert_complete(whole, names)
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]

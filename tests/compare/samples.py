@@ -5,7 +5,7 @@ import copy
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ class Played:
     def __call__(self) -> float:
         return self.now
 
-    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Json]:
+    def open_once(self, cases: Collection[str], *, verify: bool) -> Iterator[Json]:
         assert verify
         self.now += self.opening
         for case in cases:
@@ -174,11 +174,11 @@ class Played:
                 event = self.events.get((0, case)) if side == NEW else None
                 yield {**(event or opened), "at": self.now}
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json]:
+    def measure(self, index: int, cases: Collection[str]) -> Iterator[Json]:
         self.asked.append(list(cases))
         self.now += 1.0
         # in another order each time, as they come in truth
-        for case in random.Random(index).sample(cases, len(cases)):
+        for case in random.Random(index).sample(list(cases), len(cases)):
             event = self.events.get((index, case))
             if event is KeyboardInterrupt:
                 raise KeyboardInterrupt

@@ -25,7 +25,7 @@ from published import RECORDED
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, IN_ALL, NOT_SHOWN
-from tinyllama_tools.compare.blocks import SIDES, Costs, Sides, read_recording
+from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Costs, Sides, read_recording
 from tinyllama_tools.compare.run import SequentialRun
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.process import Progress
@@ -54,7 +54,7 @@ def summaries(played: Played, names: Sequence[str], blocks: int) -> np.ndarray:
 
 def calibrate(folder: Path, *more: str) -> int:
     small = ("--tries", "3", "--jobs", "1", "--looks", "2", "--alpha", "0.05")
-    return compare(["calibrate", "--folder", str(folder), *small, *more])
+    return compare(["calibrate", "--output", str(folder), *small, *more])
 
 
 def record(folder: Path, played: Played, blocks: float = 12, slow: Sequence[str] = ()) -> int:
@@ -225,62 +225,48 @@ def test_blocks_that_depend_on_each_other_are_unclear_or_broken(
     assert (status, found["recordings"][0]["standing"]) == (1, BROKEN)
 
 
-# ---- noise of every kind: log seconds, base and new first, then cases, blocks and pairs
+# ---- noise of every kind
 
-# between two processes of one program, and between neighbouring slices of one
-BETWEEN, WITHIN = 0.08, 0.05
-Shape = tuple[int, int, int]
-Draw = np.random.Generator
+KINDS = ("drift", "spikes", "two modes", "ties", "heavy tails", "shared")
 
 
-def plain(rng: Draw, shape: Shape, between: np.ndarray | None = None) -> np.ndarray:
-    """Normal noise around each process's own level."""
-    levels = rng.normal(0, BETWEEN, (2, *shape[:2], 1)) if between is None else between
-    return rng.normal(0, WITHIN, (2, *shape)) + levels
-
-
-def drift(rng: Draw, shape: Shape) -> np.ndarray:
-    """The whole machine wanders, for all cases alike, and moves on within a pair."""
-    machine = np.cumsum(rng.normal(0, 0.02, (shape[1] * shape[2], 2))).reshape(1, *shape[1:], 2)
-    order = np.where(rng.random((*shape, 1)) < 0.5, machine, machine[..., ::-1])
-    return plain(rng, shape) + np.moveaxis(order, -1, 0)
-
-
-def spikes(rng: Draw, shape: Shape) -> np.ndarray:
-    """One slice in eight takes up to four times as long."""
-    longer = rng.uniform(math.log(1.3), math.log(4), (2, *shape))
-    return plain(rng, shape) + np.where(rng.random((2, *shape)) < 1 / 8, longer, 0)
-
-
-def two_modes(rng: Draw, shape: Shape) -> np.ndarray:
-    """A process in three is 15 % slower for its whole life: where its memory came to lie."""
-    slow = np.where(rng.random((2, *shape[:2], 1)) < 1 / 3, math.log(1.15), 0)
-    return plain(rng, shape, slow + rng.normal(0, 0.02, slow.shape))
-
-
-def ties(rng: Draw, shape: Shape) -> np.ndarray:
-    """A clock so coarse that many ratios are equal, and many are 1."""
-    return np.round(plain(rng, shape) / 0.05) * 0.05
-
-
-def heavy_tails(rng: Draw, shape: Shape) -> np.ndarray:
-    """Student's t with 1.5 degrees: no variance to speak of."""
-    between, within = (rng.standard_t(1.5, (2, *shape[:2], n)) for n in (1, shape[2]))
-    # no machine stalls for more than e^6 times an iteration
-    return np.clip(between * BETWEEN / 2 + within * WITHIN / 2, -6, 6)
-
-
-def shared(rng: Draw, shape: Shape) -> np.ndarray:
-    """What makes a process slow does so for all of its cases: they err together or not."""
-    return plain(rng, shape, rng.normal(0, BETWEEN, (2, 1, shape[1], 1)))
+def noise(kind: str, rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
+    """Log seconds of base and new, then cases, blocks and pairs: normal noise between processes of
+    one program, and within one, but for its kind."""
+    cases, blocks, pairs = shape
+    between, within = rng.normal(0, 0.08, (2, cases, blocks, 1)), rng.normal(0, 0.05, (2, *shape))
+    if kind == "drift":
+        # the machine wanders for all cases alike, and moves on within a pair
+        wander = np.cumsum(rng.normal(0, 0.02, (blocks * pairs, 2))).reshape(1, blocks, pairs, 2)
+        order = np.where(rng.random((*shape, 1)) < 0.5, wander, wander[..., ::-1])
+        within += np.moveaxis(order, -1, 0)
+    elif kind == "spikes":
+        longer = rng.uniform(math.log(1.3), math.log(4), within.shape)
+        within += np.where(rng.random(within.shape) < 1 / 8, longer, 0)
+    elif kind == "two modes":
+        # a process in three is slower for its whole life: where its memory came to lie
+        between = between / 4 + np.where(rng.random(between.shape) < 1 / 3, math.log(1.15), 0)
+    elif kind == "ties":
+        # a clock so coarse that many ratios are equal, and many are 1
+        return np.round((between + within) / 0.05) * 0.05
+    elif kind == "heavy tails":
+        # no variance to speak of; but no machine stalls for more than e^6 times an iteration
+        wild = (
+            rng.standard_t(1.5, one.shape) * size for one, size in ((between, 4), (within, 2.5))
+        )
+        return np.clip(sum(wild) / 100, -6, 6)
+    elif kind == "shared":
+        # what makes a process slow does so for all of its cases: they err together or not
+        between = between[:, :1]
+    return between + within
 
 
 def test_whatever_the_noise_few_families_at_the_margin_have_a_false_verdict() -> None:
     """Every other case at its upper edge and the rest at its lower one, where one is likeliest."""
     rng, design = np.random.default_rng(1), plan_design(7, alpha=0.2, looks=2)
     edges, wrong = np.where(np.arange(7) % 2, -design.edge, design.edge), Counter()
-    for kind, _ in product((drift, spikes, two_modes, ties, heavy_tails, shared), range(100)):
-        logs = kind(rng, (7, design.looks[-1], 8))
+    for kind, _ in product(KINDS, range(100)):
+        logs = noise(kind, rng, (7, design.looks[-1], 8))
         logs[1] += edges[:, np.newaxis, np.newaxis]
         base, new = 0.01 * np.exp(logs).reshape(2, -1, 8)
         fields = (*summarise_pairs(base, new), np.median(base, axis=1), np.median(new, axis=1))
@@ -355,7 +341,7 @@ def test_verdicts_are_those_of_the_sequential_run() -> None:
     played = machine(factors={CASES[0]: 1.3, LOSS: 1.3}, scatter=scatter)
     design = plan_design(7, alpha=0.05, margin=0.1, looks=4)
     more = {"progress": Progress(io.StringIO()), "clock": played}
-    run = SequentialRun(played, CASES, design, 1e6, keep=lambda _: None, **more)
+    run = SequentialRun(played, map(CaseRecord, CASES), design, 1e6, keep=lambda _: None, **more)
     run.run(verify=True)
     costs = Costs(OWN, dict.fromkeys(CASES, EACH), OPENING)
     values = summaries(played, CASES, 120)
@@ -456,7 +442,7 @@ def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[
     build = make_build(tmp_path / "build", cases=cases)
     assert calibrate(tmp_path) == 2
     assert "--record 30m" in capsys.readouterr().err
-    options = ("--build", str(build), "--record", "20ms", *QUICK, "--threads", "1")
+    options = ("--build-folder", str(build), "--record", "20ms", *QUICK, "--threads", "1")
     assert calibrate(tmp_path, *options) == 0
     header, items = read_recording(tmp_path / "blocks_0001.jsonl")
     timed = {item["case"]: len(item["base"]) for item in items if "base" in item}
@@ -469,7 +455,7 @@ def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = make_build(tmp_path / "build", cases={FFN: 0.005})
-    rule = ("--build", str(build), "--alpha", "0.3", "--looks", "1")
+    rule = ("--build-folder", str(build), "--alpha", "0.3", "--looks", "1")
     assert calibrate(tmp_path, "--runs", "1", *rule, *QUICK, "--budget", "30s") == 0
     slow = ("--runs", "1", "--slow", "^ffn/=0.05", "--slow", "x=1")
     assert calibrate(tmp_path, *slow, *rule, *QUICK, "--budget", "1ms") == 0
@@ -482,7 +468,7 @@ def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
     assert slowed["slowdown"] == "^ffn/=0.05, x=1"
     assert slowed["without_verdict"] == {"budget too short for any verdict": 1}
     # nothing measured at all: an error with its words
-    assert calibrate(tmp_path, "--build", str(tmp_path), "--runs", "1") == 2
+    assert calibrate(tmp_path, "--build-folder", str(tmp_path), "--runs", "1") == 2
     assert "must be a build folder (no benchmarks/tiny_llama_bench" in capsys.readouterr().err
 
 

@@ -303,10 +303,10 @@ def test_changes_are_advisory_and_name_commit_and_files_the_newest_first(
     assert run("changes", "--store", store, "--margin", "0.5") == 0
     assert "No change point." in capsys.readouterr().out
     # cases and machines that are chosen
-    assert run("show", "--case", "^loss/", "--machine", "some cpu", "--store", store) == 0
+    assert run("show", "--filter", "^loss/", "--machine", "some cpu", "--store", store) == 0
     shown = capsys.readouterr().out
     assert (LOSS in shown, FFN in shown, HOSTILE in shown) == (True, False, False)
-    for wrong in (["--case", "^los$"], ["--machine", "MI300X"]):
+    for wrong in (["--filter", "^los$"], ["--machine", "MI300X"]):
         assert run("show", *wrong, "--store", store) == 2
         said = capsys.readouterr().err
         assert wrong[1] in said

@@ -1,10 +1,8 @@
 """Rank tests against scipy and enumeration; designs and power; verdicts on blocks and on files,
 their error rates; attribution."""
 
-import json
 import math
 from collections import Counter
-from dataclasses import asdict
 from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
@@ -17,13 +15,10 @@ from tinyllama_tools.stats.rank_tests import (
     ERROR,
     LOG_RATIO,
     Array,
-    Interval,
-    Ratio,
     hodges_lehmann,
     median_interval,
     p_values,
     rank_sum_p_value,
-    ratio_of_turns,
     summarise,
 )
 from tinyllama_tools.stats.verdicts import (
@@ -419,22 +414,7 @@ def test_share_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert 64 <= held < 80
 
 
-# ---- ratios of what ran in turns
-
-
-def test_ratio_is_the_median_of_neighbours_ratios_not_the_ratio_of_medians() -> None:
-    # the machine became twice as slow in the middle; each turn says 0.5
-    ratio = ratio_of_turns([1.0, 2.0, 4.0], [2.0, 4.0, 8.0])
-    assert ratio == Ratio(0.5, Interval(0.5, 0.5, 0.75), 3, (0.5, 0.5, 0.5))
-    few, one = ratio_of_turns([1.0, 1.2, 1.1], [1.0] * 3), ratio_of_turns([3.0], [2.0])
-    many = ratio_of_turns([1.1] * 6, [1.0] * 6)
-    assert few.text() == "1.10 (1.00 to 1.20 at 75 %)"
-    assert (many.text(), one.text()) == ("1.10 (1.10 to 1.10)", "1.50")
-    for made in (one, few):
-        assert Ratio.from_json(json.loads(json.dumps(asdict(made)))) == made
-    for turns in ([1.0, 2.0], [0.0], [math.nan], [math.inf]):
-        with pytest.raises(ValueError, match=r"longer|positive and finite"):
-            ratio_of_turns([1.0], turns)
+# ---- medians
 
 
 def test_interval_of_a_median_is_that_of_the_sign_test() -> None:

@@ -42,19 +42,14 @@ class Launch:
         write_run(self.seen, rounds=1)
 
     def arguments(self, *more: str) -> list[str]:
-        folders = [f"--build-folder={self.build}", f"--results={self.out}"]
+        folders = [f"--build-folder={self.build}", f"--output={self.out}"]
         return ["--oversubscribe", "--interconnects=ethernet_10g", *folders, *more]
 
     def run(self, *more: str) -> int:
         return scaling(self.arguments(*more))
 
-    @property
-    def folder(self) -> Path:
-        (found,) = self.out.glob("*_scaling")
-        return found
-
     def found(self) -> Json:
-        return read_json(self.folder / "scaling.json")
+        return read_json(self.out / "scaling.json")
 
     def rank(self, number: int) -> Json:
         return read_json(self.seen / f"seen_{number}.json")
@@ -88,7 +83,7 @@ def test_ranks_get_the_environment_of_torchrun_and_cores(
     for name in foreign:
         monkeypatch.setenv(name, "7")
     (launch.seen / "ranks_1.json").write_text("{", encoding="utf-8")
-    assert launch.run("--processes=1,2", "--threads-per-process=1", "--", "--size=tiny") == 1
+    assert launch.run("--processes=1,2", "--threads=1", "--", "--size=tiny") == 1
     assert capfd.readouterr().out.splitlines()[-1].endswith("scaling.json")
     every, ports = allowed_cores(), set()
     for rank in range(2):
@@ -101,7 +96,7 @@ def test_ranks_get_the_environment_of_torchrun_and_cores(
         assert seen["cores"] == [every[rank % len(every)]]
         ports.add(int(seen["environment"]["MASTER_PORT"]))
     assert len(ports) == 1 and ports.pop() > 1024
-    log = (launch.folder / "ranks_2.log").read_text(encoding="utf-8").splitlines()
+    log = (launch.out / "ranks_2.log").read_text(encoding="utf-8").splitlines()
     assert sorted(log) == ["[rank 0] rank 0 of 2 is there", "[rank 1] rank 1 of 2 is there"]
     (failure,) = launch.found()["failures"]
     assert (launch.found()["processes"], failure["ranks"]) == ([2], 1)
@@ -150,10 +145,10 @@ def test_a_rank_that_fails_ends_the_others_and_what_was_measured_is_written(
     assert re.search(f"rank 1 of 2 {words}", said, re.DOTALL)
     assert f"2 ranks: {said}" in capsys.readouterr().err
     launch.assert_none_is_left()
-    names = {path.name for path in launch.folder.iterdir()}
+    names = {path.name for path in launch.out.iterdir()}
     logs = {f"ranks_{ranks}.log" for ranks in (1, *failing)}
     assert names == {"ranks_1.json", "scaling.json", "scaling.md", *logs}
-    page = (launch.folder / "scaling.md").read_text(encoding="utf-8")
+    page = (launch.out / "scaling.md").read_text(encoding="utf-8")
     assert " ".join(said.split()) in page
     # what may be tracked as it is: no path outside the checkout
     assert str(launch.out) not in page + json.dumps(found)
@@ -167,7 +162,13 @@ def test_a_refused_option_leaves_no_folder(
     assert launch.run("--processes=2,4", "--timeout=0.5", "--", "--size=huge") == 2
     said = capsys.readouterr().err
     assert "--size 'huge': must be one of tiny, small" in said.splitlines()[-1]
-    assert list(launch.out.iterdir()) == []
+    assert not launch.out.exists()
+    # nor does one that holds another run lose anything
+    launch.out.mkdir()
+    (launch.out / "ranks_8.json").write_text("kept", encoding="utf-8")
+    assert launch.run("--processes=2", "--", "--size=tiny") == 2
+    assert "File exists" in capsys.readouterr().err
+    assert [path.read_text(encoding="utf-8") for path in launch.out.iterdir()] == ["kept"]
 
 
 def test_a_log_that_cannot_be_written_is_told_and_what_ranks_say_is_heard() -> None:
@@ -215,8 +216,8 @@ def test_no_rank_outlives_its_launcher_and_what_was_measured_is_written(
     monkeypatch.setenv("FAKE_FAULT", "hangs")
     with start_tool("scaling", *launch.arguments("--processes=1,2,4")) as process:
         # the launcher watches its ranks, which it does not yet while it starts them
-        logs = "*_scaling/ranks_2.log"
-        wait_until(lambda: any("rank 1 of 2 is" in of.read_text() for of in launch.out.glob(logs)))
+        log = launch.out / "ranks_2.log"
+        wait_until(lambda: log.is_file() and "rank 1 of 2 is" in log.read_text())
         process.send_signal(by)
         _, said = process.communicate(timeout=TIMEOUT_S)
     launch.assert_none_is_left()
@@ -234,11 +235,13 @@ def test_bad_places_and_files_are_told_before_anything_is_measured(
     frontier, many = tmp_path / "frontier.json", 4 * len(allowed_cores())
     frontier.write_text('{"kind": "frontier"}', encoding="utf-8")
     for arguments, said in (
-        (f"--processes=1,{many}", f"--processes {many} with --threads-per-process 1: {many} logic"),
+        (f"--processes=1,{many}", f"--processes {many} with --threads 1: {many} logic"),
         ("--from=no_such_folder/ranks_2.json", "cannot be read: No such file"),
         (f"--local-step={frontier}", "frontier.json: is no result of"),
         ("--build-folder=none", "tiny_llama_scaling: no such program that can be started; build"),
     ):
-        status = scaling([*launch.arguments()[2:], *arguments.split()])
+        build, output = launch.arguments()[2:]
+        places = [build] if "--from" in arguments else [build, output]
+        status = scaling([*places, *arguments.split()])
         assert (status, said in capsys.readouterr().err) == (2, True), arguments
         assert not launch.out.exists()

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -208,7 +207,7 @@ def test_every_figure_is_found_and_success_is_the_success_line(
     settings = {"mpi_command": "env", "experiment_run_dir": tmp_path, "program": bench_program}
     settings |= {"device": "cpu", "components": "optimizer,full_step"}
     words = [*command(application, "step", settings), *QUICK_STEP]
-    log = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout
+    log = finish(start(words), 300).stdout
     figures = re.findall(r"^FOM (\S+)/(\S+) = (\S+) (\S+)$", log, re.MULTILINE)
     assert len({case for case, *_ in figures}) == 2 and len(figures) >= 10
     assert analyse(application, log) == (True, figures)
@@ -245,12 +244,12 @@ def test_a_workspace_gives_commands_that_the_program_understands(
             chosen = variables | dict(zip(axes, values, strict=True))
             names.append(f"{workload}/{expand(name, chosen)}")
             text = " ".join(command(application, workload, chosen))
-            start, _, options = text.partition(f" {chosen['program']} ")
+            launch, _, options = text.partition(f" {chosen['program']} ")
             assert not is_cluster or ("--device hip" in options and "--threads 8" in options)
-            assert not is_cluster or "--cpus-per-task=8" in start
+            assert not is_cluster or "--cpus-per-task=8" in launch
     # of the last one, on this machine
     words = [bench_program, *options.replace("hip", "cpu").split(), "--list"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = finish(start(words))
     assert (done.returncode, done.stdout != "") == (0, True), done.stderr
     assert len(names) == len(set(names)) > 1, "an experiment's name says what it is"
     assert not is_cluster or workspace["variants"] == {"workflow_manager": "slurm"}
@@ -313,7 +312,7 @@ def run_reframe(
     it printed, and what its report says of each test: by '<size>/<variant>', 'components', or by
     partition where that is not the only one."""
     if importlib.util.find_spec("reframe") is None:
-        give_up("reframe-hpc is not installed: pip install -r requirements-test.txt")
+        give_up("reframe-hpc is not installed: run scripts/test")
     report = folder / "report.json"
     code = "import sys; from reframe.frontend.cli import main; sys.argv[0] = 'reframe'; main()"
     command = [sys.executable, "-c", code, f"--config-file={REFRAME / settings}"]

@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(*arguments: object) -> int:
-    return tools.report([str(argument) for argument in arguments])
+    return tools.report(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,9 @@ def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capt
     # one that is named is said to be unfinished
     change(running / "study.json", lambda found: found.pop("finished"))
     journal = '{"header": {}}\n{"case": "a"}\n{"case":"b"}\n{"case": "cut'
-    (running / "round_1.journal.jsonl").write_text(journal, encoding="utf-8")
+    (running / "results.journal.jsonl").write_text(journal, encoding="utf-8")
     reason = only_error(read(running)).reason
-    assert "2 cases in its journal; scripts/study --resume" in reason
+    assert "2 cases in its journal; the same command with --resume" in reason
 
 
 def test_the_newest_results_are_of_one_device_and_others_are_told(
@@ -204,10 +204,3 @@ def test_the_result_with_a_steps_parts_is_the_one_analysed(tmp_path: Path) -> No
     inputs = read(bare, whole, whole)
     assert inputs.main.paths == (whole,)
     assert [(one.name, one.is_error) for one in inputs.omissions] == [(str(bare), False)]
-
-
-def test_help_says_what_the_set_up_alone_installs(capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        run("--help")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "--setup-only, as the only argument, installs what every format but png needs" in said

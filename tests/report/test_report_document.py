@@ -73,6 +73,14 @@ def built(inputs: ReportInputs) -> Document:
     return build_document(inputs)
 
 
+@pytest.fixture(scope="module")
+def page(built: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of everything."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(page_of(built), encoding="utf-8")
+    return file
+
+
 HOSTILE = "</script><script>alert(1)</script>"
 CASES = "#table-all_cases"
 PACKED = re.compile(r'<script type="application/gzip" id="(packed-\w+)">([^<]*)</script>')
@@ -474,10 +482,9 @@ def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> 
 
 
 def test_a_plot_is_drawn_when_it_comes_into_view_and_no_table_is_cut_off(
-    built: Document, tmp_path: Path, open_page: PageOpener
+    built: Document, page: Path, open_page: PageOpener
 ) -> None:
-    (tmp_path / "report.html").write_text(page_of(built), encoding="utf-8")
-    opened = open_page(tmp_path / "report.html", 1300)
+    opened = open_page(page, 1300)
     drawn = "[...document.querySelectorAll('.js-plotly-plot')].map((of) => of.closest('.card'))"
     ids = f"{drawn}.map((of) => of.dataset.figure)"
     opened.page.wait_for_function(f"{drawn}.length")
@@ -490,7 +497,7 @@ def test_a_plot_is_drawn_when_it_comes_into_view_and_no_table_is_cut_off(
     # on paper all of them are
     opened.page.emulate_media(media="print")
     opened.page.pdf()
-    figures = sum(len(page.figures) for page in built.sections)
+    figures = sum(len(one.figures) for one in built.sections)
     assert opened.page.evaluate(f"{drawn}.length") == figures
 
 
@@ -520,10 +527,9 @@ def test_bars_are_there_before_plotly_and_give_way_to_it(
 
 
 @pytest.fixture
-def opened(built: Document, tmp_path: Path, open_page: PageOpener) -> OpenPage:
-    """The page of everything, on a telephone."""
-    (tmp_path / "report.html").write_text(page_of(built), encoding="utf-8")
-    return open_page(tmp_path / "report.html", 390)
+def opened(page: Path, open_page: PageOpener) -> OpenPage:
+    """On a telephone."""
+    return open_page(page, 390)
 
 
 def test_the_page_has_every_section_row_and_point_and_loads_nothing(

@@ -1,5 +1,5 @@
-"""A fake tiny_llama_bench as scripts/study --grid drives it: names, costs, rounds with a
-journal, products. What is unusual about it is told in told.json beside it."""
+"""A fake tiny_llama_bench as scripts/study --grid drives it: names, costs, runs with a journal,
+products. What is unusual about it is told in told.json beside it."""
 
 import itertools
 import json
@@ -88,15 +88,17 @@ def _row(name: str, told: Json) -> tuple[Json, str]:
     return row, "1 ms"
 
 
-def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json]:
-    """The rows in it; SystemExit with 2 where it cannot be continued. A new one is begun."""
-    if journal.exists() != resumes:
+def _journaled(journal: Path, context: Json) -> dict[str, Json]:
+    """The rows in it; SystemExit with 2 where it cannot be continued. Begun anew where it has no
+    whole header."""
+    if not journal.exists():
         sys.exit(2)
-    if not resumes:
+    text = journal.read_text()
+    if "\n" not in text:
         journal.write_text(json.dumps({"header": context}) + "\n")
         return {}
     # what follows the last newline was cut short
-    journal.write_text(journal.read_text().rpartition("\n")[0] + "\n")
+    journal.write_text(text.rpartition("\n")[0] + "\n")
     first, *lines = map(json.loads, journal.read_text().splitlines())
     if first["header"] != context:
         sys.exit(2)
@@ -110,7 +112,7 @@ def _measure(options: list[str], told: Json) -> int:
     signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
     context = {"settings": {}, "schema_version": 4, "verify": value(options, "verify")}
     context |= {"sizes": sorted(value(options, "sizes").split(","))}
-    rows = _journaled(journal, context, resumes="--resume" in options)
+    rows = _journaled(journal, context)
     names, parent = _names(options), os.getppid()
     todo = [name for name in names if name not in rows]
     for index, name in enumerate(todo):

@@ -4,11 +4,15 @@ and ranges are. What the parts do is what the program says of them in a publishe
 At the end, what laws and predictions are worth on the machine of that study, computed from its
 rounds anew: the cells that were held out, and a step of a size that was not calibrated on."""
 
+import itertools
+import json
 import math
+import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,6 +301,45 @@ def test_reference_study_is_as_laws_and_predictions_say() -> None:
         assert 100 * abs(predicted / case.counters["peak_memory_MiB"] - 1) <= MOST_MEMORY_OFF
     # each size from the other
     assert all(abs(of) < MOST_OFF for of in inputs.predictions.rates.held_out_percent().values())
+
+
+def run_of_a_round(folder: Path, number: int) -> Path:
+    """A published round, as the run of the suite that a grid is measured as now."""
+    folder.mkdir()
+    for name in ("costs.json", "products.json", "check.json"):
+        shutil.copy(STUDY / name, folder)
+    shutil.copy(STUDY / f"round_{number}.json", folder / "results.json")
+    state = {"kind": "grid", "schema_version": 1, "command": "scripts/study", "finished": "now"}
+    (folder / "study.json").write_text(json.dumps(state), encoding="utf-8")
+    return folder
+
+
+def test_runs_of_one_grid_are_one_result_with_the_laws_of_its_rounds(tmp_path: Path) -> None:
+    runs = [run_of_a_round(tmp_path / f"{number}_grid", number) for number in (1, 2, 3)]
+    together = read_inputs([source_of(run) for run in runs])
+    rounds = read_inputs([source_of(STUDY)])
+    assert not [one for one in together.omissions if one.kind == "result"]
+    assert [path.parent for path in together.main.paths] == runs
+    assert together.held_out == rounds.held_out
+    assert together.main.context["peaks"] == rounds.main.context["peaks"]
+    assert together.study.costs and together.check_cases
+    # What docs/report.md says of one run: its error, and how many of another run's largest cells
+    # its ranges hold.
+    every = [read_inputs([source_of(run)]) for run in runs]
+    held = []
+    for mine, other in itertools.permutations(every, 2):
+        for fit in mine.time_fits:
+            name = fit.name
+            for cell in fit.held_out:
+                of = replace(name, batch=cell.point.batch, seq=cell.point.seq)
+                if case := other.main.cases.get(str(of)):
+                    held.append(cell.low <= case.median_seconds <= cell.high)
+    assert 100 * sum(held) / len(held) == pytest.approx(92, abs=0.5)
+    errors = [
+        statistics.median(abs(cell.error_percent) for cells in one.values() for cell in cells)
+        for one in (rounds.held_out, *(one.held_out for one in every))
+    ]
+    assert [round(error) for error in errors] == [7, 11, 10, 10]
 
 
 # ---- laws of time, on grids whose laws are known

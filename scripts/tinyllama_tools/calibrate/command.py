@@ -5,7 +5,7 @@ Example: scripts/compare calibrate --record 60m
          scripts/compare calibrate --runs 20 --slow '^ffn/=0.05'
          scripts/compare calibrate --recording results/calibration machine_b/blocks_0001.jsonl
 
---record and --runs measure, and add to what --folder has; each block and each run is on disk when
+--record and --runs measure, and add to what --output has; each block and each run is on disk when
 it is done, so nothing is lost where they are interrupted. Without them, all recordings and runs are
 analysed. A recording of one build against itself is cut into runs in its order of time, each judged
 as by `compare run`; one that is slowed on purpose says how large that change is, for the runs that
@@ -37,6 +37,7 @@ from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlock
 from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.compare.blocks import (
     SIDES,
+    CaseRecord,
     Measuring,
     costs_of,
     prepare,
@@ -88,11 +89,11 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     slow = "what the new side is slowed by, such as ^ffn/=0.05"
     add("--slow", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     build = "the build that is calibrated (default: build)"
-    add("--build", type=Path, default=PROJECT / "build", metavar="FOLDER", help=build)
+    add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=build)
     more = "options of `compare run` after --: cases, --pairs, --slice, --threads, --budget"
     add("run_options", nargs="*", metavar="-- OPTIONS", help=more)
     add = parser.add_argument_group("analysis").add_argument
-    sources = "recordings, folders of recordings and runs, results (default: the --folder)"
+    sources = "recordings, folders of recordings and runs, results (default: the --output)"
     add("--recording", type=Path, nargs="+", metavar="PATH", help=sources)
     tries = "simulated families of each size and true change (default: %(default)s)"
     add("--tries", type=positive, default=500, help=tries)
@@ -107,7 +108,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--strict", action="store_true", help=strict)
     add = parser.add_argument_group("files").add_argument
     folder = "recordings, runs, and what is made of them (default: results/calibration)"
-    add("--folder", type=Path, default=RESULTS / "calibration", help=folder)
+    add("--output", type=Path, default=RESULTS / "calibration", help=folder)
 
     options = parser.parse_args(arguments)
     measures = options.record or options.runs
@@ -131,7 +132,7 @@ def next_path(folder: Path, kind: str) -> Path:
 def run_options(options: argparse.Namespace) -> list[str]:
     """Of `compare run`, with the same build on both sides."""
     slow = [f"--slow-new={text}" for text in options.slow]
-    sides = [f"--base={options.build}", f"--new={options.build}", "--same"]
+    sides = [f"--base={options.build_folder}", f"--new={options.build_folder}", "--same"]
     return [*slow, *options.run_options, *sides]
 
 
@@ -143,7 +144,7 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     Raises BadInputError where the program cannot be served or has no such case, and where no case
     is left.
     """
-    path = next_path(options.folder, "blocks").with_suffix(".jsonl")
+    path = next_path(options.output, "blocks").with_suffix(".jsonl")
     settings = run_parser().parse_args(run_options(options))
     # before anything is measured: who else was at work
     load = {"load_average": os.getloadavg()[0]}
@@ -152,7 +153,7 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
     with recording(path, {**sides.header, **names, **load}) as keep:
         progress.line(f"proving {len(sides.shared)} cases on both sides")
-        measuring = Measuring(sides.measurer, sides.shared, keep, progress)
+        measuring = Measuring(sides.measurer, map(CaseRecord, sides.shared), keep, progress)
         measuring.open_all(verify=True)
         started = time.monotonic()
         while measuring.open_cases and (passed := time.monotonic() - started) < options.record:
@@ -170,7 +171,7 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 
     Raises BadInputError where nothing was measured, as of a program that cannot start.
     """
-    folder = next_path(options.folder, "run")
+    folder = next_path(options.output, "run")
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
     asked = [*rule, *run_options(options), f"--output={folder}"]
     # a wish for help is granted while it can be read
@@ -420,7 +421,7 @@ class Sources(NamedTuple):
 
 def read_sources(options: argparse.Namespace) -> Sources:
     """BadInputError where there is nothing, or something cannot be read."""
-    paths = options.recording or [options.folder]
+    paths = options.recording or [options.output]
     folders = [path for path in paths if path.is_dir()]
     files = [path for path in options.recording or [] if path not in folders]
     files += (file for folder in folders for file in sorted(folder.glob("blocks_????.jsonl")))
@@ -491,14 +492,14 @@ def analysed(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
         **evidence(sources, options),
     }
     document["standing"] = document_standing(document)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    options.output.mkdir(parents=True, exist_ok=True)
     page = calibration_page(document)
     texts = {"calibration.json": compact_json(document, EXPANDED), "CALIBRATION.md": page}
     if document["operating"]:
         texts[PLOT] = rendered("operating.svg.j2", document)
     for name, text in texts.items():
-        write_whole(options.folder / name, text)
-        progress.line(str(options.folder / name))
+        write_whole(options.output / name, text)
+        progress.line(str(options.output / name))
     print(page)
     return document
 

@@ -6,14 +6,16 @@ documents: exercise 3 (bottleneck assessment, roadmap of version 2, priority ord
 """
 
 import argparse
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.commands.interleaved import CaseRun, InterleavedSteps, Side, add_turn_options
+from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
+from tinyllama_tools.commands.step_sides import Side
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
-from tinyllama_tools.core.options import DTYPES, list_of, script_parser
+from tinyllama_tools.core.options import DTYPES, list_of, positive_list, script_parser
 from tinyllama_tools.core.text import NOT_MEASURED, number, template
 from tinyllama_tools.data.names import (
     BASELINE,
@@ -24,8 +26,7 @@ from tinyllama_tools.data.names import (
     parse_case_name,
 )
 from tinyllama_tools.data.results import read_rows
-from tinyllama_tools.models.step_ratios import point_of, point_title, ratios_in
-from tinyllama_tools.stats.rank_tests import Ratio
+from tinyllama_tools.models.step_ratios import StepRatio, point_of, point_title, ratios_in
 
 # Switch: the speedup that the workshop expects, empty where it says nothing. In the order in which
 # a variant's name lists switches.
@@ -58,22 +59,12 @@ EXPECTED = ROADMAP | {
 WITHOUT = f"{OPTIMIZED} without "
 PAGE = Path(__file__).parent / "templates/ablation.md.j2"
 EPILOG = """\
-Times are ratios of processes that took turns; what cannot run stays in the tables with its reason.
+Verdicts are those of scripts/compare run; what cannot run stays in the tables with its reason.
 Ctrl-C keeps what was measured and writes the tables from it.
 
 Exit status: 0 all measured, or skipped with a reason; 1 some result was wrong; 2 bad option, the
-set-up failed, or files that cannot be read or written; 130 interrupted."""
-
-
-def shapes(text: str) -> tuple[tuple[int, int], ...]:
-    """Pairs of batch and sequence, from `8x128,16x256`."""
-    found = []
-    for entry in text.split(","):
-        batch, _, seq = entry.partition("x")
-        if not (batch.isdecimal() and seq.isdecimal() and int(batch) and int(seq)):
-            raise argparse.ArgumentTypeError(f"'{entry}': must be BATCHxSEQ such as 8x128")
-        found.append((int(batch), int(seq)))
-    return tuple(dict.fromkeys(found))
+set-up failed, a budget too short for any verdict, or files that cannot be read or written; 130
+interrupted."""
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -88,13 +79,16 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--switches", type=switches, default=SWITCHES, help="only these (default: all)")
     add("--dtypes", type=list_of(DTYPES, "dtype"), default=("f32", "bf16", "amp_bf16"))
-    add("--points", type=shapes, default=((8, 128), (16, 256)), help="default: 8x128,16x256")
+    add("--batch", type=positive_list, help="default: 8; with neither, 8 x 128 and 16 x 256")
+    add("--seq", type=positive_list, help="default: 128")
     add("--size", choices=problem_sizes(), default="tiny", help="default: tiny")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N]")
-    # with eight turns, the interval of a median holds though one turn is far off
-    add_turn_options(parser, turns=8, steps=5, limit=30.0)
+    add_run_options(parser, limit=30.0)
     given = parser.parse_args(arguments)
-    given.cases = [full_step(given.size, d, *shape) for d in given.dtypes for shape in given.points]
+    shapes = list(itertools.product(given.batch or (8,), given.seq or (128,)))
+    if not (given.batch or given.seq):
+        shapes.append((16, 256))
+    given.cases = [full_step(given.size, d, *shape) for d in given.dtypes for shape in shapes]
     given.variants = (BASELINE, *given.switches, FUSED, OPTIMIZED)
     return given
 
@@ -107,14 +101,26 @@ def removed(label: str) -> dict[str, str]:
     return {name: "+".join(other for other in held if other != name) or BASELINE for name in held}
 
 
-COLUMNS = ("variant", "ratio", "workshop", "ms", "samples/s", "MFU %", "peak MiB", "memory x")
+COLUMNS = (
+    "variant",
+    "ratio",
+    "verdict",
+    "workshop",
+    "ms",
+    "samples/s",
+    "MFU %",
+    "peak MiB",
+    "memory x",
+)
 COLUMNS += ("allocations", "operators", "rel error", "note")
 
 
 def figures(
-    row: str, batch: int, case: StoredCase, other: StoredCase | None, ratio: Ratio | None
+    row: str, batch: int, case: StoredCase, other: StoredCase | None, ratio: StepRatio | None
 ) -> list[str]:
     """The cells of a row. `other`: the case that this one is compared with."""
+    # of the row's variant, whose time is below in the ratio unless it is `optimized` without one
+    verdict = ratio and (ratio if row.startswith(WITHOUT) else ratio.inverse).verdict.value
     counter, seconds = case.counters.get, case.seconds
     peak, before = counter("peak_memory_MiB"), other and other.counters.get("peak_memory_MiB")
     error, note = counter("max_rel_error"), f"failed: {case.failed}"
@@ -124,6 +130,7 @@ def figures(
         row,
         # over itself, the baseline has no interval
         "1" if row == BASELINE else ratio.marked_text() if ratio else NOT_MEASURED,
+        verdict or NOT_MEASURED,
         EXPECTED.get(row) or NOT_MEASURED,
         number(seconds and seconds * 1e3, 2 if seconds and seconds < 0.1 else 1),
         number(seconds and batch / seconds),
@@ -154,7 +161,7 @@ def ablation_page(document: Json) -> str:
             if remaining in cases:
                 rows[WITHOUT + name] = (remaining, OPTIMIZED, (remaining, OPTIMIZED))
 
-        def ratio(above: str, below: str, at: CaseName = point) -> Ratio | None:
+        def ratio(above: str, below: str, at: CaseName = point) -> StepRatio | None:
             return ratios.get((above, replace(at, variant=below)))
 
         table = [
@@ -166,7 +173,7 @@ def ablation_page(document: Json) -> str:
         others = ((name, ratio(name, OPTIMIZED)) for name in (BASELINE, *SWITCHES))
         compared += [(point_title(point), name, speedup) for name, speedup in others if speedup]
     slower = [found for found in compared if found[2].median < 1 and found[2].shows_difference]
-    # the time of `optimized` over the other's, at most and in the median; the largest first
+    # the time of `optimized` over the other's, at most and as estimated; the largest first
     bounds = [(1 / r.at_least, 1 / r.median, *rest) for *rest, r in compared if r.at_least]
     bounds.sort(reverse=True)
     is_gpu = context["device"]["backend"] != "cpu"
@@ -186,22 +193,24 @@ class Ablation(InterleavedSteps):
     """Every switch beside the baseline; and beside `optimized`, `optimized` without it."""
 
     name = "ablation"
+    fewer = "fewer --batch, --seq, --dtypes or --switches"
     page = staticmethod(ablation_page)
 
     def further(self) -> list[Side]:
         (proof,) = (s.proof for s in self.sides if s.variant == OPTIMIZED)
         remaining = removed(proof.get("label", "")).items()
-        asked = [
-            variant
-            for name, variant in remaining
-            if name in self.options.switches or name not in SWITCHES
-        ]
+        asked = [variant for name, variant in remaining if name in self.options.switches]
         return self.ours(v for v in asked if v not in self.options.variants)
 
-    def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
-        return [pair for name in run for pair in ((BASELINE, name), (name, OPTIMIZED))]
+    def pairs(self, names: Collection[str]) -> Iterable[tuple[str, str]]:
+        over_baseline = [(BASELINE, n) for n in names if n in self.options.variants]
+        # `fused` is no single switch, nor anything without one
+        return over_baseline + [(n, OPTIMIZED) for n in names if n not in (BASELINE, FUSED)]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    return Ablation(parse_options(arguments), command_text(["scripts/ablation", *arguments])).main()
+    options = parse_options(arguments)
+    # over the baseline; and, of each switch and without each, over `optimized`
+    pairs = len(options.variants) - 1 + 2 * len(options.switches)
+    return Ablation(options, command_text(["scripts/ablation", *arguments]), pairs).main()

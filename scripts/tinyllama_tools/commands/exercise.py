@@ -8,7 +8,7 @@ from pathlib import Path
 from tinyllama_tools.commands.profile import Shape, measure_all, shaped
 from tinyllama_tools.commands.worksheet import growth_exponent, make_sheet, ratio, share_of
 from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, write_whole
-from tinyllama_tools.core.options import minutes, positive, script_parser
+from tinyllama_tools.core.options import positive, script_parser, seconds
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
@@ -52,11 +52,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("number", type=int, choices=(1, 2, 3), metavar="1|2|3", help="which exercise")
     add("-o", "--output", type=Path, help="the worksheet (default: results/exercise_N.md)")
     add("--size", choices=tuple(problem_sizes()), default="tiny", help="default: tiny")
-    add("--batch-size", type=positive, default=8, help="the worksheets' batch (default: 8)")
-    add("--seq-len", type=positive, default=128, help="their sequence length (default: 128)")
+    add("--batch", type=positive, default=8, help="of the worksheets (default: 8)")
+    add("--seq", type=positive, default=128, help="their sequence length (default: 128)")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     add("--threads", type=positive, help="CPU threads (default: libtorch's own choice)")
-    add("--max-minutes", type=minutes, default=2.0, help="longest run of a size (default: 2)")
+    limit = "longest run of a size (default: 120)"
+    add("--max-seconds-per-case", type=seconds, default=120.0, metavar="S", help=limit)
     build = PROJECT / "build"
     add("--build-folder", type=Path, default=build, help="where the programs are (default: build)")
     options = parser.parse_args(arguments)
@@ -64,9 +65,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     options.shared = (f"--device={options.device}", *threads)
     options.output = options.output or RESULTS / f"exercise_{options.number}.md"
     options.profile_dir = options.output.parent / f"exercise_{options.number}"
-    if options.batch_size % 2 or options.seq_len % 2:
+    if options.batch % 2 or options.seq % 2:
         parser.error(
-            f"--batch-size {options.batch_size} --seq-len {options.seq_len}: must be even, since "
+            f"--batch {options.batch} --seq {options.seq}: must be even, since "
             "exercise 2 also runs half of each"
         )
     return options
@@ -80,7 +81,7 @@ WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
 
 def baseline_shapes(options: argparse.Namespace) -> dict[str, Shape]:
     """The runs: the worksheet's two commands, and one for the memory timeline and the FLOPs."""
-    shape = (options.batch_size, options.seq_len, 20)
+    shape = (options.batch, options.seq, 20)
     return {
         PLAIN: shape,
         PROFILED: (*shape, "--enable-pytorch-profiler", "--profile-steps=5"),
@@ -170,7 +171,7 @@ SMALLEST_SHARE_PERCENT = 1.0
 def memory_shapes(options: argparse.Namespace) -> dict[str, Shape]:
     """The runs: the worksheet's eight commands, and one for the bandwidth. Batches are half, once
     and twice its own; sequences half to four times, the longest with half the batch."""
-    batch, seq = options.batch_size, options.seq_len
+    batch, seq = options.batch, options.seq
     operators, memory = "--enable-pytorch-profiler", "--profile-memory"
     sizes = (batch // 2, batch, 2 * batch)
     by_batch = {f"memory_analysis_bs{b}": (b, seq, 15, operators, memory) for b in sizes}
@@ -190,7 +191,7 @@ def longest_sequence(options: argparse.Namespace) -> Json:
     row of the suite's --find-limit. SuiteError where there is no answer."""
     case = (f"--components={STEP}", f"--sizes={options.size}", "--dtypes=f32")
     asked = ["--find-limit=seq", *options.shared, *case, "--variants=baseline"]
-    asked += [f"--batch={options.batch_size}", "--benchmark_format=json"]
+    asked += [f"--batch={options.batch}", "--benchmark_format=json"]
     (row,) = ask_json(options.build_folder / "benchmarks/tiny_llama_bench", asked)["limits"]
     if not row["largest"]:
         raise SuiteError(row["skip_reason"] or "not even two tokens fit")
@@ -256,7 +257,7 @@ def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
 
 def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
     """The template's values that are computed from the runs."""
-    base = runs[f"memory_analysis_bs{options.batch_size}"]
+    base = runs[f"memory_analysis_bs{options.batch}"]
     found = [(b, s, name, runs[name]) for name, (b, s, *_) in memory_shapes(options).items()]
     by_batch = scaling_rows([(b, s, run) for b, s, name, run in found if "analysis" in name])
     sequences = [(b, s, run) for b, s, name, run in found if "memory_seq" in name]
@@ -273,7 +274,7 @@ def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
         reason = INTERRUPTED_REASON
     return {
         "base": base,
-        "batch": options.batch_size,
+        "batch": options.batch,
         "by_batch": by_batch,
         "by_seq": by_seq,
         "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
@@ -303,7 +304,7 @@ def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple
     runs = measure_all(planned, program, options.profile_dir, options.output.parent)
     if options.number == 1:
         return make_sheet("exercise_1.md.j2", runs, WANTED, lambda: baseline_values(runs))
-    profiles, base = ("memory", "operators"), f"memory_analysis_bs{options.batch_size}"
+    profiles, base = ("memory", "operators"), f"memory_analysis_bs{options.batch}"
     # a size that could not be run has its reason in a row: nothing is missing
     wanted = {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)}
     return make_sheet("exercise_2.md.j2", runs, wanted, lambda: memory_values(runs, options))

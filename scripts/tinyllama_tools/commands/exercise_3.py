@@ -70,8 +70,7 @@ from tinyllama_tools.models.bottlenecks import (
     rank_bottlenecks,
     recorded_part,
 )
-from tinyllama_tools.models.step_ratios import Evidence, find_ablation, find_peers
-from tinyllama_tools.stats.rank_tests import Ratio
+from tinyllama_tools.models.step_ratios import Evidence, StepRatio, find_ablation, find_peers
 
 ANALYSIS = "bottleneck_analysis"
 WANTED = {
@@ -114,7 +113,7 @@ def planned_shapes(options: Namespace) -> dict[str, Shape]:
     """The runs: the comprehensive profile of step 1; version 2 beside the baseline at the
     worksheet's two shapes and at a long sequence; two deterministic runs; mixed precision; and two
     other batches, for what a larger batch gains."""
-    batch, seq, version_2 = options.batch_size, options.seq_len, f"--variant={VERSION_2}"
+    batch, seq, version_2 = options.batch, options.seq, f"--variant={VERSION_2}"
     same = (batch, seq, SHORT_STEPS, version_2, "--deterministic", "--seed=42")
     return {
         **{
@@ -185,7 +184,7 @@ def together(speedups: Sequence[float | None]) -> float | None:
     return 1 / left if known and left > 0 else None
 
 
-def planned_gain(measured: Ratio | None) -> float | None:
+def planned_gain(measured: StepRatio | None) -> float | None:
     """A speedup as the plan counts it: 1 where its interval does not exclude chance."""
     return measured and (measured.median if measured.shows_difference else 1.0)
 
@@ -202,7 +201,7 @@ def traffic_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None
     return gain, f"assumed: half the traffic of {share:.1f} % of the recorded work"
 
 
-def compile_speedup(summary: Json, results: Path = RESULTS) -> Ratio | None:
+def compile_speedup(summary: Json, results: Path = RESULTS) -> StepRatio | None:
     """That of the best torch.compile for the profiled step, as scripts/peers measured it."""
     peers = find_peers(summary, results)
     best = peers and peers.best(name for name in peers.speedups if "compile" in name)
@@ -427,9 +426,8 @@ def run_study(
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int]:
-    """Makes the runs, the report of scripts/profile and the performance study with profilers, each
-    size within options.max_minutes, with all files below `options.profile_dir`; the page and the
-    exit status.
+    """Makes the runs, the report of scripts/profile and the performance study with profilers, with
+    all files below `options.profile_dir`; the page and the exit status.
 
     Errors before the first run has ended are raised, OSError always; later ones are on the page.
     """

@@ -1,257 +1,165 @@
-"""scripts/study --grid: its options and how it is measured: rounds over batch x sequence x size,
-then GEMMs, the check of predictions and the frontier.
+"""scripts/study --grid: a run of the suite over batch x sequence x size; beside it GEMMs, some
+steps of a larger size, costs of all problem sizes, and what fits into memory.
 
-Every measured case is in a journal at once, so that --resume continues whatever ended the study.
+Every measured case is in a journal at once, so that --resume continues whatever ended it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from tinyllama_tools.core.app import (
     INTERRUPTED,
+    PROJECT,
+    RESULTS,
+    SUITE_FILE,
     BadInputError,
     Json,
-    bad_file,
+    command_text,
     now_text,
-    parse_json,
     problem_sizes,
     read_json,
+    run_folder,
     say_line,
-    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.options import list_of, positive, positive_list, variants
+from tinyllama_tools.core.options import list_of, script_parser
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
-from tinyllama_tools.core.text import compact_json, duration, say
+from tinyllama_tools.core.text import say
 from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
-from tinyllama_tools.data.programs import (
-    NUMBERS,
-    PROGRAM,
-    SuiteProgram,
-    ask_dry_run,
-    ask_json,
-)
+from tinyllama_tools.data.programs import NUMBERS, SuiteProgram, ask_dry_run, ask_json
 from tinyllama_tools.data.results import read_result_set
 
 # ---- what a grid consists of
 
-COMPONENTS = (
-    *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
-    *("optimizer", STEP),
-)
 # each component has one or two of them; forward_loss is the model's
 PASSES = ("forward_backward", "update", TRAIN, "forward_loss")
-BATCH, SEQ = (1, 2, 4, 8), (64, 128, 256, 512)
-# peaks are measured at the start of every round; as rows they would be measured twice
+# as rows, peaks of all shapes of the grid would take longer than the grid
 NO_PEAKS = "--benchmark_filter=-^peak/"
 PRODUCTS_ONLY = "--benchmark_filter=^peak/gemm/[^/]+/[0-9]"
-MEASURING = ("--benchmark_repetitions=1", "--benchmark_min_time=0.1s", "--max-seconds-per-case=30")
+THREE = "--benchmark_repetitions=3"
+MEASURING = (THREE, "--benchmark_min_time=0.1s", "--max-seconds-per-case=30")
 # The size whose steps predictions are checked by; the program skips steps that would take longer.
 CHECK_SIZE, NO_CHECK = "medium", "off"
-CHECKING = ("--benchmark_repetitions=3", "--benchmark_min_time=1x", "--max-seconds-per-case=60")
+CHECKING = (THREE, "--benchmark_min_time=1x", "--max-seconds-per-case=60", "--verify=off")
+EPILOG = """\
+Measures every component and the full step at each batch, sequence and SIZE in one run of the suite,
+then GEMMs at each size's own shape and a few steps of a larger size, by which predictions are
+checked. Axes are as tiny_llama_bench takes them. results/README.md describes the files;
+scripts/report makes a page of them. A time is of one stretch of the run: on a disturbed machine
+measure again, and believe what both pages say.
+
+Ctrl-C, SIGTERM or a closed terminal keep every case that was measured: the same command with
+--resume goes on.
+
+Exit status: 0 all measured, or left out with a reason; 1 some case failed; 2 bad option, the set-up
+failed, or files that cannot be written; 130 interrupted."""
 
 
-@dataclass(frozen=True)
-class GridPlan:
-    """The axes of a grid, and how often it is measured. `check_size`: a few of its steps are timed
-    at the end; or NO_CHECK."""
-
-    sizes: tuple[str, ...]
-    batch: tuple[int, ...] = BATCH
-    seq: tuple[int, ...] = SEQ
-    components: tuple[str, ...] = COMPONENTS
-    variants: tuple[str, ...] = ("baseline",)
-    dtypes: tuple[str, ...] = ("f32",)
-    device: str = "auto"
-    rounds: int = 3
-    check_size: str = CHECK_SIZE
-
-    @property
-    def check_axes(self) -> dict[str, Sequence[object]]:
-        """Axes of the steps that check predictions: the size's own shape, and smaller batches.
-        Empty where nothing is checked, as where the size is in the grid that rates are calibrated
-        on."""
-        if self.check_size in (NO_CHECK, *self.sizes) or STEP not in self.components:
-            return {}
-        own = problem_sizes()[self.check_size]
-        batches = [own["batch"] >> i for i in reversed(range(own["batch"].bit_length()))]
-        return {"sizes": [self.check_size], "batch": batches, "seq": [own["seq"]]}
-
-    def options(self, *more: str, **axes: Sequence[object]) -> list[str]:
-        """tiny_llama_bench's options for cases on the plan's device and dtypes; an empty axis is
-        left out."""
-        lists = {"dtypes": self.dtypes} | axes
-        given = [f"--{name}={','.join(map(str, v))}" for name, v in lists.items() if v]
-        return [f"--device={self.device}", *given, *more]
-
-    def cases(self, **axes: Sequence[object]) -> list[str]:
-        """Options for the grid's passes and variants over these axes."""
-        return self.options(NO_PEAKS, variants=self.variants, passes=PASSES, **axes)
-
-    def grid(self) -> list[str]:
-        """Options for the cases of the grid. Without --components, a component that a variant does
-        not change makes no case of it."""
-        named = self.components if self.components != COMPONENTS else ()
-        return self.cases(sizes=self.sizes, batch=self.batch, seq=self.seq, components=named)
-
-    def priced(self) -> list[list[str]]:
-        """Options of each call that asks for costs: of the grid, of every component of every
-        problem size at its own batch and sequence, and of the steps that check predictions."""
-        found = [self.grid(), self.cases(sizes=tuple(problem_sizes()))]
-        return found + ([self.cases(**self.check_axes)] if self.check_axes else [])
-
-    def round(self, number: int) -> list[str]:
-        """Options for round `number`, from 1: sizes, batches and sequences in an order of its own,
-        components in the program's. The first round proves each case."""
-        order = random.Random(number)
-        axes = {"sizes": self.sizes, "batch": self.batch, "seq": self.seq}
-        shuffled = replace(self, **{n: tuple(order.sample(v, len(v))) for n, v in axes.items()})
-        return [*shuffled.grid(), *MEASURING, f"--verify={'before' if number == 1 else 'off'}"]
-
-    def products(self) -> list[str]:
-        """Options for rows peak/gemm/<type>/<shape> of each size at its own batch and sequence."""
-        how = ("--verify=off", "--benchmark_repetitions=3", PRODUCTS_ONLY)
-        return self.options(*how, components=["peak"], sizes=self.sizes)
-
-    def check(self) -> list[str]:
-        """Options for the steps that check predictions, without the proof."""
-        axes = {"components": [STEP], "variants": self.variants, **self.check_axes}
-        return self.options(*CHECKING, "--verify=off", NO_PEAKS, **axes)
-
-    def in_words(self, cases: int) -> str:
-        """The plan as a user reads it."""
-        axes = {"": self.sizes, "batch ": self.batch, "seq ": self.seq}
-        shape = " x ".join(f"{name}{', '.join(map(str, v))}" for name, v in axes.items())
-        return (
-            f"Grid: {cases} cases of {len(self.components)} components, {shape} "
-            f"({', '.join((*self.dtypes, *self.variants))}),\nin {self.rounds} rounds, and some "
-            "minutes for GEMMs and a check."
-        )
-
-
-# option: the field of GridPlan that it sets
-GRID_OPTIONS = {f"grid_{name}": name for name in ("batch", "seq", "components", "variants")}
-GRID_OPTIONS |= {name: name for name in ("rounds", "check_size")}
-TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
-RESUMED_WITH = ("resume", "results", "build_folder")
-
-
-def add_grid_options(parser: argparse.ArgumentParser) -> None:
-    """Adds them to the parser of scripts/study."""
-    what = "every component and the full step over batch x sequence x size"
-    add = parser.add_argument_group("grid", what).add_argument
-    add("--grid", action="store_true", help="measure it at the SIZEs, and train nothing")
-    for name, default in (("batch", BATCH), ("seq", SEQ)):
-        text = f"default: {','.join(map(str, default))}"
-        add(f"--grid-{name}", type=positive_list, metavar="LIST", help=text)
-    components = list_of(COMPONENTS, "component")
-    add("--grid-components", type=components, metavar="LIST", help="default: all")
-    add("--grid-variants", type=variants, metavar="LIST", help="default: that of --variant")
-    add("--rounds", type=positive, metavar="N", help="of the whole grid (default: 3)")
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options; a bad value ends the command with status 2. Of values on axes, the program
+    decides."""
+    names = tuple(problem_sizes())
+    parser = script_parser("study --grid", "Every component over batch x sequence x size.", EPILOG)
+    add = parser.add_argument
+    add("sizes", nargs="+", type=list_of(names, "size"), metavar="SIZE", help=", ".join(names))
+    add("--grid", action="store_true", help=argparse.SUPPRESS)
+    add("--batch", default="1,2,4,8", metavar="LIST", help="default: %(default)s")
+    add("--seq", default="64,128,256,512", metavar="LIST", help="default: %(default)s")
+    add("--components", metavar="LIST", help="default: all")
+    add("--variants", default="baseline", metavar="LIST", help="default: %(default)s")
+    add("--dtypes", default="f32", metavar="LIST", help="default: %(default)s")
+    add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     check = f"whose steps are timed at the end, to check predictions by (default: {CHECK_SIZE})"
-    add("--check-size", choices=(*problem_sizes(), NO_CHECK), help=check)
-    add("--resume", action="store_true", help="continue the newest grid that did not end")
+    add("--check-size", choices=(*names, NO_CHECK), default=CHECK_SIZE, help=check)
+    add("--dry-run", action="store_true", help="say what would be run, and run nothing")
+    add("--resume", action="store_true", help="go on with the newest that did not end")
+    add("--output", type=Path, metavar="FOLDER", help="default: results/<UTC time>_grid")
+    add("--build-folder", type=Path, default=PROJECT / "build", help="default: build")
+    options = parser.parse_args(arguments)
+    options.sizes = tuple(dict.fromkeys(name for names in options.sizes for name in names))
+    return options
 
 
-def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Sets `grid_plan`, None where the sizes are to be trained or a grid is resumed. Options that
-    exclude each other end the command with status 2. `sizes` must be names already."""
-    others = [name for name in vars(options) if name not in RESUMED_WITH]
-    resumed = "not with --resume, which continues a grid with the options it was begun with"
-    rules = (
-        (options.resume, others, resumed),
-        (not options.grid, GRID_OPTIONS, "is of the grid; add --grid"),
-        (options.grid, TRAINING_OPTIONS, "not with --grid, which trains nothing"),
+def check_axes(options: argparse.Namespace) -> dict[str, str]:
+    """Axes of the steps that check predictions: the size's own shape, and smaller batches. Empty
+    where nothing is checked, as where the size is in the grid that rates are calibrated on."""
+    has_steps = STEP in (options.components or STEP).split(",")
+    if options.check_size in (NO_CHECK, *options.sizes) or not has_steps:
+        return {}
+    own = problem_sizes()[options.check_size]
+    batches = [own["batch"] >> i for i in reversed(range(own["batch"].bit_length()))]
+    axes = {"sizes": options.check_size, "batch": batches, "seq": [own["seq"]]}
+    return {n: v if isinstance(v, str) else ",".join(map(str, v)) for n, v in axes.items()}
+
+
+def suite_options(options: argparse.Namespace, *more: str, **axes: str | None) -> list[str]:
+    """tiny_llama_bench's options for cases on this device; an axis without values is left out."""
+    lists = {"dtypes": options.dtypes, **axes}
+    given = [f"--{name}={values}" for name, values in lists.items() if values]
+    return [f"--device={options.device}", *given, *more]
+
+
+def cases_at(options: argparse.Namespace, **axes: str | None) -> list[str]:
+    """Options for the grid's passes and variants over these axes."""
+    passes = ",".join(PASSES)
+    return suite_options(options, NO_PEAKS, variants=options.variants, passes=passes, **axes)
+
+
+def grid_of(options: argparse.Namespace) -> list[str]:
+    """Options for the cases of the grid. Without --components, a component that a variant does not
+    change makes no case of it."""
+    axes = {name: getattr(options, name) for name in ("batch", "seq", "components")}
+    return cases_at(options, sizes=",".join(options.sizes), **axes)
+
+
+def runs_of(options: argparse.Namespace) -> dict[str, list[str]]:
+    """The files that are measured, in their order, each by one process with these options."""
+    sizes, axes = ",".join(options.sizes), check_axes(options)
+    products = suite_options(
+        options, "--verify=off", THREE, PRODUCTS_ONLY, components="peak", sizes=sizes
     )
-    for applies, names, why in rules:
-        for name in names if applies else ():
-            if getattr(options, name) != (() if name == "sizes" else parser.get_default(name)):
-                spelled = "SIZE" if name == "sizes" else "--" + name.replace("_", "-")
-                parser.error(f"{spelled}: {why}")
-    options.grid_plan = None
+    steps = {"components": STEP, "variants": options.variants, **axes}
+    found = {SUITE_FILE: [*grid_of(options), *MEASURING], studies.PRODUCTS: products}
+    return found | ({studies.CHECK: suite_options(options, *CHECKING, **steps)} if axes else {})
+
+
+# ---- its folder, and how far it is
+
+
+def keep_state(folder: Path, command: str, finished: str = "") -> None:
+    """Writes study.json. `finished`: the UTC time, or empty."""
+    document = {"kind": studies.KIND, "schema_version": 1, "command": command, "finished": finished}
+    write_whole(folder / studies.STUDY, json.dumps(document, indent=1) + "\n")
+
+
+def begin(options: argparse.Namespace, command: str) -> Path:
+    """The folder: a new one, or with --resume that of a grid which did not end. BadInputError where
+    --resume finds none that was begun so, or without it there are files in the folder."""
+    folder = options.output or run_folder(studies.KIND, RESULTS)
+    if options.resume and not options.output:
+        every = sorted(RESULTS.glob(f"*_{studies.KIND}/{studies.STUDY}"), reverse=True)
+        of = (path.parent for path in every if not read_json(path)[0].get("finished"))
+        folder = next(of, folder)
     if options.resume:
-        return
-    if not options.sizes:
-        parser.error("the following arguments are required: SIZE")
-    if options.grid:
-        given = {field: getattr(options, name) for name, field in GRID_OPTIONS.items()}
-        own = {"variants": (options.variant,), "dtypes": (options.dtype,), "device": options.device}
-        chosen = own | {field: value for field, value in given.items() if value is not None}
-        options.grid_plan = GridPlan(options.sizes, **chosen)
-
-
-# ---- the state of a study
-
-RECORDED = ("command", "rounds_done", "round_seconds", "finished")
-
-
-@dataclass
-class GridStudy:
-    """A grid's folder and how far it is, which study.json says after every change.
-
-    `command`: as typed. `round_seconds`: of each round that was begun, over all its processes.
-    `finished`: the UTC time, or empty.
-    """
-
-    folder: Path
-    program: Path
-    plan: GridPlan
-    command: str = "scripts/study"
-    rounds_done: int = 0
-    round_seconds: list[float] = field(default_factory=list)
-    finished: str = ""
-
-    def keep(self, **changes: Any) -> None:  # noqa: ANN401
-        """Sets these fields and writes study.json."""
-        vars(self).update(changes)
-        own = {name: getattr(self, name) for name in RECORDED}
-        own["round_seconds"] = [round(seconds, 3) for seconds in self.round_seconds]
-        document = {"kind": studies.KIND, "schema_version": 1, "passes": PASSES}
-        text = compact_json(document | asdict(self.plan) | own, ())
-        write_whole(self.folder / studies.STUDY, text)
-
-    @classmethod
-    def read(cls, folder: Path, program: Path = PROGRAM) -> GridStudy:
-        """The study of this folder; BadInputError where its study.json is not that of a grid."""
         path = folder / studies.STUDY
-        document, _ = read_json(path)
-        try:
-            if problem := schema_problem(document, studies.SCHEMAS["study"]):
-                raise ValueError(problem)
-            values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
-            plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
-            own = {name: document[name] for name in RECORDED}
-        except (KeyError, TypeError, ValueError) as error:
-            remedy = "remove the folder, or name another with --results"
-            raise bad_file(path, f"is no study of a grid: {error!r}", remedy) from error
-        return cls(folder, program, plan, **own)
+        begun = read_json(path)[0].get("command") if path.is_file() else None
+        if begun is None:
+            raise BadInputError(f"--resume: {folder.parent} holds no grid that did not end")
+        if begun != command:
+            raise BadInputError(f"--resume: {folder} was begun as: {begun}; give the same options")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise BadInputError(f"{folder}: holds files; name another folder, or add --resume")
+    folder.mkdir(parents=True, exist_ok=True)
+    keep_state(folder, command)
+    return folder
 
-
-def unfinished_study(results: Path, program: Path) -> GridStudy:
-    """The newest grid that did not end; BadInputError where there is none, or its study.json cannot
-    be read."""
-    for path in sorted(results.glob(f"*_{studies.KIND}/{studies.STUDY}"), reverse=True):
-        study = GridStudy.read(path.parent, program)
-        if not study.finished:
-            return study
-    raise BadInputError(
-        f"--resume: {results} holds no grid that did not end; begin one: "
-        "scripts/study --grid tiny small"
-    )
-
-
-# ---- one run of the program
 
 # its line for a case on standard error: "[3/96] attention/...  1.27 ms"
 CASE_LINE = re.compile(r"\[\d+/\d+\] (\S+)  (.*)")
@@ -259,43 +167,17 @@ CASE_LINE = re.compile(r"\[\d+/\d+\] (\S+)  (.*)")
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 
 
-def journal_options(result: Path, like: Path | None, verify: str) -> list[str]:
-    """--journal, and --resume where there is something to continue.
-
-    A new journal begins with a copy of the header of the journal `like`, so that the program
-    refuses to continue with another commit, device, libtorch, number of threads or seed. The
-    header's peaks are left out: they are measured again."""
-    journal = studies.journal_of(result)
-    options = [f"--journal={journal}"]
-    if not journal.is_file() or b"\n" not in journal.read_bytes():
-        # without a whole header, the program was killed before its first case
-        journal.unlink(missing_ok=True)
-        if like is None or not like.is_file():
-            return options
-        first = parse_json(like.read_text(encoding="utf-8").partition("\n")[0])
-        first["header"].pop("peaks", None)
-        # GEMMs and the check have their own minimum times
-        first["header"].pop("goals", None)
-        first["header"]["verify"] = verify
-        journal.write_text(json.dumps(first) + "\n", encoding="utf-8")
-    return [*options, "--resume"]
-
-
-def outcomes(result: Path) -> tuple[int, int, int]:
-    """The numbers of cases of a file that were measured, were skipped, and failed."""
-    found = read_result_set([result])
-    failed = sum(bool(case.failed) for case in found.left_out.values())
-    return len(found.cases), len(found.left_out) - failed, failed
-
-
-def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title: str) -> None:
-    """Runs the program to its end, or continues its journal.
+def measure(program: Path, options: Sequence[str], result: Path) -> None:
+    """Runs the program to its end, or continues its journal; nothing where the file is whole.
 
     Raises KeyboardInterrupt after Ctrl-C, with every finished case in the journal; ProgramError
     where the result lacks a case.
     """
-    names, progress = SuiteProgram(program=study.program).list_cases(options), Progress()
-    kept = len(set(names) & set(studies.journaled_names(studies.journal_of(result))))
+    journal, title = studies.journal_of(result), result.stem
+    if result.is_file() and not journal.is_file():
+        return
+    names, progress = SuiteProgram(program=program).list_cases(options), Progress()
+    kept = len(set(names) & set(studies.journaled_names(journal)))
     progress.begin(len(names), kept, title)
     progress.line(f"{title}: {len(names) - kept} cases")
 
@@ -307,14 +189,12 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
                 progress.line(f"{name}: {outcome}")
             progress.step(f"{name}  {outcome}")
 
-    (verify,) = (text.partition("=")[2] for text in options if text.startswith("--verify="))
-    first = studies.journal_of(studies.round_file(study.folder, 1))
-    # The first round's header names the sizes of the grid; the check has another size.
-    journal = journal_options(result, first if result.name != studies.CHECK else None, verify)
-    command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
+    # one without a whole header is begun anew
+    journal.touch()
+    kept_in = (f"--journal={journal}", "--resume", f"--benchmark_out={result}")
     try:
         # status 1: some cases failed, which the result says
-        done = run_program(command, ProgramError, ok=(0, 1), hear=hear)
+        done = run_program([str(program), *options, *kept_in], ProgramError, ok=(0, 1), hear=hear)
     except ProgramError as error:
         raise ProgramError(f"{title}: {error}", error.exit_status) from error
     finally:
@@ -324,20 +204,20 @@ def run_journaled(study: GridStudy, options: Sequence[str], result: Path, title:
     if missing:
         # as where it could not write its journal
         what = f"{result.name} lacks {len(missing)} of {len(names)} cases"
-        raise ProgramError(f"{what}; last words of {study.program.name}: {done.words}")
+        raise ProgramError(f"{what}; last words of {program.name}: {done.words}")
     if done.is_interrupted:
         raise KeyboardInterrupt
+    journal.unlink()
 
 
-# ---- the files of a grid, in the order in which they are written
-
-
-def write_costs(study: GridStudy) -> None:
-    """Writes costs.json, unless it is there: the answers to GridPlan.priced()."""
-    path = study.folder / studies.COSTS
+def write_costs(program: Path, options: argparse.Namespace, path: Path) -> None:
+    """Writes costs.json, unless it is there: of the grid, of every component of every problem size
+    at its own batch and sequence, and of the steps that check predictions."""
     if path.is_file():
         return
-    answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
+    priced = [grid_of(options), cases_at(options, sizes=",".join(problem_sizes()))]
+    priced += [cases_at(options, **axes)] if (axes := check_axes(options)) else []
+    answers = [ask_dry_run(program, asked)[0] for asked in priced]
     keys = ("name", *NUMBERS, "fits", "reason")
     cases = [{key: case.get(key, "") for key in keys} for a in answers for case in a["cases"]]
     head = ("device", "git_commit", "memory_budget_bytes", "memory_budget_source")
@@ -346,39 +226,11 @@ def write_costs(study: GridStudy) -> None:
     write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
-def run_rounds(study: GridStudy) -> None:
-    """Measures all rounds that are not done yet."""
-    plan = study.plan
-    for number in range(study.rounds_done + 1, plan.rounds + 1):
-        spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
-        result, title = studies.round_file(study.folder, number), f"round {number}/{plan.rounds}"
-        started = time.monotonic()
-        try:
-            run_journaled(study, plan.round(number), result, title)
-        finally:
-            spent[number - 1] += time.monotonic() - started
-            study.keep(round_seconds=spent)
-        study.keep(rounds_done=number)
-        measured, left_out, failed = outcomes(result)
-        what = f"{measured} measured, {left_out} left out, {failed} failed"
-        Progress().line(f"{title}: {what}, in {duration(spent[number - 1])}")
-
-
-def write_once(study: GridStudy, name: str, options: Sequence[str], title: str) -> None:
-    """Writes a file that one process measures, unless it is whole already, and removes its
-    journal."""
-    path = study.folder / name
-    if path.is_file() and not studies.journal_of(path).is_file():
-        return
-    run_journaled(study, options, path, title)
-    studies.journal_of(path).unlink()
-
-
 FRONTIER_CASES = {"variants": ("baseline", "optimized"), "dtypes": ("f32", "bf16")}
 FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
 
 
-def write_frontier(study: GridStudy) -> None:
+def write_frontier(program: Path, device: str, path: Path) -> None:
     """Writes frontier.json: the largest batch of each sequence, and the longest sequence of each
     batch, that the program's --find-limit predicts to fit into the memory that is free now."""
     lists: dict[str, Json] = {}
@@ -386,8 +238,8 @@ def write_frontier(study: GridStudy) -> None:
         cases = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
         cases[axis.given] = FRONTIER_GIVEN[axis.given]
         asked = [f"--{name}={','.join(map(str, values))}" for name, values in cases.items()]
-        how = (f"--find-limit={axis.searched}", f"--device={study.plan.device}")
-        answer = ask_json(study.program, [*how, "--benchmark_format=json", *asked])
+        how = (f"--find-limit={axis.searched}", f"--device={device}")
+        answer = ask_json(program, [*how, "--benchmark_format=json", *asked])
         lists[axis.key] = [
             {
                 **{key: row[key] for key in ("size", "variant", "dtype", axis.given)},
@@ -410,49 +262,55 @@ def write_frontier(study: GridStudy) -> None:
         "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
         **lists,
     }
-    write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
+    write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
 # ---- the whole study
 
-RESUME = "scripts/study --resume, with the same --results and --build-folder,"
+
+def _outcomes(folder: Path, names: Sequence[str]) -> int:
+    """Says what became of the cases of each file; 1 where some failed."""
+    failures = 0
+    for name in names:
+        found = read_result_set([folder / name])
+        failed = sum(bool(case.failed) for case in found.left_out.values())
+        left_out = len(found.left_out) - failed
+        measured = len(found.cases) or len(found.products)
+        of = f"{measured} measured, {left_out} left out, {failed} failed"
+        say_line(f"  {shown(folder / name)}: {of}")
+        failures += failed
+    return int(bool(failures))
 
 
-def _make(study: GridStudy) -> int:
-    names = SuiteProgram(program=study.program).list_cases(study.plan.grid())
-    write_costs(study)
-    say_line(f"{study.plan.in_words(len(names))}\nOutput Directory: {shown(study.folder)}")
-    run_rounds(study)
-    write_once(study, studies.PRODUCTS, study.plan.products(), "GEMMs")
-    if study.plan.check_axes:
-        write_once(study, studies.CHECK, study.plan.check(), f"check at {study.plan.check_size}")
-    if not (study.folder / studies.FRONTIER).is_file():
-        Progress().line("predicting the largest batch of every sequence")
-        write_frontier(study)
-    study.keep(finished=now_text())
-    files = [study.folder / name for name in (studies.PRODUCTS, studies.CHECK)]
-    files = [*studies.rounds_of(study.folder), *filter(Path.is_file, files)]
-    return int(any(outcomes(path)[2] for path in files))
-
-
-def run_study(study: GridStudy) -> int:
-    """Measures what the study lacks; its folder must exist. The exit status of scripts/study. An
-    early end keeps what was measured and tells how to continue."""
-    study.keep()
-    rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
+def main(arguments: Sequence[str]) -> int:
+    """Measures what the grid lacks; the exit status. An early end keeps what was measured and tells
+    how to continue."""
+    options = parse_options(arguments)
+    program = options.build_folder / "benchmarks/tiny_llama_bench"
+    command = command_text(["scripts/study", *(it for it in arguments if it != "--resume")])
+    # before any folder is made: only the program knows every axis
+    cases = len(SuiteProgram(program=program).list_cases(grid_of(options)))
+    say_line(f"Grid: {cases} cases; then {', '.join(list(runs_of(options))[1:])}.")
+    if options.dry_run:
+        return 0
+    folder = begin(options, command)
+    say_line(f"Output Directory: {shown(folder)}")
+    again = "the same command with --resume continues"
     try:
-        status = _make(study)
+        write_costs(program, options, folder / studies.COSTS)
+        for name, asked in runs_of(options).items():
+            measure(program, asked, folder / name)
+        Progress().line("predicting the largest batch of every sequence")
+        write_frontier(program, options.device, folder / studies.FRONTIER)
     except KeyboardInterrupt:
-        done = f"{study.rounds_done} of {rounds} are done"
-        say(f"scripts/study: interrupted: {done}, and nothing is lost; {RESUME} continues")
+        say(f"scripts/study: interrupted, and nothing is lost; {again}")
         return INTERRUPTED
     except ProgramError as error:
         say(f"scripts/study: {error}")
         condition = "with the build, commit and machine that it was begun with"
-        say(f"scripts/study: what was measured is in {where}; {RESUME} continues, {condition}")
+        say(f"scripts/study: what was measured is in {shown(folder)}; {again}, {condition}")
         return error.exit_status
-    files = [f"  {shown(path)}" for path in sorted(study.folder.glob("*.json"))]
-    took = duration(sum(study.round_seconds))
-    lines = [f"Grid: {study.rounds_done} of {rounds} in {took}; their files are in {where}:"]
-    say_line("\n".join([*lines, *files, "scripts/report makes a page of it."]))
+    keep_state(folder, command, now_text())
+    status = _outcomes(folder, list(runs_of(options)))
+    say_line("scripts/report makes a page of it.")
     return status

@@ -1,23 +1,37 @@
 """What scripts/ablation and scripts/peers share: they interleave several implementations of a
-training step, the sides, and judge the ratios of their times.
+training step, the sides, and compare pairs of them as `compare run` compares two builds.
 
-At each case every side gets ready; then each runs once a turn, in an order that is drawn anew for
-every turn, so that two times that are divided by each other are at most minutes apart. The file is
-a result of the suite with every step of every turn; its context has, under the command's name, the
-ratios and how they were measured.
+At each case every side gets ready. In a block every side that is still wanted is timed once, for a
+slice, in an order that is drawn anew: our variants by one fresh process that has one of them open
+at a time, since all of them would not fit into memory. Pairs are judged at planned looks
+(stats/verdicts.py); all pairs of all cases are one family. What has its verdicts is measured no
+more. The file is a result of the suite with a row for every block; its context has, under the
+command's name, the ratios and how they were measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from tinyllama_tools.commands.step_sides import (
+    OurSide,
+    ServedVariants,
+    Side,
+    keep_best_peaks,
+    reason_entry,
+    seconds_of,
+)
+from tinyllama_tools.compare.blocks import MOST_FAILURES, CaseRecord, ending_item
+from tinyllama_tools.compare.options import duration_of
+from tinyllama_tools.compare.run import SequentialRun
+from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     RESULTS,
@@ -26,26 +40,54 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import positive, seconds
+from tinyllama_tools.core.options import fraction, positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
-from tinyllama_tools.data.machine import merged_peaks
-from tinyllama_tools.data.names import UNITS, CaseName
-from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of, suite_program
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import SuiteProgram, suite_program
 from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
-from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
+from tinyllama_tools.stats.rank_tests import (
+    LOG_RATIO,
+    WANTED_CONFIDENCE,
+    Interval,
+    interval_ends,
+    middle,
+    signed_rank_tail,
+    walsh_averages,
+)
+from tinyllama_tools.stats.verdicts import (
+    BAD_INPUT,
+    MARGIN,
+    Judgement,
+    Outcome,
+    judge_family,
+    plan_design,
+)
+
+# A table of what to use is not a gate that runs every night: fewer blocks than `compare run` asks
+# for, and intervals of 95 % at each look.
+ALPHA, LOOKS = 0.05, 2
+SECONDS_A_CASE = 1800.0
 
 
-def add_turn_options(parser: argparse.ArgumentParser, turns: int, steps: int, limit: float) -> None:
-    """Adds the options that both commands have, with these defaults."""
+def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
+    """Adds the options that both commands have; those of `compare run` mean the same here.
+    `limit`: the default of --max-seconds-per-case."""
     add = parser.add_argument
-    turns_help = f"how often each side runs (default: {turns}; 6 are enough for 95 %%)"
-    add("--turns", type=positive, default=turns, help=turns_help)
-    add("--steps", type=positive, default=steps, help=f"timed steps of a turn (default: {steps})")
-    limit_help = (
-        f"for the timed steps of a side (default: {limit:g}), which gets fewer steps where they "
-        "would take longer, but one a turn; a side whose step takes longer is skipped"
+    budget = (
+        "time to measure, such as 30m or 4h, shared evenly by the cases that are left (default: "
+        f"{duration(SECONDS_A_CASE)} for each)"
     )
+    add("--budget", type=duration_of, metavar="TIME", help=budget)
+    slices = "least time of a side's steps in a block (default: 300ms)"
+    add("--slice", type=duration_of, default=0.3, metavar="TIME", help=slices)
+    alpha = "accepted chance of any false slower or faster in all tables (default: %(default)s)"
+    add("--alpha", type=fraction, default=ALPHA, help=alpha)
+    margin = "largest change that does not matter, as a fraction (default: %(default)s)"
+    add("--margin", type=fraction, default=MARGIN, help=margin)
+    looks = "how often pairs are judged; alpha is divided among the looks (default: %(default)s)"
+    add("--looks", type=positive, default=LOOKS, help=looks)
+    limit_help = f"a side whose step takes longer is skipped (default: {limit:g})"
     add("--max-seconds-per-case", type=seconds, default=limit, metavar="S", help=limit_help)
     threads_help = "CPU threads of every side (default: libtorch's own choice)"
     add("--threads", type=positive, help=threads_help)
@@ -55,129 +97,45 @@ def add_turn_options(parser: argparse.ArgumentParser, turns: int, steps: int, li
     add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
 
 
-class SideError(Exception):
-    """A side failed at a case, or skipped it. `entry`: its row in the file."""
-
-    def __init__(self, reason: str, *, is_skip: bool = False) -> None:
-        super().__init__(reason)
-        failed = {"error_occurred": True, "error_message": reason}
-        self.entry: Json = {
-            **{"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"},
-            **({"skipped": True, "skip_message": reason} if is_skip else failed),
-        }
+# By side, in the order of their rows: the entry of each block, or where the side failed or skipped
+# the case, one with the reason. Filled as they come: an interruption keeps them.
+CaseRun = dict[str, list[Json]]
 
 
-class Side:
-    """An implementation of the training step. `variant`: its name in that of the case."""
-
-    variant: str
-
-    def get_ready(self, case: CaseName) -> float:
-        """Prepares the case to be timed; seconds of a step."""
-        raise NotImplementedError
-
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        """Times so many steps; an entry in the suite's format for each."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Frees what it holds, once it is not needed any more."""
-
-
-def median_seconds(entries: Sequence[Json]) -> float:
-    """The median time of a step."""
-    return statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in entries)
-
-
-def keep_best_peaks(peaks: Json, context: Json) -> None:
-    """Raises `peaks` to those of the context where these are higher: the best of all processes
-    counts for all rows (data/machine.py)."""
-    best, _ = merged_peaks([{"peaks": {"measured": peaks}}, context])
-    peaks.update(best["peaks"]["measured"])
-
-
-# Our program refuses a case that it cannot warm up, meter and time within its limit.
-FEWEST_ITERATIONS = 3
-
-
-class OurSide(Side):
-    """One variant of tiny_llama_bench, in a new process each turn. Getting ready proves a case, so
-    its turns are timed without the proof. `proof`: the proved row of the current case. `peaks`: the
-    best of all processes, which it updates."""
-
-    def __init__(
-        self, variant: str, program: SuiteProgram, max_seconds: float, peaks: Json
-    ) -> None:
-        self.variant = variant
-        self.proof: Json = {}
-        self._peaks = peaks
-        self._verified: Json | None = None
-        self._program = program
-        self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
-
-    @staticmethod
-    def prove(case: CaseName, sides: Sequence[OurSide]) -> None:
-        """Proves a step of each in one process, which computes the float64 reference once. Where
-        that process fails, each side proves its own when it gets ready."""
-        try:
-            verified = sides[0]._process(case, sides, 1, verify=True)
-        except SideError:
-            verified = None
-        for side in sides:
-            side._verified = verified
-
-    def get_ready(self, case: CaseName) -> float:
-        self.proof = {}
-        verified = self._verified or self._process(case, [self], 1, verify=True)
-        (self.proof,) = self._rows(case, verified)
-        return median_seconds([self.proof])
-
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        found = self._rows(case, self._process(case, [self], steps, verify=False))
-        error = {key: self.proof[key] for key in ("max_rel_error",) if key in self.proof}
-        return [row | error for row in found]
-
-    def _process(
-        self, case: CaseName, sides: Sequence[OurSide], steps: int, *, verify: bool
-    ) -> Json:
-        cases = [replace(case, variant=side.variant) for side in sides]
-        try:
-            return self._program.measure(cases, steps, verify=verify, more=[self._limit])
-        except SuiteError as error:
-            raise SideError(str(error)) from error
-
-    def _rows(self, case: CaseName, document: Json) -> list[Json]:
-        keep_best_peaks(self._peaks, document["context"])
-        rows = rows_of(document, replace(case, variant=self.variant))
-        for key in ("skip_message", "error_message"):
-            if key in rows[-1]:
-                raise SideError(rows[-1][key], is_skip=key == "skip_message")
-        return rows
-
-
-# By side, in the order of their rows: the entries of each turn, or where the side failed or skipped
-# the case, the one entry with the reason. Filled turn by turn, so that an interruption keeps turns.
-CaseRun = dict[str, list[list[Json]]]
-
-
-def ratio_of(run: CaseRun, above: str, below: str) -> Ratio | None:
-    """The time of one side over that of another, from the turns that both have."""
-    pairs = zip(run.get(above, []), run.get(below, []), strict=False)
-    timed = [pair for pair in pairs if all(turn[0]["iterations"] for turn in pair)]
-    medians = [tuple(map(median_seconds, pair)) for pair in timed]
-    return ratio_of_turns(*zip(*medians, strict=True)) if medians else None
+def ratio_row(record: CaseRecord, case: CaseName, judgement: Judgement | None) -> Json:
+    """What the file says of a pair: the time of the second side over that of the first. Without a
+    verdict, by all blocks so far."""
+    (below, above), ratios = record.sides, record.blocks[:, LOG_RATIO]
+    if judgement:
+        ends, confidence = (judgement.low, judgement.high), judgement.confidence
+        estimate = judgement.estimate
+    else:
+        averages, confidence = walsh_averages(ratios[None]), WANTED_CONFIDENCE
+        estimate = float(middle(averages)[0])
+        found = interval_ends(averages, signed_rank_tail(len(ratios)), confidence)
+        ends = tuple(float(end[0]) for end in found) if found else ()
+    return {
+        "case": str(replace(case, variant=below)),
+        "peer": above,
+        "ratio": math.exp(estimate),
+        "interval": asdict(Interval(*map(math.exp, ends), confidence)) if ends else None,
+        "verdict": (judgement.outcome if judgement else Outcome.NO_VERDICT).value,
+        "p_value": judgement.adjusted_p_value if judgement else None,
+        "blocks": judgement.blocks if judgement else len(ratios),
+        "of_each_block": [math.exp(ratio) for ratio in ratios],
+    }
 
 
 def rows_of_sides(results: Mapping[CaseName, CaseRun]) -> Iterator[Json]:
-    """The file's rows, with Google Benchmark's keys: one for each step, ordered by case, side and
-    turn, or one with the reason where a side did not measure a case."""
+    """The file's rows, with Google Benchmark's keys: one for each block, ordered by case, side and
+    block, or one with the reason where a side did not measure a case."""
     family = itertools.count()
     for case, run in results.items():
         # of one row that has it, for all: every side computes the same model
-        every = (entry for turns in run.values() for turn in turns for entry in turn)
+        every = itertools.chain(*run.values())
         flops = next((entry["model_flops"] for entry in every if "model_flops" in entry), None)
-        for variant, turns in run.items():
-            number, found = next(family), list(itertools.chain(*turns))
+        for variant, found in run.items():
+            number = next(family)
             for index, entry in enumerate(found):
                 of_variant = replace(case, variant=variant)
                 name = entry.get("name", str(of_variant))
@@ -203,31 +161,39 @@ QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
 
 
 class InterleavedSteps:
-    """One run of the command `name`, which writes `name`.json and NAME.md.
+    """One run of the command `name`, which writes `name`.json and NAME.md; and what measures blocks
+    of many sides for SequentialRun, as Interleaved does of two.
 
-    `page`: makes the Markdown page of the document. `options`: those of add_turn_options(),
+    `page`: makes the Markdown page of the document. `options`: those of add_run_options(),
     `device`, `cases` in the order in which they run, and our `variants`. `context`: of one of our
-    processes; `peaks`: the best of all of them.
+    processes; `peaks`: the best of all of them. `pairs_a_case`: the most that are compared at one;
+    `fewer`: options that make a block shorter.
     """
 
     name: str
+    fewer: str
     page: Callable[[Json], str]
     program: SuiteProgram
+    served: ServedVariants
 
-    def __init__(self, options: argparse.Namespace, command: str) -> None:
+    def __init__(self, options: argparse.Namespace, command: str, pairs_a_case: int) -> None:
         self.options = options
         self.command = command
         self.results: dict[CaseName, CaseRun] = {}
+        self.runs: dict[CaseName, SequentialRun] = {}
         self.sides: list[Side] = []
         self.context: Json = {}
         self.peaks: Json = {}
         self.progress = Progress()
+        rule = {"alpha": options.alpha, "margin": options.margin, "looks": options.looks}
+        # the family is fixed before anything is measured
+        self.design = plan_design(max(1, pairs_a_case * len(options.cases)), **rule)
         self._begin = time.monotonic()
 
     def ours(self, variants: Iterable[str]) -> list[Side]:
         """A side for each of these variants."""
         limit = self.options.max_seconds_per_case
-        return [OurSide(name, self.program, limit, self.peaks) for name in variants]
+        return [OurSide(name, self.served, limit, self.peaks) for name in variants]
 
     def begin(self) -> list[Side]:
         """The sides of every case, in the order of their rows."""
@@ -237,69 +203,151 @@ class InterleavedSteps:
         """More sides for the current case, which are known once the others got ready."""
         return []
 
-    def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
-        """Pairs of sides, the time of the first to be divided by that of the second."""
+    def pairs(self, names: Collection[str]) -> Iterable[tuple[str, str]]:
+        """Pairs of these sides, the time of the first to be divided by that of the second."""
         raise NotImplementedError
 
     def about(self) -> Json:
         """More entries for the context about how it was measured."""
         return {}
 
-    def measure_case(self, case: CaseName) -> None:
-        """Prepares all sides, then times --steps of each side in each turn; fewer where all turns
-        together would exceed the limit."""
-        run, options, steps_of = self.results[case], self.options, dict[Side, int]()
+    def _at(self) -> dict[str, float]:
+        return {"at": time.monotonic() - self._begin}
 
-        def trying(side: Side, turn: int) -> None:
+    def _failed(self, index: int, error: CaseFailedError) -> Json:
+        """The item. A side that has failed for good has no times, only the reason; another may have
+        failed by the machine's fault, and gets ready anew."""
+        name = error.side
+        self._failures[name] = self._failures.get(name, 0) + 1
+        is_for_good = index == 0 or self._failures[name] >= MOST_FAILURES
+        if is_for_good or isinstance(error, CaseSkippedError):
+            self._run[name] = [reason_entry(error)]
+        else:
+            self._lost.add(name)
+        return ending_item(index, str(self._point), error) | self._at()
+
+    def _get_ready(self, sides: Sequence[Side]) -> Iterator[Json]:
+        if ours := [side for side in sides if isinstance(side, OurSide)]:
+            OurSide.prove(self._point, ours)
+        for side in sides:
             name = side.variant
-            self.progress.passing(f"{point_title(case)}: turn {turn} of {options.turns}: {name}")
+            self.progress.passing(f"{point_title(self._point)}: {name} gets ready")
+            self._run[name] = []
             try:
-                if turn:
-                    run[name].append(side.time(case, steps_of[side]))
-                else:
-                    run[name] = []
-                    affordable = options.max_seconds_per_case / options.turns / side.get_ready(case)
-                    steps_of[side] = max(1, min(options.steps, int(affordable)))
-            except SideError as reason:
-                # a failed side has no times, only the reason
-                run[name] = [[reason.entry]]
-                steps_of.pop(side, None)
+                needed = side.get_ready(self._point)
+            except CaseFailedError as error:
+                yield self._failed(0, error)
+                continue
+            self._ready[name] = side
+            of = {"opened": str(self._point), "side": name, "seconds": needed, "counters": {}}
+            yield {**of, **self._at()}
 
-        def get_ready(sides: Sequence[Side]) -> None:
-            if ours := [side for side in sides if isinstance(side, OurSide)]:
-                OurSide.prove(case, ours)
-            for side in sides:
-                trying(side, 0)
+    def open_once(self, _: Collection[str], *, verify: bool) -> Iterator[Json]:
+        """Of all sides of the case, how they got ready: with the proof, whatever is asked."""
+        del verify
+        yield from self._opened
 
-        get_ready(self.sides)
-        get_ready(self.further())
-        order = random.Random(str(case))
-        for turn in range(1, options.turns + 1):
-            for side in order.sample(list(steps_of), len(steps_of)):
-                trying(side, turn)
+    def measure(self, index: int, cases: Mapping[str, Collection[str]]) -> Iterator[Json]:
+        """One block of the current case."""
+        (wanted,) = cases.values()
+        self.served.end()
+        found: dict[str, list[float]] = {}
+        for name in self._order.sample(sorted(wanted), len(wanted)):
+            side = self._ready[name]
+            self.progress.passing(f"{point_title(self._point)}: block {index}: {name}")
+            try:
+                if name in self._lost:
+                    side.get_ready(self._point)
+                    self._lost.remove(name)
+                entry = side.time(self._point, self.options.slice)
+            except CaseFailedError as error:
+                yield self._failed(index, error)
+                continue
+            self._run[name].append(entry)
+            found[name] = [seconds_of(entry)]
+        yield {"block": index, "case": str(self._point), **found, **self._at()}
+
+    def measure_case(self, case: CaseName) -> None:
+        """Prepares all sides, then measures blocks until each pair has its verdict or the case's
+        share of the budget is used."""
+        options, self._point = self.options, case
+        self._run = self.results[case]
+        self._ready = dict[str, Side]()
+        self._failures, self._lost = dict[str, int](), set[str]()
+        self._order = random.Random(str(case))
+        self._opened = list(self._get_ready(self.sides))
+        self._opened += self._get_ready(self.further())
+        ours = (side.variant for side in self._ready.values() if isinstance(side, OurSide))
+        self.served.end()
+        self.served.cases = [replace(case, variant=name) for name in ours]
+        records = [
+            CaseRecord(f"{replace(case, variant=below)} beside {above}", str(case), (below, above))
+            for above, below in self.pairs(self._run)
+            if above != below
+        ]
+        left = len(options.cases) - len(self.results) + 1
+        budget = options.budget or SECONDS_A_CASE * len(options.cases)
+        share = max(0.0, budget - (time.monotonic() - self._begin)) / left
+        run = SequentialRun(
+            self,
+            records,
+            self.design,
+            share,
+            fewer=self.fewer,
+            shares=left,
+            keep=lambda _: None,
+            progress=self.progress,
+        )
+        self.runs[case] = run
+        run.run(verify=True)
+        if run.refusal:
+            self.progress.line(run.refusal)
+        # with nothing beside them they have times all the same
+        if alone := [name for name in self._ready if not self._run[name]]:
+            list(self.measure(1, {str(case): alone}))
+
+    def ratios(self) -> list[Json]:
+        """Of all pairs so far that have times, judged as one family."""
+        records = [
+            (case, record)
+            for case, run in self.runs.items()
+            for record in run.cases.values()
+            if len(record.blocks)
+            and all(self.results[case][side][0]["iterations"] for side in record.sides)
+        ]
+        judged = judge_family({r.name: r.blocks for _, r in records}, self.design)
+        return [ratio_row(record, case, judged[record.name]) for case, record in records]
 
     def document(self) -> Json:
         """The whole file."""
-        options, rows = self.options, list(rows_of_sides(self.results))
+        options, rows, design = self.options, list(rows_of_sides(self.results)), self.design
         about = {
             **self.about(),
             "command": self.command,
             "took": duration(time.monotonic() - self._begin),
-            "turns": options.turns,
-            "steps": options.steps,
+            "effort": (
+                f"slices of {options.slice:g} s, one step at least; looks after "
+                f"{', '.join(map(str, design.looks))} blocks"
+            ),
             "max_seconds_per_case": options.max_seconds_per_case,
+            "design": {
+                "family": design.cases,
+                "alpha": design.alpha,
+                "margin": design.margin,
+                "looks": list(design.looks),
+            },
+            "refusals": [
+                f"{point_title(case)}: {run.refusal}"
+                for case, run in self.runs.items()
+                if run.refusal
+            ],
             # because of an interruption
             "not_measured": [
                 point_title(case)
                 for case in options.cases
                 if not any(self.results.get(case, {}).values())
             ],
-            "ratios": [
-                {"case": str(replace(case, variant=below)), "peer": above} | asdict(ratio)
-                for case, run in self.results.items()
-                for above, below in self.pairs(run)
-                if above != below and (ratio := ratio_of(run, above, below))
-            ],
+            "ratios": self.ratios(),
         }
         peaks = {"peaks": self.context["peaks"] | {"measured": self.peaks}}
         # the timed processes did not prove anything, a process before them did
@@ -314,11 +362,12 @@ class InterleavedSteps:
         write_whole(folder / f"{self.name.upper()}.md", page)
         return page
 
-    def measure(self, folder: Path) -> tuple[Json, str, bool]:
+    def measure_all(self, folder: Path) -> tuple[Json, str, bool]:
         """Measures all cases and writes after each; the document, its page, and whether it was
         interrupted."""
         self.context = self.program.measure([QUICKEST], 1)["context"]
         keep_best_peaks(self.peaks, self.context)
+        self.served = ServedVariants(self.program)
         self.sides, cases = self.begin(), self.options.cases
         try:
             for number, case in enumerate(cases, start=1):
@@ -336,13 +385,14 @@ class InterleavedSteps:
                     break
         finally:
             self.progress.end()
+            self.served.end()
             for side in self.sides:
                 side.close()
         return document, page, is_interrupted
 
     def main(self) -> int:
         """Measures, or with --from makes the tables of an earlier result anew. The exit status is 1
-        where a case failed."""
+        where a case failed, else 2 where the budget was too short for any verdict."""
         options, source, is_interrupted = self.options, self.options.source, False
         # a result under another name, as in results/reference, has its page elsewhere
         is_run = source and source.name == f"{self.name}.json"
@@ -355,9 +405,13 @@ class InterleavedSteps:
             # options that the program refuses leave no folder
             self.program = suite_program(options.device, options.threads, options.variants)
             folder.mkdir(parents=True, exist_ok=True)
-            document, page, is_interrupted = self.measure(folder)
+            document, page, is_interrupted = self.measure_all(folder)
         print(page, end="")
         print(folder)
         if is_interrupted:
             return INTERRUPTED
-        return int(any("error_message" in row for row in document["benchmarks"]))
+        if any("error_message" in row for row in document["benchmarks"]):
+            return 1
+        about = document["context"][self.name]
+        is_judged = any(row["verdict"] != Outcome.NO_VERDICT.value for row in about["ratios"])
+        return BAD_INPUT if about.get("refusals") and not is_judged else 0

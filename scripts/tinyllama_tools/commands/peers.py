@@ -1,26 +1,23 @@
 """scripts/peers: our full training step beside LlamaForCausalLM, eager and compiled.
 
-Our variants, in a new process each turn, are interleaved with the peers, which keep their process.
+Our variants, in a new process each block, are interleaved with the peers, which keep theirs.
 """
 
 import argparse
 import itertools
+import math
 import os
 import re
+import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.commands.interleaved import (
-    CaseRun,
-    InterleavedSteps,
-    OurSide,
-    Side,
-    SideError,
-    add_turn_options,
-)
-from tinyllama_tools.core.app import PROJECT, Json, command_text, placed_threads, problem_sizes
+from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
+from tinyllama_tools.commands.step_sides import Side, block_entry
+from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError, ServedProgram
+from tinyllama_tools.core.app import PROJECT, Json, command_text, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.process import LostError, Resident
 from tinyllama_tools.core.text import number, template
@@ -67,8 +64,8 @@ full_step of tiny_llama_bench: the same cases, threads and loss, interleaved. Wi
 option, all full_step cases of the default grid, and under autocast."""
 EPILOG = """\
 Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
-set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
-written."""
+set-up failed, a budget too short for any verdict, or files that cannot be written; 130 interrupted,
+with everything measured so far written."""
 
 
 def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
@@ -101,9 +98,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seq", type=positive_list, help="e.g. 64,128 (default: those of the default grid)")
     forms, all_of_them = list_of(tuple(FORMS), "peer"), f"default: {','.join(FORMS)}"
     add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=all_of_them)
-    ours = {"dest": "variants", "type": variants, "default": ("baseline", "optimized")}
-    add("--variant", **ours, help="of ours (default: baseline,optimized)")
-    add_turn_options(parser, turns=6, steps=3, limit=10.0)
+    ours = {"type": variants, "default": ("baseline", "optimized")}
+    add("--variants", **ours, help="of ours (default: baseline,optimized)")
+    add_run_options(parser, limit=10.0)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
     given = parser.parse_args(arguments)
@@ -139,23 +136,25 @@ class PeerSide(Side):
         self.close()
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
-            **placed_threads(os.environ, self._threads),
             "PYTHONPATH": str(PROJECT / "scripts"),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }
-        self._process = Resident((*PEER, self._device), environment, LIMIT_S)
+        threads = (f"--threads={self._threads}",)
+        around = ServedProgram(self.variant, Path(PEER[0]), threads, environment)
+        command = (*PEER, self._device)
+        self._process = Resident(command, around.environment_with(padding=0), LIMIT_S)
         self.settings = self._ask("hello", form=self.form, threads=self._threads)
 
     def _ask(self, do: str, **what: object) -> Json:
-        """The answer; SideError where that is an error, or the process ended or hung."""
+        """The answer; CaseFailedError where that is an error, or the process ended or hung."""
         assert self._process
         self._process.send({"do": do, **what})
         try:
             answer = self._process.answer(do)
         except LostError as error:
-            raise SideError(f"{self.variant}: {error}") from error
+            raise CaseFailedError(self.variant, f"{self.variant}: {error}") from error
         if "error" in answer:
-            raise SideError(f"{self.variant}: {answer['error']}")
+            raise CaseFailedError(self.variant, f"{self.variant}: {answer['error']}")
         return answer
 
     def get_ready(self, case: CaseName) -> float:
@@ -167,51 +166,21 @@ class PeerSide(Side):
         seconds = min(self._ask("build", **what, dtype=case.dtype, limit=limit)["seconds"])
         if seconds > limit:
             more = f"more than --max-seconds-per-case {limit:g}"
-            raise SideError(f"a step took {seconds:.1f} s, {more}", is_skip=True)
+            raise CaseSkippedError(self.variant, f"a step took {seconds:.1f} s, {more}")
+        self._step_seconds = seconds
         return seconds
 
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        """Times so many steps; an entry in the suite's format for each."""
-        answer = self._ask("time", steps=steps)
-        return [
-            {
-                "iterations": 1,
-                "real_time": 1e3 * wall,
-                "cpu_time": 1e3 * cpu,
-                "time_unit": "ms",
-                "samples_per_second": case.batch / wall,
-                "tokens_per_second": case.batch * case.seq / wall,
-                "minor_faults": faults,
-            }
-            for wall, cpu, faults in zip(
-                *(answer[key] for key in ("seconds", "cpu_seconds", "minor_faults")), strict=True
-            )
-        ]
+    def time(self, case: CaseName, seconds: float) -> Json:
+        """As many steps as take so long by the warm-up."""
+        answer = self._ask("time", steps=math.ceil(seconds / self._step_seconds))
+        faults, cpu = (statistics.median(answer[key]) for key in ("minor_faults", "cpu_seconds"))
+        entry = block_entry(case, answer["seconds"])
+        return entry | {"cpu_time": 1e3 * cpu, "minor_faults": faults}
 
     def close(self) -> None:
         """Ends its process."""
         if self._process:
             self._process.close()
-
-
-# for counting page faults of our iterations, of which at least one is run
-FAULTS_SECONDS = 0.5
-
-
-class CountedSide(OurSide):
-    """A side of ours whose rows also have the minor page faults of a step."""
-
-    _faults: Json
-
-    def get_ready(self, case: CaseName) -> float:
-        seconds = super().get_ready(case)
-        served = replace(case, variant=self.variant)
-        faults = self._program.minor_faults(served, FAULTS_SECONDS)
-        self._faults = {} if faults is None else {"minor_faults": faults}
-        return seconds
-
-    def time(self, case: CaseName, steps: int) -> list[Json]:
-        return [row | self._faults for row in super().time(case, steps)]
 
 
 def allocator_rows(
@@ -225,7 +194,7 @@ def allocator_rows(
         if kept != name and (ratio := ratios.get((name.variant, kept))):
             both = (default, cases[kept])
             faults = (number(case.counters.get("minor_faults"), 0) for case in both)
-            rows.append((point_title(name), kept.variant, ratio.text(), *faults))
+            rows.append((point_title(name), kept.variant, ratio.judged_text(), *faults))
     return rows
 
 
@@ -240,7 +209,7 @@ def peers_page(document: Json) -> str:
     ours = dict.fromkeys(c.variant for c in cases if not c.variant.startswith(PREFIX))
     for name, case in cases.items():
         found = (ratios.get((name.variant, replace(name, variant=v))) for v in ours)
-        over = [ratio.text() if ratio else "" for ratio in found]
+        over = [ratio.judged_text() if ratio else "" for ratio in found]
         ms = f"{1e3 * case.seconds:.4g}" if case.seconds else "failed" if case.failed else "skipped"
         note = case.failed or case.skipped or case.above_peak
         point = (name.size, name.dtype, str(name.batch), str(name.seq))
@@ -261,11 +230,8 @@ class Peers(InterleavedSteps):
     """Our variants and the peers. Ratios are a peer's time over ours: above 1, ours is faster."""
 
     name = "peers"
+    fewer = "fewer --sizes, --dtypes, --batch, --seq or --peers"
     page = staticmethod(peers_page)
-
-    def ours(self, variants: Iterable[str]) -> list[Side]:
-        limit = self.options.max_seconds_per_case
-        return [CountedSide(name, self.program, limit, self.peaks) for name in variants]
 
     def begin(self) -> list[Side]:
         options, threads = self.options, self.context["threads"]
@@ -273,11 +239,12 @@ class Peers(InterleavedSteps):
         peers = [PeerSide(name, options.device, threads, limit) for name in options.forms]
         return [*super().begin(), *peers]
 
-    def pairs(self, run: CaseRun) -> Iterable[tuple[str, str]]:
-        peers = [side for side in run if side.startswith(PREFIX)]
-        ours = [side for side in run if side not in peers]
+    def pairs(self, names: Collection[str]) -> Iterable[tuple[str, str]]:
+        peers = [side for side in names if side.startswith(PREFIX)]
+        ours = [side for side in names if side not in peers]
         allocators = [(side, side.removesuffix(DEFAULT_MALLOC)) for side in peers]
-        return [*itertools.product(peers, ours), *allocators]
+        kept = [pair for pair in allocators if pair[1] in peers and pair[0] != pair[1]]
+        return [*itertools.product(peers, ours), *kept]
 
     def about(self) -> Json:
         peers = [side for side in self.sides if isinstance(side, PeerSide)]
@@ -286,4 +253,6 @@ class Peers(InterleavedSteps):
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
-    return Peers(parse_options(arguments), command_text(["scripts/peers", *arguments])).main()
+    options = parse_options(arguments)
+    pairs = len(options.forms) * len(options.variants) + (DEFAULT_MALLOC in "".join(options.forms))
+    return Peers(options, command_text(["scripts/peers", *arguments]), pairs).main()

@@ -51,7 +51,7 @@ def core_sets(
     needed = processes * threads
     if needed > len(ordered) and not oversubscribe:
         raise BadInputError(
-            f"--processes {processes} with --threads-per-process {threads}: {needed} logical "
+            f"--processes {processes} with --threads {threads}: {needed} logical "
             f"processors are needed, {len(ordered)} are allowed ({_listed(sorted(ordered))}); take "
             "fewer, or --oversubscribe, with which times mean little"
         )
@@ -265,7 +265,7 @@ def measure(
     built; OSError where `folder` exists or cannot be made.
     """
     program = program_in(options.build_folder)
-    threads, cores = options.threads_per_process, allowed_cores()
+    threads, cores = options.threads, allowed_cores()
     sets = {
         ranks: core_sets(ranks, threads, cores, oversubscribe=options.oversubscribe)
         for ranks in options.processes

@@ -14,7 +14,6 @@ from tinyllama_tools.commands.ranks import measure, program_in
 from tinyllama_tools.core.app import (
     PROJECT,
     REFUSED_OPTIONS,
-    RESULTS,
     BadInputError,
     Json,
     command_text,
@@ -66,7 +65,7 @@ before); 130 interrupted, with what was measured written."""
 
 
 # options that measuring alone uses, and options that this command gives the program itself
-MEASURING = ("--processes", "--threads-per-process", "--oversubscribe", "--timeout")
+MEASURING = ("--processes", "--threads", "--oversubscribe", "--timeout", "--output")
 OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
 
 
@@ -78,7 +77,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     processes_help = "numbers of ranks, measured in this order (default: 1,2)"
     add("--processes", type=positive_list, default=(1, 2), metavar="LIST", help=processes_help)
-    add("--threads-per-process", type=positive, default=1, metavar="N", help="default: 1")
+    add("--threads", type=positive, default=1, metavar="N", help="of a rank (default: 1)")
     add("--oversubscribe", action="store_true", help="let ranks share cores")
     add("--timeout", type=seconds, default=60.0, metavar="S", help="default: 60")
     from_help = "read results again, and measure nothing; of one file: show the tables only"
@@ -93,8 +92,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     names = list_of([one["name"] for one in read_interconnects()], "interconnect")
     add("--interconnects", type=names, metavar="NAMES", help=links_help)
-    results_help = "folder of the folders (default: results)"
-    add("--results", type=Path, default=RESULTS, metavar="FOLDER", help=results_help)
+    output_help = "a new folder (default: results/<UTC time>_scaling)"
+    add("--output", type=Path, metavar="FOLDER", help=output_help)
     build_help = "where the programs are (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help=build_help)
     given = list(arguments)
@@ -232,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
         # for a single file nothing is written: scaling.json is about the whole folder
         folder = options.source if options.source.is_dir() else None
     else:
-        folder = run_folder("scaling", options.results)
+        folder = options.output or run_folder("scaling")
         status, failures = measure(options, folder, Progress())
         try:
             results, failures = read_scaling_run(folder, failures)

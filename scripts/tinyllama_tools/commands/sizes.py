@@ -1,4 +1,4 @@
-"""Trains each problem size that fits and compares them: what scripts/study does without --grid."""
+"""Trains each problem size that fits and compares them: what scripts/study does."""
 
 import contextlib
 import datetime
@@ -119,11 +119,11 @@ def plan_at(options: Namespace, cost: CaseCost, rate: Rate | None) -> SizeRun:
     plan = SizeRun(cost, options.num_steps, rate)
     if not cost.fits:
         return replace(plan, rate=None, refusal=cost.reason)
-    if not rate or plan.total_seconds <= 60 * options.max_minutes:
+    if not rate or plan.total_seconds <= options.max_seconds_per_case:
         return plan
     refusal = (
         f"{plan.num_steps} steps would take {duration(plan.total_seconds)}, more than "
-        f"--max-minutes {options.max_minutes:g} ({rate.source})"
+        f"--max-seconds-per-case {options.max_seconds_per_case:g} ({rate.source})"
     )
     return replace(plan, refusal=refusal)
 
@@ -156,7 +156,7 @@ def plan_sizes(
             seconds = SAMPLE_STEPS * cost.model_flops / known.flops_per_second
             if seconds > LONG_SAMPLE_SECONDS:
                 seconds, batch = seconds * max(1, batch // 4) / batch, max(1, batch // 4)
-            if seconds <= 60 * options.max_minutes and size != SEED_SIZE:
+            if seconds <= options.max_seconds_per_case and size != SEED_SIZE:
                 try:
                     known = attained_rate(program, options, size, batch)
                 except TrainingError as error:
@@ -311,11 +311,11 @@ def train(options: Namespace, command: str, program: TrainingProgram, predictor:
     if options.dry_run:
         say_line(table_of(PLANNED, [plan_at(options, cost, None) for cost in costs]))
         return 0
-    options.results.mkdir(parents=True, exist_ok=True)
+    options.output.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({options.dtype}, {options.variant})...")
     plans = plan_sizes(program, options, costs)
     say_line(table_of(PLANNED, plans) + "\n")
-    found = run_sizes(program, options, plans, options.results, say_line)
+    found = run_sizes(program, options, plans, options.output, say_line)
     ordered = sorted(found, key=lambda result: result.cost.model_flops)
     device = next((name for r in ordered if (name := r.run("context.device.name"))), "none")
     figures = [
@@ -324,7 +324,7 @@ def train(options: Namespace, command: str, program: TrainingProgram, predictor:
         if r.is_measured
     ]
     compared = _text("comparison", table_of(FIGURES, figures) if figures else "", ordered)
-    page = options.results / f"{_timed('performance_study')}.md"
+    page = options.output / f"{_timed('performance_study')}.md"
     write_whole(page, _text("page", compared, options, command, device, ordered) + "\n")
     say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
     if any(result.run.is_interrupted for result in found):

@@ -32,11 +32,11 @@ import random
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -83,19 +83,30 @@ def case_of(item: Json) -> str:
 
 @dataclass
 class CaseRecord:
-    """What became of a case so far. `summaries`: the rows of its blocks in one flat array, since
-    Python objects that live on between the many short-lived numbers of the answers keep memory from
-    being reused. `failures`: reasons by side, in order. `closed`: why no more blocks of it are
-    measured; empty while it is open."""
+    """What became of two sides at a case so far. `name`: of this comparison in its family; `case`:
+    the case's, where several pairs of `sides` are compared at it. `summaries`: the rows of its
+    blocks in one flat array, since Python objects that live on between the many short-lived numbers
+    of the answers keep memory from being reused. `failures`: reasons by side, in order. `closed`:
+    why no more blocks of it are measured; empty while it is open."""
 
     name: str
+    case: str = ""
+    sides: tuple[str, str] = SIDES
     summaries: array[float] = field(default_factory=lambda: array("d"))
     openings: dict[str, Json] = field(default_factory=dict)
-    failures: dict[str, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    failures: dict[str, list[str]] = field(default_factory=dict)
     skips: dict[str, str] = field(default_factory=dict)
     closed: str = ""
 
+    def __post_init__(self) -> None:
+        self.case = self.case or self.name
+        self.failures = {side: [] for side in self.sides}
+
     def add(self, item: Json) -> None:
+        """Takes what an item of its case says of its sides."""
+        side = item.get("side") or item.get("failed", {}).get("side")
+        if side is not None and side not in self.sides:
+            return
         if "opened" in item:
             self.openings[item["side"]] = item
         elif "skipped" in item:
@@ -106,8 +117,8 @@ class CaseRecord:
             reasons.append(item["failed"]["reason"])
             if len(reasons) >= MOST_FAILURES:
                 self.closed = GIVEN_UP
-        else:
-            self.summaries.extend(summarise(item["base"], item["new"]))
+        elif all(side in item for side in self.sides):
+            self.summaries.extend(summarise(*map(item.get, self.sides)))
 
     @property
     def blocks(self) -> Array:
@@ -117,7 +128,7 @@ class CaseRecord:
     def on(self, side: str) -> SideCase:
         """What became of it on that side; a single failure does not count if it was opened."""
         failed, opened = self.failures[side], self.openings.get(side)
-        times = self.blocks[:, NEW_SECONDS if side == NEW else BASE_SECONDS]
+        times = self.blocks[:, BASE_SECONDS if side == self.sides[0] else NEW_SECONDS]
         known = {"seconds": float(np.median(times)) if len(times) else None}
         known["counters"] = opened["counters"] if opened else {}
         if side in self.skips:
@@ -252,6 +263,14 @@ class ProcessPair:
         return {side: self.ready(side) for side in sorted(self.sides, key=self._can_start)}
 
 
+def ending_item(index: int, case: str, error: CaseFailedError) -> Json:
+    """What becomes of a case where a side failed or skipped it, but for `at`."""
+    why = {"side": error.side, "reason": str(error)}
+    if isinstance(error, CaseSkippedError):
+        return {"block": index, "skipped": case, **why}
+    return {"block": index, "case": case, "failed": why}
+
+
 def balanced_order(pairs: int, order: random.Random) -> list[int]:
     """Who begins each pair: each side half of them, as nearly as that goes, in random order."""
     extra = [order.randrange(2)] if pairs % 2 else []
@@ -290,10 +309,7 @@ class Interleaved:
         return {"at": round(time.monotonic() - self._started, 3)}
 
     def _ending(self, index: int, case: str, error: CaseFailedError) -> Json:
-        why = {"side": error.side, "reason": str(error)}
-        if isinstance(error, CaseSkippedError):
-            return {"block": index, "skipped": case, **why, **self._at()}
-        return {"block": index, "case": case, "failed": why, **self._at()}
+        return ending_item(index, case, error) | self._at()
 
     def _pair(self, sides: Sequence[str] = SIDES) -> ProcessPair:
         return ProcessPair(self._programs, self._limit, self._order, sides)
@@ -304,7 +320,7 @@ class Interleaved:
         with self._pair() as pair:
             return {side: pair.ready(side).greet() for side in SIDES}
 
-    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Json]:
+    def open_once(self, cases: Collection[str], *, verify: bool) -> Iterator[Json]:
         """Before any timing: every case once on each side, with its counters, and with the proof of
         its result where `verify`. In processes of their own, since proof and counting change the
         state of the allocator, which would then be another one in the first block than in the
@@ -331,7 +347,7 @@ class Interleaved:
                 yield {"opened": case, "side": side, **found, "seconds": seconds, **self._at()}
             return
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json]:
+    def measure(self, index: int, cases: Collection[str]) -> Iterator[Json]:
         """One block: a fresh process on each side, then every case once, each yielded when done."""
         shuffled = list(cases)
         self._order.shuffle(shuffled)
@@ -377,18 +393,28 @@ class Interleaved:
 REMEMBERED = 5
 
 
+class Measurer(Protocol):
+    """What measures blocks of two sides (Interleaved) or more. Both methods yield items."""
+
+    def open_once(self, cases: Collection[str], *, verify: bool) -> Iterator[Json]:
+        """Before any timing."""
+
+    def measure(self, index: int, cases: Mapping[str, Collection[str]]) -> Iterator[Json]:
+        """One block. `cases`: by name, the sides whose times are still wanted."""
+
+
 class Measuring:
-    """Opens all cases once, then measures block after block of those that are still open. `keep`:
-    is given every item as it comes."""
+    """Opens all cases once, then measures block after block of what is still open. `records`: the
+    comparisons, by whose names all figures are. `keep`: is given every item as it comes."""
 
     def __init__(
         self,
-        measurer: Interleaved,
-        cases: Sequence[str],
+        measurer: Measurer,
+        records: Iterable[CaseRecord],
         keep: Callable[[Json], None],
         progress: Progress,
     ) -> None:
-        self.cases = {name: CaseRecord(name) for name in cases}
+        self.cases = {record.name: record for record in records}
         self.blocks = 0
         self.costs = Costs(0.0, {})
         self.progress = progress
@@ -400,29 +426,41 @@ class Measuring:
         """In the order in which they were given."""
         return [name for name, record in self.cases.items() if not record.closed]
 
-    def _take(self, item: Json) -> CaseRecord:
+    def _sides_of(self, records: Iterable[CaseRecord]) -> dict[str, dict[str, None]]:
+        """By case the sides of these comparisons, each once, in order."""
+        found: dict[str, dict[str, None]] = {}
+        for record in records:
+            found.setdefault(record.case, {}).update(dict.fromkeys(record.sides))
+        return found
+
+    def _take(self, item: Json) -> list[CaseRecord]:
+        """The comparisons that it closes."""
         # before it is kept, which may fail
-        record = self.cases[case_of(item)]
-        record.add(item)
+        of_case = [record for record in self.cases.values() if record.case == case_of(item)]
+        still_open = [record for record in of_case if not record.closed]
+        for record in still_open:
+            record.add(item)
         self._recent.append(item)
         self._keep(item)
-        return record
+        return [record for record in still_open if record.closed]
 
     def open_all(self, *, verify: bool) -> None:
-        """Opens each case once on both sides; one that could not be opened is not timed."""
-        self.progress.begin(len(SIDES) * len(self.cases))
-        for item in self._measurer.open_once(list(self.cases), verify=verify):
-            self.progress.step(f"opened {self._take(item).name}")
+        """Opens each case once on all sides; one that could not be opened is not timed."""
+        cases = self._sides_of(self.cases.values())
+        self.progress.begin(sum(map(len, cases.values())))
+        for item in self._measurer.open_once(cases, verify=verify):
+            self._take(item)
+            self.progress.step(f"opened {case_of(item)}")
         for record in self.cases.values():
             if len(record.openings) < len(SIDES):
                 record.closed = GIVEN_UP
                 self.progress.line(f"{record.name}: left out: {record.why}")
 
     def measure_block(self) -> None:
-        """Of the open cases; one that fails twice on a side, or is skipped, is open no more."""
-        for item in self._measurer.measure(self.blocks + 1, self.open_cases):
-            record = self._take(item)
-            if record.closed and "base" not in item:
+        """Of what is open; what fails twice on a side, or is skipped, is open no more."""
+        wanted = self._sides_of(map(self.cases.__getitem__, self.open_cases))
+        for item in self._measurer.measure(self.blocks + 1, wanted):
+            for record in self._take(item):
                 self.progress.line(f"{record.name}: given up: {record.why}")
         self.blocks += 1
         oldest = self.blocks - REMEMBERED

@@ -445,7 +445,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--store", type=Path, default=DEFAULT_STORE, help=store)
     for command in (show, changes, page):
         only = "only these cases"
-        command.add_argument("--case", type=regular_expression, metavar="REGEX", help=only)
+        command.add_argument("--filter", type=regular_expression, metavar="REGEX", help=only)
         command.add_argument("--machine", metavar="NAME", help="only machines of such a name")
     for command in (changes, page):
         smaller = "smaller changes are left out (default: %(default)s)"
@@ -454,19 +454,19 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[Json], int]:
-    """read_series(), with those of --case and --machine alone."""
+    """read_series(), with those of --filter and --machine alone."""
     every, without_settings = read_series(options.store)
     found = [
         one
         for one in every
-        if (options.case is None or options.case.search(one["case"]))
+        if (options.filter is None or options.filter.search(one["case"]))
         and (options.machine or "").lower() in one["machine"].lower()
     ]
     if not found:
         machines = "; ".join(by_machine(every)) or "none"
-        case = options.case.pattern if options.case else "any"
+        case = options.filter.pattern if options.filter else "any"
         raise BadInputError(
-            f"{options.store} has no time of --case {case} on --machine "
+            f"{options.store} has no time of --filter {case} on --machine "
             f"{options.machine or 'any'}; its machines: {machines}. "
             f"{series_text(every, without_settings)}"
         )

@@ -24,14 +24,14 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from tinyllama_tools.compare.blocks import (
     GIVEN_UP,
     SIDES,
     CaseRecord,
-    Interleaved,
+    Measurer,
     Measuring,
     Sides,
     prepare,
@@ -86,25 +86,29 @@ class SequentialRun(Measuring):
     divided among these looks.
 
     `budget`, `seconds`: from the start of run(). `ended`: why it ended; empty while it goes on or
-    was interrupted. `refusal`: why the budget is too short for any verdict, and what would help.
+    was interrupted. `refusal`: why the budget is too short for any verdict, and what would help;
+    `fewer`: what makes a block shorter. `shares`: of --budget, of which `budget` is one.
     """
 
     def __init__(
         self,
-        measurer: Interleaved,
-        cases: Sequence[str],
+        measurer: Measurer,
+        records: Iterable[CaseRecord],
         design: Design,
         budget: float,
         *,
+        fewer: str = "fewer cases (--filter, --components), fewer --pairs",
+        shares: int = 1,
         keep: Callable[[Json], None],
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(measurer, cases, keep, progress)
+        super().__init__(measurer, records, keep, progress)
         self.judgements: dict[str, Judgement | None] = {}
         self.seconds = 0.0
         self.ended, self.refusal = "", ""
         self._design, self._budget, self._clock = design, budget, clock
+        self._fewer, self._shares = fewer, shares
         self._start = clock()
 
     def run(self, *, verify: bool) -> None:
@@ -153,6 +157,10 @@ class SequentialRun(Measuring):
                 "a larger --budget, fewer cases or a quieter machine"
             )
 
+    def _cases_of(self, names: Iterable[str]) -> dict[str, None]:
+        """Of these comparisons, each once."""
+        return dict.fromkeys(self.cases[name].case for name in names)
+
     def _blocks_to_next_look(self, case: str) -> int:
         done = len(self.cases[case].blocks)
         return next((look for look in self._design.looks if look > done), done) - done
@@ -163,7 +171,7 @@ class SequentialRun(Measuring):
         cases, design = self.open_cases, self._design
         if not cases:
             return
-        block, count = self.costs.of(cases), count_of(len(cases), "case")
+        block, count = self.costs.of(self._cases_of(cases)), count_of(len(cases), "case")
         fit = 1 + int(max(0.0, self._budget - self._elapsed) / block)
         needed = self._elapsed + max(map(self._blocks_to_next_look, cases)) * block
         self.progress.line(
@@ -173,12 +181,13 @@ class SequentialRun(Measuring):
         )
         if needed > self._budget:
             self.ended = TOO_SHORT
+            of_many = f" for each of {self._shares} shares" * (self._shares > 1)
             self.refusal = (
-                f"--budget {duration(self._budget)} is too short: the first verdicts on "
-                f"{count} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
-                f"{block:.1f} s, {needed / 60:.1f} minutes in all; give --budget "
-                f"{int(needed / 60) + 1}m or more, fewer cases (--filter, --components), fewer "
-                "--pairs, fewer --looks or a larger --alpha"
+                f"--budget {duration(self._budget * self._shares)} is too short: the first "
+                f"verdicts on {count} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
+                f"{block:.1f} s, {needed / 60:.1f} minutes in all{of_many}; give --budget "
+                f"{self._shares * (int(needed / 60) + 1)}m or more, {self._fewer}, fewer --looks "
+                "or a larger --alpha"
             )
 
     def _look(self) -> bool:
@@ -208,12 +217,16 @@ class SequentialRun(Measuring):
 
         def distance(case: str) -> tuple[float, float]:
             judgement = self.judgements.get(case)
-            return judgement.distance if judgement else 0.0, self.costs.cases[case]
+            own_cost = self.costs.cases[self.cases[case].case]
+            return judgement.distance if judgement else 0.0, own_cost
 
         left = share * self._budget - self._elapsed
         cases = sorted(self.open_cases, key=distance)
         while cases:
-            blocks = {case: self._blocks_to_next_look(case) for case in cases}
+            blocks: dict[str, int] = {}
+            for name in cases:
+                case = self.cases[name].case
+                blocks[case] = max(blocks.get(case, 0), self._blocks_to_next_look(name))
             own = sum(count * self.costs.cases[case] for case, count in blocks.items())
             if max(blocks.values()) * self.costs.block + own <= left:
                 break
@@ -280,7 +293,7 @@ def _compared(
             notes.append(_why_unsettled(judgement, design))
         else:
             # in blocks of this case alone
-            seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
+            seconds_needed = max(1, needed - len(blocks)) * run.costs.of([record.case])
     return compared_case(
         name,
         *sides,
@@ -364,7 +377,12 @@ def main(arguments: Sequence[str]) -> int:
     stopped: BaseException | None = None
     with recording(blocks, sides.header) as keep:
         run = SequentialRun(
-            sides.measurer, sides.shared, design, options.budget, keep=keep, progress=progress
+            sides.measurer,
+            map(CaseRecord, sides.shared),
+            design,
+            options.budget,
+            keep=keep,
+            progress=progress,
         )
         # whatever ends it too early, what was measured is judged
         try:

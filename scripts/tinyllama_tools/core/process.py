@@ -263,10 +263,15 @@ class Resident:
         return self._process.poll()
 
     @property
+    def pid(self) -> int:
+        """As the system counts it."""
+        return self._process.pid
+
+    @property
     def minor_faults(self) -> int:
         """Page faults so far that read nothing from a disk, of all threads. OSError once it has
         ended."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         # the name, in brackets, may hold anything; minflt is the tenth field
         return int(stat.rpartition(")")[2].split()[7])
 

@@ -1,7 +1,6 @@
 """Runs the suite and the training program in their own processes, and reads their results."""
 
 import json
-import os
 import re
 import shlex
 import tempfile
@@ -16,11 +15,10 @@ from tinyllama_tools.core.app import (
     Json,
     ToolError,
     parse_json,
-    placed_threads,
     read_json,
     schema_problem,
 )
-from tinyllama_tools.core.process import LostError, ProgramError, Resident, run_program
+from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.data.names import ITERATION, STEP, TIMED_BY, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, read_profile
 from tinyllama_tools.data.studies import SCHEMAS
@@ -106,24 +104,6 @@ class SuiteProgram:
             if not rows_of(document, case):
                 raise SuiteError(f"{self.program.name} wrote nothing about {case}")
         return document
-
-    def minor_faults(self, case: CaseName, seconds: float) -> float | None:
-        """Minor page faults of a warm iteration: the mean over `seconds` of a served process. None
-        where the case fails there, which measure() explains."""
-        command = (str(self.program), *axis_options([case]), *self.arguments, "--serve")
-        process = Resident(command, placed_threads(os.environ), SERVED_LIMIT_S)
-        try:
-            process.answer("its start")
-            for request in ({"do": "open"}, {"do": "time", "seconds": seconds}):
-                # so far, before the last request
-                before = process.minor_faults
-                process.send({**request, "case": str(case)})
-                answer = process.answer(request["do"])
-            return (process.minor_faults - before) / len(answer["seconds"])
-        except (LostError, KeyError, OSError):
-            return None
-        finally:
-            process.close()
 
     def list_cases(self, options: Sequence[str] = ()) -> list[str]:
         """The cases that --list names; SuiteError where there are none, or the options are

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tinyllama_tools.core.app import Json, parse_json
+from tinyllama_tools.core.app import SUITE_FILE, Json, parse_json
 
 KIND = "grid"
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
@@ -22,19 +22,16 @@ SCHEMAS["scaling"]["properties"]["projection"]["properties"] |= {
 }
 
 
-def round_file(folder: Path, number: int) -> Path:
-    """The result file of a round, which are counted from 1."""
-    return folder / f"round_{number}.json"
-
-
 def journal_of(result: Path) -> Path:
     """The journal beside a result file."""
     return result.with_name(result.stem + ".journal.jsonl")
 
 
-def rounds_of(folder: Path) -> list[Path]:
-    """The result files of all rounds that ended, in their order."""
-    return sorted(folder.glob("round_*.json"), key=lambda path: (len(path.name), path.name))
+def runs_of(folder: Path) -> list[Path]:
+    """The results that a grid was measured as: one run, or in earlier studies several rounds, whose
+    medians count."""
+    rounds = sorted(folder.glob("round_*.json"), key=lambda path: (len(path.name), path.name))
+    return rounds or list(filter(Path.is_file, [folder / SUITE_FILE]))
 
 
 def journaled_names(journal: Path) -> list[str]:
@@ -52,16 +49,11 @@ def journaled_names(journal: Path) -> list[str]:
     return names
 
 
-def why_no_round(folder: Path) -> str:
-    """Says what a folder holds that has no result of a round, and how to continue."""
-    cases = len(journaled_names(journal_of(round_file(folder, 1))))
+def why_no_run(folder: Path) -> str:
+    """Says what a folder holds that has no result."""
+    cases = len(journaled_names(journal_of(folder / SUITE_FILE)))
     there = f"{cases} cases in its journal" if cases else "nothing was measured"
-    try:
-        is_finished = bool(parse_json((folder / STUDY).read_text(encoding="utf-8"))["finished"])
-    except (OSError, ValueError, KeyError, TypeError):
-        is_finished = False
-    next_step = "" if is_finished else "; scripts/study --resume goes on with it"
-    return f"round 1 did not end: {there}{next_step}"
+    return f"the run of its cases did not end: {there}; the same command with --resume goes on"
 
 
 class Axis(NamedTuple):

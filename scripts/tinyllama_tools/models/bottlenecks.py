@@ -15,8 +15,7 @@ from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.profiles import component_percent
 from tinyllama_tools.models.roofline import roofline_point
-from tinyllama_tools.models.step_ratios import Evidence
-from tinyllama_tools.stats.rank_tests import Ratio
+from tinyllama_tools.models.step_ratios import Evidence, StepRatio
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(
@@ -220,7 +219,7 @@ class Bottleneck:
     factor: float | None
     expected_speedup: float | None
     upper_bound: float | None
-    measured: tuple[str, Ratio] | None
+    measured: tuple[str, StepRatio] | None
 
     @property
     def measured_text(self) -> str | None:

@@ -36,7 +36,7 @@ from tinyllama_tools.data.results import (
     ScalingResult,
     read_result_set,
 )
-from tinyllama_tools.data.studies import COSTS, rounds_of
+from tinyllama_tools.data.studies import COSTS, runs_of
 from tinyllama_tools.models.collectives import (
     MEASURED,
     AlphaBeta,
@@ -331,7 +331,7 @@ def read_step_source(path: Path) -> StepSource:
     before ranks are measured for hours."""
     files, costs = [path], []
     if path.is_dir():
-        files = rounds_of(path) or [path / SUITE_FILE]
+        files = runs_of(path) or [path / SUITE_FILE]
         costs = read_costs(path / COSTS) if (path / COSTS).exists() else []
     results = read_result_set(files)
     if results.context.get("cold_cache") is True:

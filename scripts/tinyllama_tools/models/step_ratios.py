@@ -5,16 +5,59 @@ of the suite whose context has the ratios under the command's name."""
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json, made_by, read_json
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, CaseName, full_step, parse_case_name
 from tinyllama_tools.data.studies import is_result
-from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
+from tinyllama_tools.stats.rank_tests import Interval, Quotient
+from tinyllama_tools.stats.verdicts import CONFIDENCE, Outcome
+
+REVERSED = {Outcome.SLOWER: Outcome.FASTER, Outcome.FASTER: Outcome.SLOWER}
+
+
+@dataclass(frozen=True)
+class StepRatio(Quotient):
+    """The time of one side over that of another. `verdict`: of the one that is above."""
+
+    verdict: Outcome = Outcome.NO_VERDICT
+
+    @classmethod
+    def from_json(cls, found: Json) -> "StepRatio":
+        """Of a row of `ratios`."""
+        interval = Interval(**found["interval"]) if found["interval"] else None
+        return cls(found["ratio"], interval, Outcome(found["verdict"]))
+
+    @property
+    def shows_difference(self) -> bool:
+        """By the verdict; without one, by the interval."""
+        if self.verdict is Outcome.NO_VERDICT:
+            return super().shows_difference
+        return self.verdict in REVERSED
+
+    @property
+    def at_least(self) -> float | None:
+        """The lower bound of 95 %, one-sided, that an interval of 90 % or more has."""
+        is_enough = self.interval and self.interval.confidence >= CONFIDENCE
+        return self.interval.low if self.interval and is_enough else None
+
+    @cached_property
+    def inverse(self) -> "StepRatio":
+        """Of the other over the one."""
+        ends = self.interval and (1 / self.interval.high, 1 / self.interval.low)
+        interval = Interval(*ends, self.interval.confidence) if self.interval and ends else None
+        return StepRatio(1 / self.median, interval, REVERSED.get(self.verdict, self.verdict))
+
+    def judged_text(self) -> str:
+        """As text(), with the verdict behind it where there is one."""
+        word = "" if self.verdict is Outcome.NO_VERDICT else f", {self.verdict.value}"
+        return self.text() + word
+
 
 # by side and case of the suite: the side's time over the case's
-Ratios = Mapping[tuple[str, CaseName], Ratio]
+Ratios = Mapping[tuple[str, CaseName], StepRatio]
 
 
 def read_step_ratios(path: Path, name: str) -> Json:
@@ -28,7 +71,7 @@ def read_step_ratios(path: Path, name: str) -> Json:
 def ratios_in(document: Json, name: str) -> Ratios:
     """Those of a file of scripts/`name`."""
     return {
-        (row["peer"], case): Ratio.from_json(row)
+        (row["peer"], case): StepRatio.from_json(row)
         for row in document["context"][name]["ratios"]
         if (case := parse_case_name(row["case"]))
     }
@@ -51,9 +94,9 @@ class Evidence:
 
     file: Path
     title: str
-    speedups: Mapping[str, Ratio]
+    speedups: Mapping[str, StepRatio]
 
-    def best(self, names: Iterable[str]) -> tuple[str, Ratio] | None:
+    def best(self, names: Iterable[str]) -> tuple[str, StepRatio] | None:
         """Name and speedup of the one that helped most; None where none was measured."""
         found = [(name, self.speedups[name]) for name in names if name in self.speedups]
         return max(found, key=lambda one: one[1].median, default=None)
@@ -71,7 +114,7 @@ SAME_LIBRARY = (*SAME_DEVICE, "torch_version")
 
 
 def _newest(
-    name: str, summary: Json, results: Path, speedups: Callable[[Ratios], Mapping[str, Ratio]]
+    name: str, summary: Json, results: Path, speedups: Callable[[Ratios], Mapping[str, StepRatio]]
 ) -> Evidence | None:
     """The newest result of scripts/`name`, published or not, that was made on the profile's device
     with its libtorch and has any of the `speedups`; None where there is none."""
@@ -114,7 +157,7 @@ def find_peers(summary: Json, results: Path = RESULTS) -> Evidence | None:
         summary,
         results,
         lambda ratios: {
-            peer: ratio_of_turns([1.0] * ratio.turns, ratio.of_each_turn)
+            peer: ratio.inverse
             for (peer, case), ratio in ratios.items()
             if case == profiled_case(summary)
         },

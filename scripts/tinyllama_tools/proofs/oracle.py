@@ -4,7 +4,7 @@ It is somebody else's code, used as it is. Two things are put around it, and nei
 formulas: `Float64Mode`, since it narrows to float32 in places whatever the type of its weights, and
 `PortableRotary`, since float32 cosines differ in the last bit between processors.
 
-Nothing here or in the modules beside it needs more than torch brings and requirements-oracle.txt.
+Nothing here or in the modules beside it needs more than torch brings and pyproject's group oracle.
 """
 
 import math

@@ -21,7 +21,13 @@ from tinyllama_tools.core.app import (
     shown_path,
 )
 from tinyllama_tools.core.text import value_at
-from tinyllama_tools.data.machine import ONE_DEVICE, device_of, device_text, first_difference
+from tinyllama_tools.data.machine import (
+    ONE_DEVICE,
+    SAME_RUN,
+    device_of,
+    device_text,
+    first_difference,
+)
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
 from tinyllama_tools.data.results import (
@@ -47,8 +53,8 @@ from tinyllama_tools.data.studies import (
     STUDY,
     is_result,
     is_scaling_result,
-    rounds_of,
-    why_no_round,
+    runs_of,
+    why_no_run,
 )
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 from tinyllama_tools.models.prediction import (
@@ -114,7 +120,7 @@ Context = Mapping[str, Any]
 
 def _context_of(source: Source) -> Context:
     """Of its first file; empty where that cannot be read: an error when the whole source is."""
-    files = {Kind.STUDY: rounds_of, Kind.SCALING: lambda path: sorted(path.glob(RANK_FILES))}
+    files = {Kind.STUDY: runs_of, Kind.SCALING: lambda path: sorted(path.glob(RANK_FILES))}
     made = files.get(source.kind, lambda path: [path])(source.path)
     try:
         return read_json(made[0])[0].get("context") or {}
@@ -129,7 +135,7 @@ def _is_of_another_device(first: Context, other: Context) -> bool:
 
 def newest_sources(results: Path) -> tuple[list[Source], list[Omission]]:
     """What a report takes where nothing was named: the newest result of each kind; of grid studies
-    the newest with a measured round. All are of the device of the first kind that is there; newer
+    the newest that was measured. All are of the device of the first kind that is there; newer
     ones of other devices are told."""
     dated = [path for path in results.glob("*") if path.is_dir() and TIME.search(path.name)]
     folders = sorted(dated, key=lambda path: TIME.search(path.name)[0], reverse=True)
@@ -138,7 +144,7 @@ def newest_sources(results: Path) -> tuple[list[Source], list[Omission]]:
     first: Context = {}
     for name, kind in FILES.items():
         of_kind = (folder for folder in folders if (folder / name).is_file())
-        usable = (folder for folder in of_kind if kind is not Kind.STUDY or rounds_of(folder))
+        usable = (folder for folder in of_kind if kind is not Kind.STUDY or runs_of(folder))
         for source in map(source_of, usable):
             context = _context_of(source)
             if not _is_of_another_device(first, context):
@@ -425,11 +431,11 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
     """What the folder holds; a file that is not there is no error. BadInputError for a bad
     study.json."""
     description = _checked(folder / STUDY, "study", Kind.STUDY.command)
-    rounds, products = rounds_of(folder), folder / PRODUCTS
-    files = [*rounds, products] if rounds and products.exists() else rounds
+    runs, products = runs_of(folder), folder / PRODUCTS
+    files = [*runs, products] if runs and products.exists() else runs
     results = _read_files(files, omissions)
-    if not rounds:
-        omissions.append(Omission("file", str(folder), why_no_round(folder), is_error=True))
+    if not runs:
+        omissions.append(Omission("file", str(folder), why_no_run(folder), is_error=True))
 
     def beside(name: str, read: Callable[[Path], Found]) -> Found | None:
         """None without such a file, and for one of another device."""
@@ -440,9 +446,7 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:
             made_on = said.get("name") if isinstance(said, dict) else said
             here = value_at(results.context, "device.name")
             if name != CHECK and made_on and here and made_on != here:
-                raise bad_file(
-                    path, f"is of {made_on}, the rounds of {here}", "make it there again"
-                )
+                raise bad_file(path, f"is of {made_on}, the run of {here}", "make it there again")
             return read(path)
 
         return _attempt(omissions, path, read_own) if path.exists() else None
@@ -467,6 +471,20 @@ def _has_variants(results: ResultSet) -> bool:
     return any(count > 1 for count in points.values())
 
 
+def _is_again(first: ResultSet, other: ResultSet) -> bool:
+    """Whether it has the cases of the first, measured again with the same build and settings."""
+    if first_difference(first.context, other.context, SAME_RUN):
+        return False
+    return {*first.cases, *first.left_out} == {*other.cases, *other.left_out}
+
+
+def _together(runs: Sequence[ResultSet]) -> ResultSet:
+    """The medians over runs of the same cases."""
+    files = [path for one in runs for path in one.paths]
+    beside = [path.with_name(PRODUCTS) for path in files]
+    return read_result_set([*files, *dict.fromkeys(filter(Path.is_file, beside))])
+
+
 Read = GridStudy | ResultSet | ScalingRun
 
 
@@ -483,7 +501,11 @@ def _inputs_of(read: Sequence[tuple[Source, Read]]) -> ReportInputs:
     """`read`: everything of one device."""
     sources, found = zip(*read, strict=True)
     sets = [results for one in found if (results := _results_in(one)) is not NOTHING]
-    main = min(sets, key=_lacks, default=NOTHING)
+    main = first = min(sets, key=_lacks, default=NOTHING)
+    alike = [one for one in sets if one is first or _is_again(first, one)]
+    if len(alike) > 1:
+        main = _together(alike)
+        sets = [main, *(one for one in sets if not any(one is other for other in alike))]
     compared = NOTHING
     if main is not NOTHING and not _has_variants(main):
         compared = next(filter(_has_variants, sets), NOTHING)
@@ -497,7 +519,7 @@ def _inputs_of(read: Sequence[tuple[Source, Read]]) -> ReportInputs:
         for name, case in main.left_out.items()
     ]
     studies = [one for one in found if isinstance(one, GridStudy)]
-    study = next((one for one in studies if one.results is main), None)
+    study = next((one for one in studies if one.results is first), None)
     scalings = tuple(one for one in found if isinstance(one, ScalingRun))
     return ReportInputs(sources, main, study, scalings, tuple(omissions), compared)
 

@@ -79,9 +79,9 @@ COVERAGE = 0.95
 LARGEST_WIDTH = 20.0
 # what reports say of the ranges
 RANGES = (
-    "A range is the 95 % interval of what as many new rounds would measure. Beyond the fitted "
+    "A range is the 95 % interval of what as many new runs would measure. Beyond the fitted "
     "sizes it is widened by what a law of the smaller ones was off at the larger ones. Where there "
-    "is one round, only the scatter of its sizes is in it, which says nothing of another run."
+    "is one run, only the scatter of its sizes is in it, which says nothing of another run."
 )
 
 
@@ -243,7 +243,7 @@ def fit_time_law(points: Sequence[GridPoint]) -> Law:
         raise LawRefusedError(
             f"the best fit of launch + a B S + b B S² is off by {100 * misfit:.0f} % at one cell, "
             f"and must be within {100 * LARGEST_MISFIT:.0f} %: the times scatter, or jump where a "
-            "cell outgrows a cache; measure more rounds on a quieter machine"
+            "cell outgrows a cache; measure on a quieter machine"
         )
     return replace(law, drift=_drift(points))
 

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,32 +246,6 @@ class Quotient(Median):
 
 
 @dataclass(frozen=True)
-class Ratio(Quotient):
-    """The median of a_i / b_i; in each of the `turns`, a and b were timed one after the other."""
-
-    turns: int
-    of_each_turn: tuple[float, ...]
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Ratio:
-        """From what asdict() made; other keys may be beside it."""
-        interval = Interval(**found["interval"]) if found["interval"] else None
-        return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
-
-    @property
-    def at_least(self) -> float | None:
-        """Lower bound of the true median with 95 % confidence, one-sided, whatever the
-        distribution; None where there are fewer than five turns.
-
-        Turns are taken as independent, so how many ratios lie below the median is binomial with
-        probability 1/2.
-        """
-        tail = np.cumsum([math.comb(self.turns, k) for k in range(self.turns)]) / 2**self.turns
-        left_out = critical_value(tail, 1 - WANTED_CONFIDENCE)
-        return None if left_out < 0 else sorted(self.of_each_turn)[left_out]
-
-
-@dataclass(frozen=True)
 class Estimate(Median):
     """A median over `rounds`, each of which runs every way of doing a step, in an order drawn anew,
     so that a figure of a round compares what was run within a short time. The interval is
@@ -325,20 +298,6 @@ def quotient_of_medians(a: float, ends_a: Ends | None, b: float, ends_b: Ends | 
     above = math.hypot(math.log(ends_a[1] / a), math.log(b / ends_b[0]))
     ends = (a / b * math.exp(-below), a / b * math.exp(above))
     return Quotient(a / b, Interval(*ends, WANTED_CONFIDENCE))
-
-
-def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Median of a_i / b_i with its interval; a_i and b_i are median times of two processes that ran
-    one after the other.
-
-    A machine drifts by tens of percent within minutes, so only what ran close together is divided.
-    ValueError where a and b differ in number, or a time is not positive and finite.
-    """
-    for seconds in (*a, *b):
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"a time of {seconds} s: must be positive and finite")
-    ratios = tuple(x / y for x, y in zip(a, b, strict=True))
-    return Ratio(statistics.median(ratios), median_interval(ratios), len(ratios), ratios)
 
 
 # Of a log-ratio: smaller differences are rounding errors. Rounded, equal ratios stay ties also

@@ -86,13 +86,8 @@ def _remarks(inputs: ReportInputs) -> Iterator[str]:
     against = (inputs.main.context.get("peaks") or {}).get("mfu_is_against")
     yield from [f"MFU is against {against}."] if against else []
     yield from inputs.main.warnings
-    about = inputs.study.description if inputs.study else {}
-    done, planned = about.get("rounds_done"), about.get("rounds")
-    if isinstance(done, int) and isinstance(planned, int) and done < planned:
-        yield (
-            f"The grid study has {done} of {count_of(planned, 'round')}: "
-            "`scripts/study --resume` goes on with it."
-        )
+    if inputs.study and not inputs.study.description.get("finished"):
+        yield "The grid study did not end: its command with `--resume` goes on with it."
 
 
 # beside the settings
