@@ -407,7 +407,7 @@ def write_frontier(study: GridStudy) -> None:
         "command": "scripts/study",
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
-        "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
+        "overhead": {"source": "none is added: the prediction is of what tensors take"},
         **lists,
     }
     write_whole(study.folder / studies.FRONTIER, json.dumps(document, indent=1) + "\n")
