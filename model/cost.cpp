@@ -13,7 +13,11 @@ namespace {
 constexpr std::array<std::string_view, 6> kPassNames = {
     "forward", "backward", "forward_backward", "forward_loss", "update", "train"};
 
-// How often a pass runs the forward and the backward half.
+constexpr int64_t Cost::*kFigures[] = {
+    &Cost::parameters,        &Cost::model_flops, &Cost::causal_flops, &Cost::hardware_flops,
+    &Cost::elementwise_flops, &Cost::bytes,       &Cost::lookup_flops, &Cost::opaque_flops};
+static_assert(sizeof(kFigures) / sizeof(kFigures[0]) == sizeof(Cost) / sizeof(int64_t));
+
 bool runs_forward(Pass pass) {
   return pass != Pass::backward && pass != Pass::update;
 }
@@ -38,14 +42,7 @@ bool has_backward(Pass pass) {
 }
 
 Cost& Cost::operator+=(const Cost& other) {
-  parameters += other.parameters;
-  model_flops += other.model_flops;
-  causal_flops += other.causal_flops;
-  hardware_flops += other.hardware_flops;
-  opaque_flops += other.opaque_flops;
-  elementwise_flops += other.elementwise_flops;
-  bytes += other.bytes;
-  lookup_flops += other.lookup_flops;
+  for (const auto figure : kFigures) this->*figure += other.*figure;
   return *this;
 }
 
@@ -54,9 +51,8 @@ Cost operator+(Cost a, const Cost& b) {
 }
 
 Cost operator*(int64_t n, Cost cost) {
-  return {n * cost.parameters,     n * cost.model_flops,       n * cost.causal_flops,
-          n * cost.hardware_flops, n * cost.elementwise_flops, n * cost.bytes,
-          n * cost.lookup_flops,   n * cost.opaque_flops};
+  for (const auto figure : kFigures) cost.*figure *= n;
+  return cost;
 }
 
 Cost select_halves(Pass pass, int64_t parameters, Halves halves) {

@@ -1,4 +1,5 @@
-// Costs against counts by hand for `tiny` at batch 8 x sequence 128.
+// What flop_proof_test.cpp, which holds the formulas to the oracle's and the profiler's counts,
+// does not show of costs: bytes, elementwise FLOPs and names, for `tiny` at batch 8 x sequence 128.
 #include "model/cost.hpp"
 
 #include <gtest/gtest.h>
@@ -10,47 +11,6 @@ namespace {
 
 const Workload kTiny{ModelConfig(), Variant(), Dtype::f32, 8, 128};
 
-TEST(Cost, AttentionAtItsTrueGroupedQueryWidth) {
-  // Q and O: 2 x 8 x 128 x 256 x 256 each, as the workshop counts; K and V are half as wide (4 of 8
-  // heads), where the workshop counts them at full width: 134.2M each instead of 67.1M. Scores and
-  // their product with V: 2 x 8 x 8 x 128 x 128 x 32 each.
-  constexpr int64_t q = 134'217'728, k = 67'108'864, scores = 67'108'864;
-  const Cost cost = attention_cost(kTiny, Pass::forward);
-  EXPECT_EQ(cost.model_flops, 2 * q + 2 * k + 2 * scores);
-  EXPECT_EQ(cost.parameters, 196'608);
-  EXPECT_EQ(cost.causal_flops, 2 * q + 2 * k + 2 * 2 * 8 * 8 * (128 * 129 / 2) * 32);
-  EXPECT_EQ(attention_cost(kTiny, Pass::backward).model_flops, 2 * cost.model_flops);
-  EXPECT_EQ(attention_cost(kTiny, Pass::forward_backward).model_flops, 3 * cost.model_flops);
-}
-
-TEST(Cost, FeedForwardAsTheWorkshopCounts) {
-  const Cost cost = feed_forward_cost(kTiny, Pass::forward);
-  EXPECT_EQ(cost.model_flops, 3 * 268'435'456LL);
-  EXPECT_EQ(cost.parameters, 393'216);
-}
-
-TEST(Cost, FullStep) {
-  constexpr int64_t attention = 2 * 134'217'728LL + 4 * 67'108'864LL;
-  constexpr int64_t feed_forward = 3 * 268'435'456LL;
-  constexpr int64_t head = 2LL * 8 * 128 * 256 * 1000;
-  const Cost cost = full_step_cost(kTiny);
-  EXPECT_EQ(cost.parameters, 2'873'600);
-  EXPECT_EQ(cost.model_flops, 3 * (4 * (attention + feed_forward) + head));
-  EXPECT_EQ(cost.hardware_flops, cost.model_flops);
-  EXPECT_EQ(cost.elementwise_flops,
-            model_cost(kTiny, Pass::forward_backward).elementwise_flops + 14 * 2'873'600LL);
-}
-
-TEST(Cost, ComponentsAddUpToTheStep) {
-  const auto fb = Pass::forward_backward;
-  const Cost sum = embedding_cost(kTiny, fb) + 4 * block_cost(kTiny, fb) +
-                   rms_norm_cost(kTiny, fb) + loss_cost(kTiny, fb) + optimizer_cost(kTiny);
-  const Cost step = full_step_cost(kTiny);
-  EXPECT_EQ(sum.model_flops, step.model_flops);
-  EXPECT_EQ(sum.elementwise_flops, step.elementwise_flops);
-  EXPECT_EQ(sum.bytes, step.bytes);
-}
-
 TEST(Cost, ByComponentByHand) {
   EXPECT_EQ(embedding_cost(kTiny, Pass::forward).model_flops, 0);
   // 1024 tokens of 8 bytes, 1000 rows of 1 KiB, 1024 rows written.
@@ -58,6 +18,7 @@ TEST(Cost, ByComponentByHand) {
   // 1 MiB in, 1 MiB out, 256 weights, 1024 row factors.
   EXPECT_EQ(rms_norm_cost(kTiny, Pass::forward).bytes, 2 * 1048576 + 1024 + 4096);
   EXPECT_EQ(rotary_cost(kTiny, Pass::forward).elementwise_flops, 3 * 1024 * (256 + 128));
+  EXPECT_EQ(optimizer_cost(kTiny).elementwise_flops, 14 * 2'873'600LL);
   EXPECT_EQ(optimizer_cost(kTiny).bytes, 7 * 4 * 2'873'600LL);
   Workload bf16 = kTiny;
   bf16.dtype = Dtype::bf16;
@@ -67,7 +28,6 @@ TEST(Cost, ByComponentByHand) {
   EXPECT_EQ(optimizer_cost(amp).bytes, 7 * 4 * 2'873'600LL);
   EXPECT_EQ(model_cost(kTiny, Pass::forward).model_flops,
             model_cost(kTiny, Pass::forward_loss).model_flops);
-  EXPECT_EQ(count_parameters(ModelConfig()), 2'873'600);
 }
 
 TEST(Cost, PassNames) {

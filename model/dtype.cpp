@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "model/meta_device.hpp"
@@ -58,16 +59,9 @@ c10::ScalarType compute_type(Dtype dtype) {
   return row(dtype).compute;
 }
 std::string gemm_type_name(Dtype dtype) {
-  switch (compute_type(dtype)) {
-    case c10::ScalarType::Double:
-      return "f64";
-    case c10::ScalarType::BFloat16:
-      return "bf16";
-    case c10::ScalarType::Half:
-      return "f16";
-    default:
-      return "f32";
-  }
+  // That of the dtype which is nothing but this type.
+  const auto* const found = std::ranges::find(kDtypes, compute_type(dtype), &DtypeRow::storage);
+  return std::string(found->name);
 }
 
 bool uses_autocast(Dtype dtype) {

@@ -5,23 +5,24 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
 namespace tinyllama {
 
 /// Type of device that tensors on meta stand for, on this thread.
 inline thread_local c10::DeviceType meta_stands_for = c10::DeviceType::CPU;
 
-/// Sets it for as long as it lives. The first one registers the operators that libtorch cannot run
-/// on meta, or runs there with other allocations than on a CPU.
+/// Sets it for as long as it lives.
 class MetaStandsFor {
  public:
-  explicit MetaStandsFor(c10::DeviceType device);
-  ~MetaStandsFor();
+  explicit MetaStandsFor(c10::DeviceType device)
+      : previous_(std::exchange(meta_stands_for, device)) {}
+  ~MetaStandsFor() { meta_stands_for = previous_; }
   MetaStandsFor(const MetaStandsFor&) = delete;
   MetaStandsFor& operator=(const MetaStandsFor&) = delete;
 
  private:
   c10::DeviceType previous_;
-  bool mode_was_on_;
 };
 
 /// Whether a tensor is on a GPU, or stands for one that is.

@@ -68,6 +68,10 @@ std::string_view safetensors_type_name(c10::ScalarType type) {
   return found == std::end(kTypes) ? "" : found->name;
 }
 
+std::string to_text(c10::ArrayRef<int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
 std::optional<int64_t> tensor_bytes(c10::ScalarType type, const std::vector<int64_t>& shape) {
   auto bytes = static_cast<int64_t>(c10::elementSize(type));
   // A zero among the sizes does not excuse the others: strides are products of them.
@@ -133,10 +137,6 @@ constexpr const char* kMetadata = "__metadata__";
 [[noreturn]] void fail(const std::string& file, const std::string& tensor,
                        const std::string& what) {
   fail(file, fmt::format("tensor '{}': {}", printable(tensor), what));
-}
-
-std::string to_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 // What the entry of one tensor says, of a file with `data_bytes` bytes behind its header.
@@ -322,12 +322,6 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(fmt::format("tensor '{}': {}", printable(name), error.what()));
   }
-}
-
-NamedTensors SafetensorsFile::read_all() const {
-  NamedTensors all;
-  for (const auto& tensor : layout_.tensors) all.emplace_back(tensor.name, read(tensor.name));
-  return all;
 }
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {

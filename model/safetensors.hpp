@@ -26,6 +26,9 @@ namespace tinyllama {
 /// take.
 std::string_view safetensors_type_name(c10::ScalarType type);
 
+/// For messages: [2, 3].
+std::string to_text(c10::ArrayRef<int64_t> shape);
+
 /// Bytes of a tensor; nothing where they overflow 64 bits.
 std::optional<int64_t> tensor_bytes(c10::ScalarType type, const std::vector<int64_t>& shape);
 
@@ -92,8 +95,6 @@ class SafetensorsFile {
   /// std::runtime_error naming file and tensor where it cannot be read or there is no memory for
   /// it.
   at::Tensor read(const std::string& name) const;
-  /// Every tensor, in the order of their data.
-  NamedTensors read_all() const;
 
  private:
   ReadableFile file_;

@@ -1,16 +1,15 @@
-// Helpers of the tests in this folder: small shapes, plain loops.
+// Helpers of tests: how values are printed and tests named, a small shape, texts and errors.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <cctype>
 #include <ostream>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "model/config.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama {
 
@@ -52,34 +51,10 @@ inline ModelConfig small_config() {
                       .intermediate_dim = 7});
 }
 
-/// The message of the exception of this type that `f` throws, or "no error".
-template <typename Exception, typename F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED2(::tinyllama::testing::contains, std::string(text), std::string(part))
-
-/// Values of a float64 tensor, row by row.
-inline std::vector<double> values(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().contiguous().view(-1);
-  return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
-}
-
-inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
-                        double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i)
-    EXPECT_NEAR(actual[i], expected[i], tolerance) << "at index " << i;
-}
 
 }  // namespace tinyllama::testing

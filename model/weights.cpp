@@ -46,18 +46,14 @@ constexpr SizeKey kSizes[] = {
     {"intermediate_size", "intermediate_dim", &ModelDimensions::intermediate_dim}};
 constexpr SizeKey kKvHeads = {"num_key_value_heads", "n_kv_heads", &ModelDimensions::n_kv_heads};
 
-Json parse_json_object(const std::string& text, const std::string& where) {
-  return parse_strict_json<Json>(text, where + ":", {.depth = kDeepestNesting});
-}
-
-Json read_json_object(const std::filesystem::path& file, int64_t most_bytes) {
-  return parse_json_object(read_text(file, most_bytes), file.string());
+Json parse_object(const std::filesystem::path& file, const std::string& text) {
+  return parse_strict_json<Json>(text, file.string() + ":", {.depth = kDeepestNesting});
 }
 
 class ConfigReader {
  public:
-  explicit ConfigReader(const std::filesystem::path& file)
-      : file_(file), json_(read_json_object(file, kMostConfigBytes)) {}
+  ConfigReader(const std::filesystem::path& file, const std::string& text)
+      : file_(file), json_(parse_object(file, text)) {}
 
   ModelConfig read() const;
 
@@ -209,11 +205,11 @@ std::string python_name(c10::ScalarType type) {
 }  // namespace
 
 ModelConfig read_checkpoint_config(const std::filesystem::path& file) {
-  return ConfigReader(file).read();
+  return ConfigReader(file, read_text(file, kMostConfigBytes)).read();
 }
 
 std::string longer_than_made_for(const std::string& config_text, int64_t seq) {
-  const Json json = parse_json_object(config_text, "config.json");
+  const Json json = parse_object("config.json", config_text);
   const auto longest = json.find("max_position_embeddings");
   if (longest == json.end() || !longest->is_number_integer() || *longest >= seq) return {};
   return fmt::format(
@@ -248,7 +244,7 @@ std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType ty
                {"tie_word_embeddings", false},
                {"use_cache", true},
                {"vocab_size", config.vocab_size()}};
-  if (!original.empty()) json.update(parse_json_object(original, "config.json"));
+  if (!original.empty()) json.update(parse_object("config.json", original));
   json.erase("torch_dtype");  // what older versions call dtype
   json["dtype"] = python_name(type);
   return json.dump(2) + "\n";
@@ -280,10 +276,6 @@ class Problems {
   std::vector<std::string> listed_;
   size_t count_ = 0;
 };
-
-std::string to_text(c10::ArrayRef<int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
 
 struct Found {
   std::vector<int64_t> shape;
@@ -470,8 +462,8 @@ std::filesystem::path checked_folder(const std::filesystem::path& folder) {
 
 Weights::Weights(std::filesystem::path folder)
     : folder_(checked_folder(folder)),
-      config_(read_checkpoint_config(folder_ / kConfigFile)),
-      config_text_(read_text(folder_ / kConfigFile, kMostConfigBytes)) {
+      config_text_(read_text(folder_ / kConfigFile, kMostConfigBytes)),
+      config_(ConfigReader(folder_ / kConfigFile, config_text_).read()) {
   open_files();
   check_fit();
 }
@@ -484,7 +476,7 @@ void Weights::open_files() {
 
 // The index maps each tensor to its file: {"weight_map": {name: file name}}.
 void Weights::open_shards(const std::filesystem::path& index) {
-  const auto json = read_json_object(index, kMostIndexBytes);
+  const auto json = parse_object(index, read_text(index, kMostIndexBytes));
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object())
     fail(index, "weight_map must be an object that maps tensors to files");
@@ -529,15 +521,6 @@ const SafetensorsFile& Weights::file_with(const std::string& name) const {
   const auto found = file_of_.find(name);
   if (found == file_of_.end()) fail(folder_, fmt::format("has no tensor '{}'", printable(name)));
   return files_[found->second];
-}
-
-int64_t Weights::parameter_count() const {
-  int64_t count = 0;
-  for (const auto& [name, shape] : parameter_shapes(config_)) {
-    const auto& tensor = file_with(name).tensor(name);
-    count += tensor.bytes() / static_cast<int64_t>(c10::elementSize(tensor.type));
-  }
-  return count;
 }
 
 std::string Weights::fingerprint() const {

@@ -39,7 +39,6 @@ class Weights {
   const ModelConfig& config() const { return config_; }
   /// config.json as it is, for save_weights() to keep what a ModelConfig does not hold.
   const std::string& config_text() const { return config_text_; }
-  int64_t parameter_count() const;
   /// 16 hexadecimal digits that differ between weights of other values, types or names, however
   /// they are cut into shards. Reads every value. Not cryptographic.
   std::string fingerprint() const;
@@ -64,8 +63,8 @@ class Weights {
   const SafetensorsFile& file_with(const std::string& name) const;
 
   std::filesystem::path folder_;
-  ModelConfig config_;
   std::string config_text_;
+  ModelConfig config_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, size_t> file_of_;
 };

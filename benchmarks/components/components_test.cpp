@@ -186,22 +186,25 @@ TEST(StepClosureTest, NamesComponentsAndPassesThatExist) {
                         [&](const auto& component) { return component.name == name; });
   };
   EXPECT_NE(find(parts_of_step().whole), components.end());
-  // Together the parts do the GEMMs of the whole, neither more nor less.
+  // Together the parts do the work of the whole, neither more nor less.
   const Workload workload{config, Variant(), Dtype::f32, 2, 4};
-  int64_t parts_flops = 0;
-  int64_t parts_parameters = 0;
+  Cost sum;
+  int64_t parameters = 0;
   for (const auto& part : parts_of_step().parts(config)) {
     const auto component = find(part.component);
     ASSERT_NE(component, components.end()) << part.component;
     EXPECT_NE(std::find(component->passes.begin(), component->passes.end(), part.pass),
               component->passes.end())
         << part.component;
-    const Cost cost = component->cost(workload, part.pass);
-    parts_flops += part.count * cost.model_flops;
-    if (part.pass != Pass::update) parts_parameters += part.count * cost.parameters;
+    const Cost cost = part.count * component->cost(workload, part.pass);
+    sum += cost;
+    if (part.pass != Pass::update) parameters += cost.parameters;
   }
-  EXPECT_EQ(parts_flops, full_step_cost(workload).model_flops);
-  EXPECT_EQ(parts_parameters, count_parameters(config));
+  const Cost step = full_step_cost(workload);
+  EXPECT_EQ(sum.model_flops, step.model_flops);
+  EXPECT_EQ(sum.elementwise_flops, step.elementwise_flops);
+  EXPECT_EQ(sum.bytes, step.bytes);
+  EXPECT_EQ(parameters, count_parameters(config));
 }
 
 }  // namespace

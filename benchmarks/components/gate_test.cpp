@@ -1,9 +1,11 @@
 // The gate as an adversary of the components: it refuses what is wrong, and nothing that is right,
-// with weights as they are drawn and with hot ones, whose rounding errors are ten times as large.
+// with weights as they are drawn, with hot ones, whose rounding errors are ten times as large, and
+// with those of a folder.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones_like.h>
@@ -35,28 +37,40 @@ ModelConfig hot_config() {
                       .intermediate_dim = 96});
 }
 
-// N(0, 0.2^2) where LLaMA draws N(0, 0.02^2).
-NamedTensors hot_weights() {
+// Of N(0, std^2), where LLaMA draws N(0, 0.02^2), with all the digits of float32, which bfloat16
+// and float16 have to round. Tensors whose names begin with `doubled` hold twice as much.
+NamedTensors weights_of(const ModelConfig& config, double std,
+                        const std::string& doubled = "nothing") {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
   NamedTensors all;
-  for (const auto& [name, shape] : parameter_shapes(hot_config())) {
+  for (const auto& [name, shape] : parameter_shapes(config)) {
     const double mean = shape.size() == 1 ? 1.0 : 0.0;
-    all.emplace_back(name, at::empty(shape).normal_(mean, 0.2, generator));
+    const at::Tensor values = at::empty(shape).normal_(mean, std, generator);
+    all.emplace_back(name, name.starts_with(doubled) ? values * 2 : values);
   }
   return all;
 }
 
 class GateTest : public ::testing::Test {
  protected:
-  // What the gate says of a case as it is, or of its results after `change`.
-  harness::Comparison check(
-      const harness::Case& test_case, const Weights* weights = nullptr,
-      const std::function<void(NamedTensors&)>& change = [](NamedTensors&) {}) const {
+  std::unique_ptr<Weights> save(const char* folder, const ModelConfig& config,
+                                const NamedTensors& tensors) const {
+    save_weights(folder_ / folder, config, tensors);
+    return std::make_unique<Weights>(folder_ / folder);
+  }
+  // What an iteration computes.
+  NamedTensors results(const harness::Case& test_case, const Weights* weights) const {
     const auto item = test_case.component->build(
         {test_case.workload, test_case.pass, kSeed, cpu_.torch(), weights});
     item->prepare();
     item->run();
-    NamedTensors results = item->results();
+    return item->results();
+  }
+  // What the gate says of a case as it is, or of its results after `change`.
+  harness::Comparison check(
+      const harness::Case& test_case, const Weights* weights = nullptr,
+      const std::function<void(NamedTensors&)>& change = [](NamedTensors&) {}) const {
+    NamedTensors results = this->results(test_case, weights);
     change(results);
     harness::ParityGate gate(cpu_, kSeed, 1e12, weights);
     return gate.check(test_case, test_case.workload.batch, results);
@@ -72,15 +86,14 @@ class GateTest : public ::testing::Test {
 };
 
 TEST_F(GateTest, HotWeightsAreProvedThoughRoundingMovesThemFar) {
-  save_weights(folder_ / "hot", hot_config(), hot_weights());
-  const Weights weights(folder_ / "hot");
+  const auto weights = save("hot", hot_config(), weights_of(hot_config(), 0.2));
   double largest_bf16_error = 0;
   for (const auto& component : {model(), full_step()}) {
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::amp_bf16}) {
       for (const Variant& variant : {Variant(), Variant::parse("fused")}) {
         const harness::Case test_case{
             &component, component.passes.back(), "hot", {hot_config(), variant, dtype, 2, 32}, ""};
-        const auto comparison = check(test_case, &weights);
+        const auto comparison = check(test_case, weights.get());
         expect_proved(comparison, test_case);
         if (dtype == Dtype::bf16)
           largest_bf16_error = std::max(largest_bf16_error, comparison.max_rel_error);
@@ -132,6 +145,80 @@ TEST_F(GateTest, AStepThatOverflowsFloat16SaysSo) {
   const auto comparison = check(test_case);
   EXPECT_CONTAINS(comparison.unprovable, "cannot be proved: ");
   EXPECT_CONTAINS(comparison.unprovable, "not finite where every operator rounds to f16");
+}
+
+// --- weights of a folder ---
+
+class GivenWeightsTest : public GateTest {
+ protected:
+  std::unique_ptr<Weights> drawn(const char* folder, const std::string& doubled = "nothing") const {
+    const ModelConfig config = harness::testing::small_config();
+    return save(folder, config, weights_of(config, 0.1, doubled));
+  }
+  // The largest pass, which computes everything.
+  static harness::Case last_case(const harness::Component& component) {
+    return harness::testing::small_case(component, component.passes.back(), Dtype::f32);
+  }
+  static bool same(const NamedTensors& a, const NamedTensors& b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!at::equal(a[i].second, b[i].second)) return false;
+    }
+    return a.size() == b.size();
+  }
+};
+
+TEST_F(GivenWeightsTest, PassTheGateInEveryType) {
+  const auto weights = drawn("weights");
+  for (const auto& component : all()) {
+    // One gate, so that references of one type must not serve another.
+    harness::ParityGate gate(cpu_, kSeed, 1e12, weights.get());
+    for (const Dtype dtype : benchmark_dtypes()) {
+      for (const Pass pass : component.passes) {
+        const harness::Case test_case = harness::testing::small_case(component, pass, dtype);
+        const auto comparison =
+            gate.check(test_case, test_case.workload.batch, results(test_case, weights.get()));
+        EXPECT_TRUE(comparison.passes()) << test_case.name() << comparison.failure(dtype);
+        EXPECT_EQ(comparison.unprovable, "") << test_case.name();
+      }
+    }
+  }
+}
+
+TEST_F(GivenWeightsTest, AreComparedAsRoundedToTheCasesType) {
+  const auto weights = drawn("weights");
+  harness::ParityGate gate(cpu_, kSeed, 1e12, weights.get());
+  const harness::Component component = embedding();
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f32}) {
+    const harness::Case test_case = harness::testing::small_case(component, Pass::forward, dtype);
+    const auto comparison =
+        gate.check(test_case, test_case.workload.batch, results(test_case, weights.get()));
+    EXPECT_EQ(comparison.max_rel_error, 0) << "a look-up rounds nothing: " << test_case.name();
+  }
+}
+
+TEST_F(GivenWeightsTest, ReplaceTheDrawnOnesInEveryComponentThatHasSome) {
+  const auto weights = drawn("weights");
+  for (const auto& component : all()) {
+    const harness::Case test_case = last_case(component);
+    const bool has_weights = test_case.cost().parameters > 0;
+    EXPECT_EQ(same(results(test_case, weights.get()), results(test_case, nullptr)), !has_weights)
+        << component.name;
+  }
+}
+
+TEST_F(GivenWeightsTest, ComponentsOfOneLayerTakeTheFirst) {
+  const auto plain = drawn("plain");
+  const auto first = drawn("first", "model.layers.0.");
+  const auto second = drawn("second", "model.layers.1.");
+  for (const auto& component : {rms_norm(), attention(), feed_forward(), block()}) {
+    const harness::Case test_case = last_case(component);
+    const NamedTensors expected = results(test_case, plain.get());
+    EXPECT_TRUE(same(results(test_case, second.get()), expected)) << component.name;
+    EXPECT_FALSE(same(results(test_case, first.get()), expected)) << component.name;
+  }
+  const harness::Component whole = model();
+  EXPECT_FALSE(
+      same(results(last_case(whole), second.get()), results(last_case(whole), plain.get())));
 }
 
 // --- planted faults ---

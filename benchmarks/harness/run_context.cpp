@@ -11,7 +11,7 @@ namespace tinyllama::harness {
 namespace {
 
 Json describe_weights(const Weights& weights) {
-  Json described = {{"parameters", weights.parameter_count()},
+  Json described = {{"parameters", count_parameters(weights.config())},
                     {"fingerprint", weights.fingerprint()}};
   described.update(dimensions_of(weights.config()));
   if (const auto token = weights.config().padding_token()) described["pad_token_id"] = *token;

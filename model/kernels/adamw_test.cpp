@@ -10,8 +10,6 @@ namespace {
 
 using namespace testing;
 
-using Tensors = std::vector<at::Tensor>;
-
 constexpr AdamWOptions kOptions = {.learning_rate = 1e-2, .weight_decay = 0.1};
 
 struct State {

@@ -42,7 +42,7 @@ void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type, c1
   // From the tensors' allocator, so that peak memory tells the truth about scratch as well.
   const int64_t threads = std::min<int64_t>(units, at::get_num_threads());
   const at::Tensor scratch =
-      uninitialized({threads, scratch_elements}, compute_type_of(type), device);
+      uninitialized({threads, scratch_elements}, at_least_float(type), device);
   if (device.is_meta()) return;
   auto* elements = data<ComputeType<T>>(scratch);
   at::parallel_for(0, units, 1, [&](int64_t begin, int64_t end) {
@@ -61,7 +61,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const auto type = q.scalar_type();
     at::Tensor out = uninitialized({batch, seq, heads, head_dim}, type, q.device());
     const at::Tensor log_sum_exp =
-        uninitialized({batch, heads, seq}, compute_type_of(type), q.device());
+        uninitialized({batch, heads, seq}, at_least_float(type), q.device());
     with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
       const AttentionRows<T> task{const_view<T>(q),
                                   const_view<T>(k),

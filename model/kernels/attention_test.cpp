@@ -24,8 +24,14 @@ const std::vector<Shape> kShapes = {{1, 1, 1, 1, 2},   {2, 7, 4, 2, 5},    {1, 3
                                     {2, 33, 6, 3, 30}, {1, 65, 4, 1, 33},  {3, 128, 4, 4, 32},
                                     {1, 257, 2, 1, 8}, {1, 300, 2, 2, 64}, {1, 530, 2, 1, 4}};
 
+/// Of q, k and v.
+Tensors kernel(const Tensors& in) {
+  return {causal_attention(in[0], in[1], in[2], kScale)};
+}
+
 // softmax(scale q k^T, causal) v with the scores in memory, KV heads repeated.
-at::Tensor reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+Tensors formula(const Tensors& in) {
+  const at::Tensor &q = in[0], &k = in[1], &v = in[2];
   const int64_t group = q.size(2) / k.size(2);
   const at::Tensor queries = q.transpose(1, 2);
   const at::Tensor keys = k.transpose(1, 2).repeat_interleave(group, 1);
@@ -34,36 +40,28 @@ at::Tensor reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
       at::full({q.size(1), q.size(1)}, -std::numeric_limits<double>::infinity(), q.options())
           .triu(1);
   const at::Tensor scores = queries.matmul(keys.transpose(2, 3)) * kScale + mask;
-  return at::softmax(scores, -1).matmul(values).transpose(1, 2);
+  return {at::softmax(scores, -1).matmul(values).transpose(1, 2)};
 }
 
-struct Inputs {
-  at::Tensor q, k, v;
-};
-
-Inputs random_inputs(const Shape& s, c10::ScalarType type) {
-  return {random({s.batch, s.seq, s.heads, s.head_dim}, type).requires_grad_(),
-          random({s.batch, s.seq, s.kv_heads, s.head_dim}, type).requires_grad_(),
-          random({s.batch, s.seq, s.kv_heads, s.head_dim}, type).requires_grad_()};
+Tensors random_inputs(const Shape& s, c10::ScalarType type) {
+  return {random({s.batch, s.seq, s.heads, s.head_dim}, type),
+          random({s.batch, s.seq, s.kv_heads, s.head_dim}, type),
+          random({s.batch, s.seq, s.kv_heads, s.head_dim}, type)};
 }
 
 TEST(AttentionKernel, AgreesWithTheFormulaInFloat64) {
   for (const auto type : kTypes) {
     for (const Shape& shape : kShapes) {
-      const Inputs in = random_inputs(shape, type);
-      const at::Tensor gradient = random(in.q.sizes(), type);
-      const at::Tensor out = causal_attention(in.q, in.k, in.v, kScale);
-      out.backward(gradient);
-      const Inputs wide{as_f64_leaf(in.q), as_f64_leaf(in.k), as_f64_leaf(in.v)};
-      const at::Tensor expected = reference(wide.q, wide.k, wide.v);
-      expected.backward(gradient.to(kF64));
-      EXPECT_EQ(out.scalar_type(), type);
-      EXPECT_TRUE(out.is_contiguous());
+      const Tensors in = random_inputs(shape, type), of_out = {random(in[0].sizes(), type)};
+      const auto [out, gradients] = evaluated(kernel, in, of_out);
+      const auto [out64, gradients64] = evaluated(formula, in_f64(in), in_f64(of_out));
+      EXPECT_EQ(out[0].scalar_type(), type);
+      EXPECT_TRUE(out[0].is_contiguous());
       // A few dozen float32 roundings, or one of a narrow type and the context's that delta is of.
-      expect_close(out, expected, 32, "out");
-      expect_close(in.q.grad(), wide.q.grad(), 64, "gradient of q", 1.0);
-      expect_close(in.k.grad(), wide.k.grad(), 64, "gradient of k", 1.0);
-      expect_close(in.v.grad(), wide.v.grad(), 64, "gradient of v", 1.0);
+      expect_close(out[0], out64[0], 32, "out");
+      expect_close(gradients[0], gradients64[0], 64, "gradient of q", 1.0);
+      expect_close(gradients[1], gradients64[1], 64, "gradient of k", 1.0);
+      expect_close(gradients[2], gradients64[2], 64, "gradient of v", 1.0);
     }
   }
 }
@@ -74,27 +72,22 @@ TEST(AttentionKernel, ReadsPartsOfALargerBuffer) {
   const auto part = [&](int64_t first, int64_t heads) {
     return merged.narrow(-1, first * 16, heads * 16).view({2, 40, heads, 16});
   };
-  const at::Tensor q = part(0, 4), k = part(4, 2), v = part(6, 2);
-  const at::Tensor strided = causal_attention(q, k, v, kScale);
-  const at::Tensor packed =
-      causal_attention(q.contiguous(), k.contiguous(), v.contiguous(), kScale);
-  expect_same_bits(strided, packed, "strided inputs");
+  expect_strides_do_not_matter(kernel, {part(0, 4), part(4, 2), part(6, 2)}, {part(1, 4)});
 }
 
 TEST(AttentionKernel, LargeScoresNeitherOverflowNorLoseTheMaximum) {
-  const Inputs in = random_inputs({1, 300, 2, 1, 16}, kF32);
-  const at::Tensor q = in.q.detach() * 100;
-  const at::Tensor out = causal_attention(q, in.k.detach(), in.v.detach(), kScale);
-  const at::Tensor expected = reference(q.to(kF64), in.k.detach().to(kF64), in.v.detach().to(kF64));
+  Tensors in = random_inputs({1, 300, 2, 1, 16}, kF32);
+  in[0] = in[0] * 100;
+  const at::Tensor out = kernel(in)[0];
   EXPECT_TRUE(out.isfinite().all().item<bool>());
-  expect_close(out, expected, 4096, "out");  // scores of 1,000 carry 2^10 roundings of 1
+  // Scores of 1,000 carry 2^10 roundings of 1.
+  expect_close(out, formula(in_f64(in))[0], 4096, "out");
 }
 
 TEST(AttentionKernel, NanReachesEveryLaterPositionAndNoEarlierOne) {
-  const Inputs in = random_inputs({1, 70, 2, 2, 8}, kF32);
-  const at::Tensor k = in.k.detach().clone();
-  k.select(1, 40).fill_(std::numeric_limits<double>::quiet_NaN());
-  const at::Tensor out = causal_attention(in.q.detach(), k, in.v.detach(), kScale);
+  const Tensors in = random_inputs({1, 70, 2, 2, 8}, kF32);
+  in[1].select(1, 40).fill_(std::numeric_limits<double>::quiet_NaN());
+  const at::Tensor out = kernel(in)[0];
   EXPECT_TRUE(out.narrow(1, 0, 40).isfinite().all().item<bool>());
   EXPECT_TRUE(all_nan(out.narrow(1, 40, 30)));
 }

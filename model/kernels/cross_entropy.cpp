@@ -29,7 +29,7 @@ at::Tensor run(const at::Tensor& logits, const at::Tensor& targets, int64_t igno
                bool with_gradient) {
   const int64_t rows = logits.size(0);
   const int64_t classes = logits.size(1);
-  const auto compute_type = compute_type_of(logits.scalar_type());
+  const auto compute_type = at_least_float(logits.scalar_type());
   at::Tensor losses = uninitialized({rows}, compute_type, logits.device());
   const int64_t parts = is_on_gpu(logits) ? 0 : part_count(rows, classes);
   const at::Tensor scratch =

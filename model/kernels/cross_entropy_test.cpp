@@ -25,7 +25,7 @@ TEST(CrossEntropyKernel, AgreesWithTheLibraryInFloat64) {
          {std::pair{1, 1}, {3, 7}, {5, 12}, {4, 33}, {7, 1000}, {90, 1001}}) {
       at::Tensor logits = random({rows, classes}, type) * 4;
       const at::Tensor targets = some_targets(rows, classes);
-      const at::Tensor logits64 = as_f64_leaf(logits);
+      const at::Tensor logits64 = logits.to(kF64, false, /*copy=*/true).requires_grad_();
       const at::Tensor losses64 =
           at::cross_entropy_loss(logits64, targets, {}, at::Reduction::None, kIgnored);
       losses64.sum().backward();

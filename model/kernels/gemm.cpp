@@ -64,11 +64,10 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b) {
 void add_gemm_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   check(a, b);
   TORCH_CHECK_VALUE(sum.sizes() == at::IntArrayRef({a.size(0), b.size(0)}) &&
-                        sum.scalar_type() == compute_type_of(a.scalar_type()) &&
-                        sum.is_contiguous(),
+                        sum.scalar_type() == at_least_float(a.scalar_type()) && sum.is_contiguous(),
                     "gemm: sum ", sum.toString(), " ", sum.sizes(), " of strides ", sum.strides(),
                     ": must be contiguous [", a.size(0), ", ", b.size(0), "] of ",
-                    c10::toString(compute_type_of(a.scalar_type())));
+                    c10::toString(at_least_float(a.scalar_type())));
   check_same_device(sum, "sum", a, "a");
   multiply(a, b, {}, sum);
 }

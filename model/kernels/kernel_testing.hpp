@@ -3,11 +3,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -48,11 +51,6 @@ inline at::Tensor random(at::IntArrayRef shape, c10::ScalarType type) {
   return at::randn(shape, at::TensorOptions().dtype(c10::ScalarType::Double)).to(type);
 }
 
-/// The same values in float64, a leaf of its own.
-inline at::Tensor as_f64_leaf(const at::Tensor& tensor) {
-  return tensor.detach().to(c10::ScalarType::Double, false, /*copy=*/true).requires_grad_();
-}
-
 /// Every element of `actual` is within `units` roundings of its type, relative to the largest
 /// magnitude of `expected` (float64), or to `at_least` where that is more.
 inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double units,
@@ -89,9 +87,49 @@ inline bool all_nan(const at::Tensor& tensor) {
   return tensor.isnan().all().item<bool>();
 }
 
-/// The same leaves, detached: gradients of several evaluations must not add up.
-inline at::Tensor leaf(const at::Tensor& tensor) {
-  return tensor.detach().requires_grad_();
+using Tensors = std::vector<at::Tensor>;
+using Function = std::function<Tensors(const Tensors&)>;
+
+inline Tensors in_f64(const Tensors& tensors) {
+  Tensors wide;
+  for (const at::Tensor& tensor : tensors) wide.push_back(tensor.to(kF64));
+  return wide;
+}
+
+struct Evaluation {
+  Tensors results;
+  Tensors gradients;  ///< of the inputs; undefined where none arrives
+};
+
+/// `function` of leaves that are `inputs`, whose results have these gradients, or 1/2 throughout
+/// where none are given.
+inline Evaluation evaluated(const Function& function, const Tensors& inputs,
+                            Tensors gradients = {}) {
+  Tensors leaves;
+  for (const at::Tensor& input : inputs) leaves.push_back(input.detach().requires_grad_());
+  Evaluation evaluation{function(leaves), {}};
+  for (size_t i = gradients.size(); i < evaluation.results.size(); ++i)
+    gradients.push_back(at::full_like(evaluation.results[i], 0.5));
+  torch::autograd::backward(evaluation.results, gradients);
+  for (const at::Tensor& leaf : leaves) evaluation.gradients.push_back(leaf.grad());
+  return evaluation;
+}
+
+/// Inputs and gradients with any strides, and copies of them without gaps, give the same bits.
+inline void expect_strides_do_not_matter(const Function& function, const Tensors& inputs,
+                                         const Tensors& gradients) {
+  const auto copied = [](const Tensors& tensors) {
+    Tensors copies;
+    for (const at::Tensor& tensor : tensors)
+      copies.push_back(at::empty(tensor.sizes(), tensor.options()).copy_(tensor));
+    return copies;
+  };
+  const Evaluation actual = evaluated(function, inputs, gradients);
+  const Evaluation expected = evaluated(function, copied(inputs), copied(gradients));
+  for (size_t i = 0; i < expected.results.size(); ++i)
+    expect_same_bits(actual.results[i], expected.results[i], "result");
+  for (size_t i = 0; i < expected.gradients.size(); ++i)
+    expect_same_bits(actual.gradients[i], expected.gradients[i], "gradient");
 }
 
 }  // namespace tinyllama::kernels::testing

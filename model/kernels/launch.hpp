@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "model/dtype.hpp"
 #include "model/kernels/cpu/range_kernels.hpp"
 #include "model/kernels/gpu/gpu_kernels.hpp"
 #include "model/meta_device.hpp"
@@ -101,10 +102,6 @@ inline void check_type(const at::Tensor& tensor, const char* name, const at::Ten
                     c10::toString(tensor.scalar_type()), ": it must be ",
                     c10::toString(reference.scalar_type()), ", as ", reference_name, " is");
   check_same_device(tensor, name, reference, reference_name);
-}
-
-inline c10::ScalarType compute_type_of(c10::ScalarType type) {
-  return type == c10::ScalarType::Double ? type : c10::ScalarType::Float;
 }
 
 /// An uninitialised contiguous tensor. On a CPU it is made without calling an operator, which would

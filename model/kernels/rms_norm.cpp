@@ -37,7 +37,7 @@ void with_norm_kernels(c10::ScalarType type, c10::ScalarType branch_type, const 
 
 // One value a row.
 at::Tensor empty_inverse_rms(const at::Tensor& x) {
-  return uninitialized({x.numel() / x.size(-1)}, compute_type_of(x.scalar_type()), x.device());
+  return uninitialized({x.numel() / x.size(-1)}, at_least_float(x.scalar_type()), x.device());
 }
 
 struct NormGradients {
@@ -55,7 +55,7 @@ NormGradients gradients(const at::Tensor& gradient, const at::Tensor& sum_gradie
   const int64_t width = x.size(-1), rows = inverse_rms.numel();
   const bool on_gpu = is_on_gpu(x);
   const int64_t parts = on_gpu ? gpu_norm_parts(rows) : part_count(rows, width);
-  const at::Tensor partial = uninitialized({parts, width}, compute_type_of(type), x.device());
+  const at::Tensor partial = uninitialized({parts, width}, at_least_float(type), x.device());
   NormGradients result{uninitialized_as(x), {}, uninitialized_as(weight)};
   result.branch = mixed ? uninitialized(x.sizes(), branch_type, x.device()) : result.x;
   if (x.is_meta()) return result;

@@ -1,7 +1,5 @@
 #include "model/kernels/kernels.hpp"
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include <limits>
 
 #include "model/kernels/kernel_testing.hpp"
@@ -13,8 +11,18 @@ using namespace testing;
 
 constexpr double kEps = 1e-5;
 
-at::Tensor reference(const at::Tensor& x, const at::Tensor& weight) {
-  return weight * x * at::rsqrt(x.pow(2).mean(-1, true) + kEps);
+/// Of x and weight.
+Tensors kernel(const Tensors& in) {
+  return {rms_norm(in[0], in[1], kEps)};
+}
+Tensors formula(const Tensors& in) {
+  return {in[1] * in[0] * at::rsqrt(in[0].pow(2).mean(-1, true) + kEps)};
+}
+
+/// Of residual, branch and weight.
+Tensors add_kernel(const Tensors& in) {
+  const auto [sum, norm] = add_rms_norm(in[0], in[1], in[2], kEps);
+  return {sum, norm};
 }
 
 // Row counts that are no multiple of what is handled at once, widths around every vector's length,
@@ -25,33 +33,32 @@ const std::vector<std::vector<int64_t>> kShapes = {{1, 1},  {5, 7},   {2, 3, 12}
 TEST(RmsNormKernel, AgreesWithTheFormulaInFloat64) {
   for (const auto type : kTypes) {
     for (const auto& shape : kShapes) {
-      const at::Tensor x = random(shape, type).requires_grad_();
-      const at::Tensor weight = random({shape.back()}, type).requires_grad_();
-      const at::Tensor gradient = random(shape, type);
-      const at::Tensor out = rms_norm(x, weight, kEps);
-      out.backward(gradient);
-      const at::Tensor x64 = as_f64_leaf(x), weight64 = as_f64_leaf(weight);
-      const at::Tensor out64 = reference(x64, weight64);
-      out64.backward(gradient.to(kF64));
-      EXPECT_EQ(out.scalar_type(), type);
-      expect_close(out, out64, 4, "out");
+      const Tensors inputs = {random(shape, type), random({shape.back()}, type)};
+      const Tensors of_out = {random(shape, type)};
+      const auto [out, gradients] = evaluated(kernel, inputs, of_out);
+      const auto [out64, gradients64] = evaluated(formula, in_f64(inputs), in_f64(of_out));
+      EXPECT_EQ(out[0].scalar_type(), type);
+      expect_close(out[0], out64[0], 4, "out");
       // Relative to the terms of a difference, which for D = 1 leaves nothing but eps.
-      if (shape.back() > 1) expect_close(x.grad(), x64.grad(), 8, "x gradient");
-      expect_close(weight.grad(), weight64.grad(), 16, "weight gradient");
+      if (shape.back() > 1) expect_close(gradients[0], gradients64[0], 8, "x gradient");
+      expect_close(gradients[1], gradients64[1], 16, "weight gradient");
     }
   }
 }
 
 TEST(RmsNormKernel, TakesAnyStrides) {
-  const at::Tensor x = random({12, 3, 5}, kF32).transpose(0, 2).requires_grad_();
-  const at::Tensor weight = random({12}, kF32);
-  const at::Tensor out = rms_norm(x, weight, kEps);
-  expect_same_bits(out, rms_norm(x.contiguous(), weight, kEps), "out");
-  const at::Tensor expanded = random({1}, kF32).expand_as(out);
-  out.backward(expanded);
-  const at::Tensor copy = leaf(x.contiguous());
-  rms_norm(copy, weight, kEps).backward(expanded.contiguous());
-  expect_same_bits(x.grad(), copy.grad(), "x gradient");
+  const at::Tensor turned = random({12, 3, 5}, kF32).transpose(0, 2);
+  expect_strides_do_not_matter(kernel, {turned, random({12}, kF32)},
+                               {random({1}, kF32).expand({5, 3, 12})});
+  expect_strides_do_not_matter(add_kernel, {turned, turned, random({12}, kF32)}, {turned, turned});
+}
+
+// A GPU reads several elements at once only where they lie at a multiple of their size.
+TEST(RmsNormKernel, ReadsMemoryThatIsNotAligned) {
+  for (const auto type : kTypes) {
+    const Tensors inputs = {random({65}, type).narrow(0, 1, 64).view({2, 32}), random({32}, type)};
+    expect_close(kernel(inputs)[0], formula(in_f64(inputs))[0], 4, "out");
+  }
 }
 
 TEST(RmsNormKernel, RoundsBeforeTheScaleAsLlamaDoes) {
@@ -97,43 +104,44 @@ TEST(AddRmsNormKernel, AgreesWithTheFormulaInFloat64) {
   for (const auto& types : kAddCases) {
     for (const auto& shape : kShapes) {
       if (shape.back() == 1) continue;
-      const at::Tensor residual = random(shape, types.residual).requires_grad_();
-      const at::Tensor branch = random(shape, types.branch).requires_grad_();
-      const at::Tensor weight = random({shape.back()}, types.residual).requires_grad_();
-      const at::Tensor of_sum = random(shape, types.residual);
-      const at::Tensor of_norm = random(shape, types.residual);
-      const auto [sum, norm] = add_rms_norm(residual, branch, weight, kEps);
-      torch::autograd::backward({sum, norm}, {of_sum, of_norm});
-      const at::Tensor sum64 = as_f64_leaf(sum), weight64 = as_f64_leaf(weight);
-      const at::Tensor norm64 = reference(sum64, weight64);
-      norm64.backward(of_norm.to(kF64));
-      const at::Tensor gradient64 = sum64.grad() + of_sum.to(kF64);
-      EXPECT_EQ(sum.scalar_type(), types.residual);
-      EXPECT_EQ(branch.grad().scalar_type(), types.branch);
-      expect_same_bits(sum, (residual + branch).to(types.residual), "sum");
-      expect_close(norm, norm64, 4, "norm");
-      expect_close(residual.grad(), gradient64, 8, "residual gradient");
-      expect_close(branch.grad(), gradient64, 8, "branch gradient");
-      expect_close(weight.grad(), weight64.grad(), 16, "weight gradient");
+      const Tensors inputs = {random(shape, types.residual), random(shape, types.branch),
+                              random({shape.back()}, types.residual)};
+      const Tensors of_out = {random(shape, types.residual), random(shape, types.residual)};
+      const auto [out, gradients] = evaluated(add_kernel, inputs, of_out);
+      const at::Tensor sum = (inputs[0] + inputs[1]).to(types.residual);
+      const auto [norm64, gradients64] =
+          evaluated(formula, in_f64({sum, inputs[2]}), in_f64({of_out[1]}));
+      const at::Tensor stream64 = gradients64[0] + of_out[0].to(kF64);
+      EXPECT_EQ(gradients[1].scalar_type(), types.branch);
+      expect_same_bits(out[0], sum, "sum");
+      expect_close(out[1], norm64[0], 4, "norm");
+      expect_close(gradients[0], stream64, 8, "residual gradient");
+      expect_close(gradients[1], stream64, 8, "branch gradient");
+      expect_close(gradients[2], gradients64[1], 16, "weight gradient");
     }
   }
 }
 
+// Of so many rows that a GPU and several threads add up the weight's gradient in parts.
+TEST(AddRmsNormKernel, TwoRunsAreTheSameBitForBit) {
+  const Tensors inputs = {random({301, 130}, kF32), random({301, 130}, kF32), random({130}, kF32)};
+  expect_strides_do_not_matter(add_kernel, inputs, {inputs[1], inputs[0]});
+}
+
 TEST(AddRmsNormKernel, OneOfTheOutputsMayBeUnused) {
-  const at::Tensor residual = random({4, 12}, kF32);
-  const at::Tensor branch = random({4, 12}, kBf16);
-  const at::Tensor weight = random({12}, kF32);
-  const at::Tensor gradient = random({4, 12}, kF32);
-  const at::Tensor r = leaf(residual), b = leaf(branch), w = leaf(weight);
-  add_rms_norm(r, b, w, kEps).first.backward(gradient);
-  expect_same_bits(r.grad(), gradient, "residual gradient");
-  expect_same_bits(b.grad(), gradient.to(kBf16), "branch gradient");
-  EXPECT_FALSE(w.grad().defined());
-  const at::Tensor r2 = leaf(residual), w2 = leaf(weight), x = leaf(residual + branch);
-  add_rms_norm(r2, branch, w2, kEps).second.backward(gradient);
-  rms_norm(x, leaf(weight), kEps).backward(gradient);
+  const at::Tensor residual = random({4, 12}, kF32), branch = random({4, 12}, kBf16);
+  const at::Tensor weight = random({12}, kF32), gradient = random({4, 12}, kF32);
+  const auto one_of = [](size_t i) {
+    return [i](const Tensors& in) { return Tensors{add_kernel(in)[i]}; };
+  };
+  const Tensors of_sum = evaluated(one_of(0), {residual, branch, weight}, {gradient}).gradients;
+  expect_same_bits(of_sum[0], gradient, "residual gradient");
+  expect_same_bits(of_sum[1], gradient.to(kBf16), "branch gradient");
+  EXPECT_FALSE(of_sum[2].defined());
+  const Tensors of_norm = evaluated(one_of(1), {residual, branch, weight}, {gradient}).gradients;
+  const Tensors alone = evaluated(kernel, {residual + branch, weight}, {gradient}).gradients;
   // Not the same bits: which product is fused into the difference is the compiler's choice.
-  expect_close(r2.grad(), x.grad(), 8, "residual gradient of the norm alone");
+  expect_close(of_norm[0], alone[0], 8, "residual gradient of the norm alone");
 }
 
 }  // namespace

@@ -12,29 +12,32 @@ using namespace testing;
 const std::vector<std::vector<int64_t>> kShapes = {{1},        {5, 7},  {2, 3, 12},
                                                    {2, 2, 33}, {1, 64}, {270, 129}};
 
-at::Tensor reference(const at::Tensor& gate, const at::Tensor& up) {
-  return gate * at::sigmoid(gate) * up;
+/// Of gate and up.
+Tensors kernel(const Tensors& in) {
+  return {swiglu(in[0], in[1])};
+}
+Tensors formula(const Tensors& in) {
+  return {in[0] * at::sigmoid(in[0]) * in[1]};
+}
+Tensors merged_kernel(const Tensors& in) {
+  return {swiglu_merged(in[0])};
 }
 
 TEST(SwigluKernel, AgreesWithTheFormulaInFloat64) {
   for (const auto type : kTypes) {
     for (const auto& shape : kShapes) {
-      const at::Tensor gate = (random(shape, type) * 3).requires_grad_();
-      const at::Tensor up = random(shape, type).requires_grad_();
-      const at::Tensor gradient = random(shape, type);
-      const at::Tensor out = swiglu(gate, up);
-      out.backward(gradient);
-      const at::Tensor gate64 = as_f64_leaf(gate), up64 = as_f64_leaf(up);
-      const at::Tensor out64 = reference(gate64, up64);
-      out64.backward(gradient.to(kF64));
-      EXPECT_EQ(out.scalar_type(), type);
-      expect_close(out, out64, 6, "out");
+      const Tensors inputs = {random(shape, type) * 3, random(shape, type)};
+      const Tensors of_out = {random(shape, type)};
+      const auto [out, gradients] = evaluated(kernel, inputs, of_out);
+      const auto [out64, gradients64] = evaluated(formula, in_f64(inputs), in_f64(of_out));
+      EXPECT_EQ(out[0].scalar_type(), type);
+      expect_close(out[0], out64[0], 6, "out");
       // silu' = sigmoid * (1 + gate * (1 - sigmoid)), whose terms cancel: roundings are relative to
       // their sizes, not to their sum's.
-      const at::Tensor g = gate64.detach(), s = at::sigmoid(g);
-      const at::Tensor terms = s * (1 + g.abs() * (1 + s)) * (up64.detach() * gradient).abs();
-      expect_close(gate.grad(), gate64.grad(), 6, "gate gradient", terms.max().item<double>());
-      expect_close(up.grad(), up64.grad(), 6, "up gradient");
+      const at::Tensor g = inputs[0].to(kF64), s = at::sigmoid(g);
+      const at::Tensor terms = s * (1 + g.abs() * (1 + s)) * (inputs[1].to(kF64) * of_out[0]).abs();
+      expect_close(gradients[0], gradients64[0], 6, "gate gradient", terms.max().item<double>());
+      expect_close(gradients[1], gradients64[1], 6, "up gradient");
     }
   }
 }
@@ -44,16 +47,11 @@ TEST(SwigluKernel, MergedAgreesWithSeparateHalves) {
     for (const auto& shape : kShapes) {
       auto merged_shape = shape;
       merged_shape.back() *= 2;
-      const at::Tensor gate_up = random(merged_shape, type).requires_grad_();
-      const at::Tensor gradient = random(shape, type);
-      const at::Tensor out = swiglu_merged(gate_up);
-      out.backward(gradient);
-      const auto halves = gate_up.detach().chunk(2, -1);
-      const at::Tensor gate = leaf(halves[0]), up = leaf(halves[1]);
-      const at::Tensor separate = swiglu(gate, up);
-      separate.backward(gradient);
-      expect_same_bits(out, separate, "out");
-      expect_same_bits(gate_up.grad(), at::cat({gate.grad(), up.grad()}, -1), "gradient");
+      const at::Tensor gate_up = random(merged_shape, type), of_out = random(shape, type);
+      const Evaluation merged = evaluated(merged_kernel, {gate_up}, {of_out});
+      const Evaluation halves = evaluated(kernel, gate_up.chunk(2, -1), {of_out});
+      expect_same_bits(merged.results[0], halves.results[0], "out");
+      expect_same_bits(merged.gradients[0], at::cat(halves.gradients, -1), "gradient");
     }
   }
 }
@@ -64,15 +62,8 @@ TEST(SwigluKernel, TakesAnyStrides) {
   const at::Tensor uneven = random({5, 3, 12}, kF32).transpose(0, 1);
   const at::Tensor scattered = random({12, 3, 5}, kF32).permute({1, 2, 0});
   const at::Tensor repeated = random({12}, kF32).expand({3, 5, 12});
-  for (const at::Tensor& values : {rows_apart, uneven, scattered, repeated}) {
-    const at::Tensor gate = leaf(values), copy = leaf(values.contiguous());
-    const at::Tensor out = swiglu(gate, up);
-    const at::Tensor expected = swiglu(copy, up);
-    expect_same_bits(out, expected, "out");
-    out.backward(uneven);
-    expected.backward(uneven.contiguous());
-    expect_same_bits(gate.grad(), copy.grad(), "gate gradient");
-  }
+  for (const at::Tensor& values : {rows_apart, uneven, scattered, repeated})
+    expect_strides_do_not_matter(kernel, {values, up}, {uneven});
 }
 
 TEST(SwigluKernel, TheStrideOfAnOnlyRowIsNotRead) {

@@ -58,12 +58,12 @@ inline std::string read_bytes(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// What the action throws, in words.
-template <typename Action>
-std::string error_of(Action action) {
+/// The message of the exception of this type that the action throws, or "no error".
+template <typename Exception = std::exception, typename Action>
+std::string error_of(Action&& action) {
   try {
     action();
-  } catch (const std::exception& error) {
+  } catch (const Exception& error) {
     return error.what();
   }
   return "no error";

@@ -31,6 +31,7 @@
 #include "benchmarks/training/token_data.hpp"
 #include "benchmarks/training/train_options.hpp"
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/safetensors.hpp"
 #include "model/weights.hpp"
 
@@ -274,7 +275,7 @@ void read_weights(std::string_view bytes) {
   if (!index.empty()) folder.write(1, index);
   folder.write(index.empty() ? 1 : 2, bytes.substr(tensors));
   const Weights weights(folder.path());
-  if (weights.parameter_count() * 2 <= kMostBytesRead) weights.read_all();
+  if (count_parameters(weights.config()) * 2 <= kMostBytesRead) weights.read_all();
 }
 
 void read_tokens(std::string_view bytes) {

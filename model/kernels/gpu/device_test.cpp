@@ -1,7 +1,6 @@
 // The kernels on a GPU against those on the CPU, through the functions on tensors that both are
 // behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "model/kernels/kernel_testing.hpp"
 #include "model/kernels/kernels.hpp"
@@ -24,31 +23,20 @@ class GpuDevice : public ::testing::Test {
   }
 };
 
-using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
-
 at::Tensor on_gpu(const at::Tensor& tensor) {
   return tensor.to(c10::Device(c10::DeviceType::CUDA));
 }
 
-/// Outputs of `function`, then gradients of all inputs where its outputs have gradients of 1/2.
-std::vector<at::Tensor> evaluated(const Function& function, std::vector<at::Tensor> inputs) {
-  for (at::Tensor& input : inputs) input = leaf(input);
-  std::vector<at::Tensor> results = function(inputs);
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& result : results) gradients.push_back(at::full_like(result, 0.5));
-  torch::autograd::backward(results, gradients);
-  for (const at::Tensor& input : inputs) results.push_back(input.grad());
-  return results;
-}
-
-void expect_like_cpu(const Function& function, const std::vector<at::Tensor>& inputs,
-                     const char* what) {
-  std::vector<at::Tensor> moved;
+void expect_like_cpu(const Function& function, const Tensors& inputs, const char* what) {
+  Tensors moved;
   for (const at::Tensor& input : inputs) moved.push_back(on_gpu(input));
-  const auto expected = evaluated(function, inputs), actual = evaluated(function, moved);
-  for (size_t i = 0; i < expected.size(); ++i) {
+  const auto [expected, expected_gradients] = evaluated(function, inputs);
+  const auto [actual, gradients] = evaluated(function, moved);
+  for (size_t i = 0; i < expected.size(); ++i)
+    expect_close(actual[i].cpu(), expected[i].to(kF64), 16, what);
+  for (size_t i = 0; i < inputs.size(); ++i) {
     SCOPED_TRACE(i);
-    expect_close(actual[i].cpu(), expected[i].to(c10::ScalarType::Double), 16, what);
+    expect_close(gradients[i].cpu(), expected_gradients[i].to(kF64), 16, what);
   }
 }
 
@@ -57,23 +45,23 @@ TEST_F(GpuDevice, FunctionsWithGradientsAreThoseOfTheCpu) {
     for (const int64_t width : {64, 130}) {
       const at::Tensor x = random({5, 77, width}, type), y = random({5, 77, width}, type);
       const at::Tensor weight = random({width}, type);
-      expect_like_cpu([](const auto& in) { return std::vector{rms_norm(in[0], in[1], 1e-5)}; },
+      expect_like_cpu([](const auto& in) { return Tensors{rms_norm(in[0], in[1], 1e-5)}; },
                       {x, weight}, "rms_norm");
       expect_like_cpu(
           [](const auto& in) {
             const auto [sum, norm] = add_rms_norm(in[0], in[1], in[2], 1e-5);
-            return std::vector{sum, norm};
+            return Tensors{sum, norm};
           },
           {x, y, weight}, "add_rms_norm");
-      expect_like_cpu([](const auto& in) { return std::vector{swiglu(in[0], in[1])}; }, {x, y},
+      expect_like_cpu([](const auto& in) { return Tensors{swiglu(in[0], in[1])}; }, {x, y},
                       "swiglu");
-      expect_like_cpu([](const auto& in) { return std::vector{swiglu_merged(in[0])}; }, {x},
+      expect_like_cpu([](const auto& in) { return Tensors{swiglu_merged(in[0])}; }, {x},
                       "swiglu_merged");
     }
     const at::Tensor cos = random({9, 1, 32}, type), sin = random({9, 1, 32}, type);
-    const auto turned = [&](const std::vector<at::Tensor>& in) {
+    const auto turned = [&](const Tensors& in) {
       const auto device = in[0].device();
-      return std::vector{rotate(in[0].transpose(1, 2), cos.to(device), sin.to(device))};
+      return Tensors{rotate(in[0].transpose(1, 2), cos.to(device), sin.to(device))};
     };
     expect_like_cpu(turned, {random({2, 3, 7, 32}, type)}, "rotate");
   }
@@ -85,7 +73,7 @@ TEST_F(GpuDevice, NarrowBranchOfAFloat32Residual) {
     expect_like_cpu(
         [](const auto& in) {
           const auto [sum, norm] = add_rms_norm(in[0], in[1], in[2], 1e-5);
-          return std::vector{sum, norm};
+          return Tensors{sum, norm};
         },
         {residual, random({70, 64}, type), random({64}, c10::ScalarType::Float)}, "add_rms_norm");
   }

@@ -5,8 +5,8 @@
 // in which threads run: nothing is added up by atomics. A launch that the runtime refuses throws
 // std::runtime_error.
 //
-// To add one: its pointer here, its kernel and its line in kernels.cpp, its test in
-// emulated_test.cpp.
+// To add one: its pointer here, its kernel and its line in kernels.cpp, and its line in
+// emulated_test.cpp, which runs the tests of the function on tensors over it.
 #pragma once
 
 #include <tuple>

@@ -259,7 +259,7 @@ def write_frontier(program: Path, device: str, path: Path) -> None:
         "command": "scripts/study",
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
-        "overhead": {"source": "none is added: the memory of tensors is predicted to the byte"},
+        "overhead": {"source": "none is added: the prediction is of what tensors take"},
         **lists,
     }
     write_whole(path, json.dumps(document, indent=1) + "\n")
