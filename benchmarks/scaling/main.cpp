@@ -124,9 +124,7 @@ ExitCode run(int argc, char** argv, const LaunchEnvironment& where) {
 }  // namespace tinyllama::scaling
 
 int main(int argc, char** argv) {
-  using namespace tinyllama;
-  return console::run_program("tiny_llama_scaling", [&] {
-    return distributed::run_rank(
-        "tiny_llama_scaling", [&](const auto& where) { return scaling::run(argc, argv, where); });
+  return tinyllama::distributed::run_rank("tiny_llama_scaling", [&](const auto& where) {
+    return tinyllama::scaling::run(argc, argv, where);
   });
 }

@@ -487,9 +487,7 @@ ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where)
 }  // namespace tinyllama::training
 
 int main(int argc, char** argv) {
-  using namespace tinyllama;
-  return console::run_program("tiny_llama_train", [&] {
-    return distributed::run_rank(
-        "tiny_llama_train", [&](const auto& where) { return training::run(argc, argv, where); });
+  return tinyllama::distributed::run_rank("tiny_llama_train", [&](const auto& where) {
+    return tinyllama::training::run(argc, argv, where);
   });
 }

@@ -6,8 +6,6 @@
 
 namespace tinyllama::harness {
 
-using instruments::MeasuredPeaks;
-
 struct Outcome;
 
 /// Each type of GEMMs that the plan's rows are of, with the shapes that its cases run; the largest
@@ -17,7 +15,7 @@ instruments::PeaksNeeded peaks_needed(const Plan& plan);
 /// One repetition of a row of Plan::peak_cases. Its time is that of 10^9 FLOPs, or of 10^9 bytes,
 /// at the rate measured now, and with a shape of one such matrix multiplication; a better rate than
 /// before becomes the peak.
-void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
+void measure_peak_case(const PeakCase& peak, instruments::MeasuredPeaks& peaks,
                        const instruments::Device& device, Outcome& outcome);
 
 }  // namespace tinyllama::harness
