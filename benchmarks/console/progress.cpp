@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace tinyllama::console {
 namespace {
 
 std::string format_duration(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  constexpr double minute = 60;
+  constexpr double hour = 60 * minute;
+  if (seconds < 1.5 * minute) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 1.5 * hour) return fmt::format("{:.0f} min", seconds / minute);
+  return fmt::format("{:.1f} h", seconds / hour);
 }
 
 // A line that wraps could not be erased.
@@ -24,8 +28,10 @@ size_t columns_of_terminal() {
 
 }  // namespace
 
-Progress::Progress(bool is_heard)
-    : is_heard_(is_heard), has_terminal_(is_heard && ::isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(std::string noun, bool is_heard)
+    : noun_(std::move(noun)),
+      is_heard_(is_heard),
+      has_terminal_(is_heard && ::isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() {
   clear();
@@ -36,7 +42,8 @@ void Progress::expect(const std::string& kind, double weight, int64_t count) {
   kinds_[kind].left += weight * static_cast<double>(count);
 }
 
-// What a kind took tells what the rest of it will; of a kind that has not come yet, all others do.
+// Estimated from the time that pieces of the same kind took so far or, for a kind without any, that
+// all took.
 double Progress::seconds_left() const {
   Kind all;
   for (const auto& [name, kind] : kinds_) {
@@ -51,14 +58,13 @@ double Progress::seconds_left() const {
   return left;
 }
 
-void Progress::start(const std::string& name) {
+void Progress::start(const std::string& name, bool is_expected) {
   last_ = Clock::now();
   if (!has_terminal_) return;
   clear();
-  const std::string left = done_ == 0 ? "" : ", " + format_duration(seconds_left()) + " left";
-  // beyond what was expected it is not counted
+  const std::string left = done_ == 0 ? "" : ", about " + format_duration(seconds_left()) + " left";
   const std::string place =
-      done_ < total_ ? fmt::format("[{}/{}{}] ", done_ + 1, total_, left) : "";
+      is_expected ? fmt::format("{} {} of {}{}: ", noun_, done_ + 1, total_, left) : "";
   const std::string line = fmt::format("{}{} ...", place, name);
   fmt::print(stderr, "{}", line.substr(0, columns_of_terminal() - 1));
   std::fflush(stderr);

@@ -105,7 +105,7 @@ class SuiteRun {
     if (continues_) take_over_journal();
     check_output_file("--benchmark_out", options_.out_file);
     check_output_folder("--trace", options_.trace_folder);
-    console::Progress progress;
+    console::Progress progress("case");
     expect_work_left(progress);
     const bool has_work = !expected_.empty();
     announce(progress);
@@ -211,7 +211,7 @@ class SuiteRun {
   void measure_peaks(console::Progress& progress) {
     const instruments::PeaksNeeded needed = peaks_needed(plan_);
     if (peaks_.has(needed)) return;
-    progress.start("measuring the peaks of this device");
+    progress.start("measuring the peaks of this device", false);
     peaks_.measure(needed);
     for (const auto& type : plan_.gemm_types) {
       const auto& peak = peaks_.measured(type);
@@ -317,7 +317,7 @@ class SuiteRun {
     write_result(document_.text(options_.writes_aggregates_only));
     const auto measure = [&](const std::vector<const Case*>& cases) {
       if (console::interrupted()) return SecondsOfRounds();
-      progress.start("interleaved: " + cases.back()->name());
+      progress.start("interleaved: " + cases.back()->name(), false);
       return time_cases_interleaved(device_, cases, options_, weights_);
     };
     add_speedups(plan_.cases, document_.results,

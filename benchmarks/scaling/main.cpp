@@ -88,7 +88,7 @@ ExitCode run_scaling(const ScalingOptions& options, const LaunchEnvironment& whe
     fmt::print(stderr, "tiny_llama_scaling: {}\n", what);
     std::fflush(stderr);
   });
-  console::Progress progress(group.is_first());
+  console::Progress progress("round", group.is_first());
   progress.say(fmt::format("{} ranks, {}, started by {}", group.size(), group.backend_name(),
                            to_string(where.launcher)));
   const std::vector<int64_t> buckets = planned_buckets(options, group);

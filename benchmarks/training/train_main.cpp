@@ -105,7 +105,7 @@ class TrainRun {
         output_("--output-dir", options.output_folder),
         weights_("--save-weights", options.save_weights_folder),
         data_(open_data()),
-        progress_(options.rank == 0) {
+        progress_("step", options.rank == 0) {
     refuse_for_memory();
     if (options.emit_ranges) ranges_.emplace();
     if (options.profile_pytorch || options.profile_flops)
