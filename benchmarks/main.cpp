@@ -16,7 +16,6 @@
 #include "benchmarks/harness/suite.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/instruments/host_machine.hpp"
 #include "model/config.hpp"
 
 namespace tinyllama {
@@ -63,7 +62,6 @@ ExitCode run(int argc, char** argv) {
     std::cout << harness::dry_run_text(*options, plan, device);
     return ExitCode::ok;
   }
-  instruments::start_autograd_threads();
   if (options->find_limit) return harness::run_find_limit(*options, plan, device);
   if (options->serve) return harness::serve(*options, plan, device, weights ? &*weights : nullptr);
   return harness::run_suite(*options, plan, device, components::parts_of_step(),

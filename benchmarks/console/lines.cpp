@@ -59,10 +59,9 @@ std::optional<std::string> LineInput::next() {
   }
 }
 
-LineOutput::LineOutput() {
+LineOutput::LineOutput() : output_(::dup(STDOUT_FILENO)) {
+  if (output_.number() < 0) refuse_system("standard output");
   std::fflush(stdout);
-  descriptor_ = ::dup(STDOUT_FILENO);
-  if (descriptor_ < 0) refuse_system("standard output");
   if (::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) refuse_system("standard error");
   ::signal(SIGPIPE, SIG_IGN);
 }
@@ -70,22 +69,16 @@ LineOutput::LineOutput() {
 // What libraries printed may still be in stdio's buffer, and would come after the last answer.
 LineOutput::~LineOutput() {
   std::fflush(stdout);
-  ::dup2(descriptor_, STDOUT_FILENO);
-  ::close(descriptor_);
+  ::dup2(output_.number(), STDOUT_FILENO);
 }
 
 bool LineOutput::write(const nlohmann::ordered_json& line) {
   // What a request quoted need not be UTF-8.
   const std::string text =
       line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  for (size_t written = 0; written < text.size();) {
-    const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EPIPE) return false;
-    if (count < 0) refuse_system("writing an answer");
-    written += static_cast<size_t>(count);
-  }
-  return true;
+  errno = output_.write(text.data(), std::ssize(text));
+  if (errno != 0 && errno != EPIPE) refuse_system("writing an answer");
+  return errno == 0;
 }
 
 }  // namespace tinyllama::console

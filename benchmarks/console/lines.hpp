@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "core/file_io.hpp"
+
 namespace tinyllama::console {
 
 /// Lines of a file descriptor. Waits without using the processor, and stops waiting when the
@@ -39,7 +41,7 @@ class LineOutput {
   bool write(const nlohmann::ordered_json& line);
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor output_;
 };
 
 }  // namespace tinyllama::console

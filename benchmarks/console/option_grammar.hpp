@@ -10,12 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/text.hpp"
-
 namespace tinyllama::console {
-
-using tinyllama::format_bytes;
-using tinyllama::format_count;
 
 /// "8", "4,8,16", "64:512:*2" (first:last:factor), "128:1024:+128" (first:last:increment), and any
 /// of these joined by commas. Order is kept, repetitions are dropped. Throws std::invalid_argument

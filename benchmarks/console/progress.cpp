@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace tinyllama::console {
 namespace {
@@ -27,8 +28,10 @@ size_t columns_of_terminal() {
 
 }  // namespace
 
-Progress::Progress(bool is_heard)
-    : is_heard_(is_heard), has_terminal_(is_heard && ::isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(std::string noun, bool is_heard)
+    : noun_(std::move(noun)),
+      is_heard_(is_heard),
+      has_terminal_(is_heard && ::isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() {
   clear();
@@ -39,7 +42,7 @@ void Progress::expect(const std::string& kind, double weight, int64_t count) {
   kinds_[kind].left += weight * static_cast<double>(count);
 }
 
-// Estimated from the time that cases of the same kind took so far or, for a kind without any, that
+// Estimated from the time that pieces of the same kind took so far or, for a kind without any, that
 // all took.
 double Progress::seconds_left() const {
   Kind all;
@@ -55,12 +58,13 @@ double Progress::seconds_left() const {
   return left;
 }
 
-void Progress::start(const std::string& name, bool is_piece) {
+void Progress::start(const std::string& name, bool is_expected) {
   last_ = Clock::now();
   if (!has_terminal_) return;
   clear();
   const std::string left = done_ == 0 ? "" : ", about " + format_duration(seconds_left()) + " left";
-  const std::string place = is_piece ? fmt::format("{} of {}{}: ", done_ + 1, total_, left) : "";
+  const std::string place =
+      is_expected ? fmt::format("{} {} of {}{}: ", noun_, done_ + 1, total_, left) : "";
   const std::string line = fmt::format("{}{} ...", place, name);
   fmt::print(stderr, "{}", line.substr(0, columns_of_terminal() - 1));
   std::fflush(stderr);

@@ -11,8 +11,9 @@ namespace tinyllama::console {
 /// Lines, and on a terminal a status line below them with the time left, which goes again.
 class Progress {
  public:
-  /// `is_heard`: says and shows nothing where false, as on all ranks but the first.
-  explicit Progress(bool is_heard = true);
+  /// `noun`: what is counted, "case". `is_heard`: says and shows nothing where false, as on all
+  /// ranks but the first.
+  explicit Progress(std::string noun, bool is_heard = true);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -20,8 +21,9 @@ class Progress {
   /// `count` pieces of work are still to come. Those of one kind are expected to take as many times
   /// their `weight` as each other.
   void expect(const std::string& kind, double weight = 1, int64_t count = 1);
-  /// Shows on a terminal what is being done. `is_piece`: it is the next of what is expected.
-  void start(const std::string& name, bool is_piece = true);
+  /// Shows on a terminal what is being done; with its number and the time left where it is a piece
+  /// that was expected.
+  void start(const std::string& name, bool is_expected = true);
   /// A piece that was expected is over. Says `text`, unless it is empty, with its number.
   void finish(const std::string& kind, double weight = 1, const std::string& text = {});
   void say(const std::string& text);
@@ -37,6 +39,7 @@ class Progress {
   };
   double seconds_left() const;
 
+  std::string noun_;
   bool is_heard_;
   bool has_terminal_;
   bool is_shown_ = false;

@@ -9,7 +9,7 @@ namespace {
 TEST(ProgressTest, SaysEachPieceWithItsNumberAndNothingElse) {
   ::testing::internal::CaptureStderr();
   {
-    Progress progress;
+    Progress progress("case");
     progress.expect("peak", 5);
     progress.expect("case", 0.5, 2);
     progress.start("a");
@@ -25,7 +25,7 @@ TEST(ProgressTest, SaysEachPieceWithItsNumberAndNothingElse) {
 
 TEST(ProgressTest, OneThatIsNotHeardIsSilent) {
   ::testing::internal::CaptureStderr();
-  Progress progress(false);
+  Progress progress("step", false);
   progress.expect("step");
   progress.say("note");
   progress.finish("step", 1, "done");

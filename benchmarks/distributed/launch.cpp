@@ -181,7 +181,9 @@ std::string first_slurm_node(std::string_view list) {
   return node;
 }
 
-ExitCode run_rank(const char* program,
+namespace {
+
+ExitCode run_body(const char* program,
                   const std::function<ExitCode(const LaunchEnvironment&)>& body) {
   const LaunchEnvironment where = read_launch_environment();
   try {
@@ -197,6 +199,12 @@ ExitCode run_rank(const char* program,
         fmt::format("{}: {}", where.name(),
                     torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()));
   }
+}
+
+}  // namespace
+
+int run_rank(const char* program, const std::function<ExitCode(const LaunchEnvironment&)>& body) {
+  return console::run_program(program, [&] { return run_body(program, body); });
 }
 
 void refuse_for_memory(const LaunchEnvironment& where, const instruments::Device& device,

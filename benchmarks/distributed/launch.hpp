@@ -58,11 +58,11 @@ class RankLostError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Runs the body with what the launcher says. Errors of one of several ranks say which. Where a
-/// rank is lost, it ends the process: destructors would wait for operations that the lost rank will
-/// never take part in.
-console::ExitCode run_rank(const char* program,
-                           const std::function<console::ExitCode(const LaunchEnvironment&)>& body);
+/// console::run_program of a body that gets what the launcher says. Errors of one of several ranks
+/// say which. Where a rank is lost, it ends the process: destructors would wait for operations that
+/// the lost rank will never take part in.
+int run_rank(const char* program,
+             const std::function<console::ExitCode(const LaunchEnvironment&)>& body);
 
 /// Throws std::invalid_argument before the first allocation, and not in the words of an allocator,
 /// where this host's ranks need more than is free on the device. `bytes`: of all that share it;

@@ -42,14 +42,15 @@ double in_proportion(const Case& test_case, double of_one_a_second, const Json& 
 }
 
 // Why a case with this rate of iterations is faster than the peaks allow; empty where it is not.
-std::string above_peak(const Case& test_case, const MeasuredPeaks& peaks, double rate) {
+std::string above_peak(const Case& test_case, const instruments::MeasuredPeaks& peaks,
+                       double rate) {
   const Cost cost = test_case.cost();
   const std::string type = gemm_type_name(test_case.workload.dtype);
   constexpr const char* wrong = "the time, the count or the peak is wrong";
   if (cost.hardware_flops > 0) {
     const double flops = to_double(cost.hardware_flops) * rate;
     const double share = 100 * flops / peaks.measured_flops(type);
-    if (share > 100 * kLargestShare) {
+    if (share > 100 * instruments::kLargestShare) {
       return fmt::format("{:.4g} TFLOP/s are {:.0f} % of the measured {} peak: {}", flops * 1e-12,
                          share, type, wrong);
     }
@@ -59,7 +60,7 @@ std::string above_peak(const Case& test_case, const MeasuredPeaks& peaks, double
     }
   }
   const double roof = shares(test_case, peaks).at("roof_percent") * rate;
-  if (roof <= 100 * kLargestShare) return {};
+  if (roof <= 100 * instruments::kLargestShare) return {};
   return fmt::format("{:.4g} s are {:.0f} % of what the measured roofline allows: {}", 1 / rate,
                      roof, wrong);
 }
@@ -78,8 +79,6 @@ Counters rate_counters(const Case& test_case, double seconds) {
 
 Counters fixed_counters(const Case& test_case, const Metering& metering) {
   const Cost cost = test_case.cost();
-  const int64_t intensity_flops =
-      cost.hardware_flops > 0 ? cost.hardware_flops : cost.elementwise_flops;
   Counters counters;
   counters["parameters"] = to_double(cost.parameters);
   counters["model_flops"] = to_double(cost.model_flops);
@@ -89,7 +88,7 @@ Counters fixed_counters(const Case& test_case, const Metering& metering) {
   counters["hardware_flops"] = to_double(cost.hardware_flops);
   counters["elementwise_flops"] = to_double(cost.elementwise_flops);
   counters["bytes"] = to_double(cost.bytes);
-  counters["flop_per_byte"] = to_double(intensity_flops) / to_double(cost.bytes);
+  counters["flop_per_byte"] = to_double(cost.intensity_flops()) / to_double(cost.bytes);
   counters["peak_memory_MiB"] = to_double(metering.peak_bytes) / kMiB;
   counters["predicted_memory_MiB"] = to_double(test_case.memory().peak()) / kMiB;
   if (metering.library_scratch_bytes)
@@ -125,7 +124,7 @@ Counters sensor_counters(const Case& test_case, const instruments::SystemSamples
   return counters;
 }
 
-Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
+Counters shares(const Case& test_case, const instruments::MeasuredPeaks& peaks) {
   const Cost cost = test_case.cost();
   const std::string type = gemm_type_name(test_case.workload.dtype);
   Counters counters;
@@ -145,7 +144,8 @@ Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
   return counters;
 }
 
-void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result) {
+void add_shares(const Case& test_case, const instruments::MeasuredPeaks& peaks,
+                CaseResult& result) {
   const double highest = highest_rate(test_case, result);
   if (!(highest > 0)) return;
   const Counters of_one_a_second = shares(test_case, peaks);
@@ -161,7 +161,7 @@ void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& r
   }
 }
 
-void add_all_shares(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
+void add_all_shares(const std::vector<Case>& cases, const instruments::MeasuredPeaks& peaks,
                     std::vector<CaseResult>& results) {
   std::map<std::string, const Case*> by_name;
   for (const Case& test_case : cases) by_name.emplace(test_case.name(), &test_case);

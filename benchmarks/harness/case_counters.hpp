@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/outcome.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/timing.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::harness {
@@ -31,23 +31,19 @@ Counters device_counters(const Metering& metering, const Timing& timing);
 Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
                          double mean_seconds);
 
-/// Above this share of a peak the time, the count or the peak is wrong; up to it, the peak was
-/// measured a little too low.
-inline constexpr double kLargestShare = 1.05;
-
 /// MFU_percent, MFU_causal_percent, peak_percent and roof_percent at a rate of one iteration per
 /// second; at other rates they are proportional. Throws std::out_of_range where a peak that they
 /// need was not measured.
-Counters shares(const Case& test_case, const MeasuredPeaks& peaks);
+Counters shares(const Case& test_case, const instruments::MeasuredPeaks& peaks);
 
 /// Replaces the shares in every measured row of a case by those of these peaks. Where the fastest
 /// repetition is above 105 % of a measured peak, or above the datasheet's, the rows get the reason
 /// as "above_peak" instead.
-void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result);
+void add_shares(const Case& test_case, const instruments::MeasuredPeaks& peaks, CaseResult& result);
 
 /// add_shares() of every case, at the end of a run: a peak that was measured again counts for every
 /// row.
-void add_all_shares(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
+void add_all_shares(const std::vector<Case>& cases, const instruments::MeasuredPeaks& peaks,
                     std::vector<CaseResult>& results);
 
 }  // namespace tinyllama::harness

@@ -12,8 +12,8 @@
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/failure.hpp"
 #include "benchmarks/harness/metering.hpp"
+#include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "core/text.hpp"
@@ -257,7 +257,7 @@ console::ExitCode run_find_limit(const Options& options, const Plan& plan,
   std::vector<FoundLimit> limits = find_limits(plan.cases, axis, budget);
   if (options.confirm) {
     console::install_interrupt_handler();
-    instruments::host_allocator::install();
+    instruments::start_computing();
     for (size_t i = 0; i < limits.size() && !console::interrupted(); ++i) {
       fmt::print(stderr, "[{}/{}] confirming {}: {} {}, and one more\n", i + 1, limits.size(),
                  row_name(limits[i].at, axis), name_of(axis), limits[i].largest);

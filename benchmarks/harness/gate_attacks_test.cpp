@@ -312,7 +312,7 @@ class GateAttackTest : public ::testing::TestWithParam<Attack> {
   }
 
   instruments::Device cpu = instruments::Device::select("cpu");
-  MeasuredPeaks peaks{cpu};
+  instruments::MeasuredPeaks peaks{cpu};
 };
 
 TEST_P(GateAttackTest, IsRefusedWithItsReason) {
@@ -356,7 +356,7 @@ TEST(GateAttacksTest, GradientsThatAddUpAreRefusedByAProofAlone) {
   component.build = [build = component.build](const BuildRequest& request) {
     return std::make_unique<Accumulating>(build(request));
   };
-  MeasuredPeaks peaks(cpu);
+  instruments::MeasuredPeaks peaks(cpu);
   const Options options;
   Runner runner(cpu, peaks, options);
   const Case test_case = testing::small_case(component, Pass::forward_backward);
@@ -368,7 +368,7 @@ TEST(GateAttacksTest, GradientsThatAddUpAreRefusedByAProofAlone) {
 TEST(GateAttacksTest, RightResultsPassAtEveryBatch) {
   const auto cpu = instruments::Device::select("cpu");
   const Component component = testing::linear_component();
-  MeasuredPeaks peaks(cpu);
+  instruments::MeasuredPeaks peaks(cpu);
   peaks.restore(testing::made_up_peaks(1e15, 1e15, {{1 << 20, 1e15}}));
   Options settings;
   settings.timing.iterations = 2;

@@ -69,7 +69,8 @@ std::string refuse_without_gradient(const Case& test_case, const WorkItem& item)
 }  // namespace
 
 Preparation::Preparation(const instruments::Device& device_of_cases, const Options& all_options,
-                         const Weights* given_weights, const MeasuredPeaks* measured_peaks)
+                         const Weights* given_weights,
+                         const instruments::MeasuredPeaks* measured_peaks)
     : device(device_of_cases),
       options(all_options),
       weights(given_weights),

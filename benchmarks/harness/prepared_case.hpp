@@ -8,13 +8,13 @@
 #include <string>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/outcome.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/run_options.hpp"
 #include "benchmarks/harness/timing.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 
 namespace tinyllama::harness {
 
@@ -26,7 +26,7 @@ struct Preparation {
   /// would take; null: none is refused for that. All three references must outlive it. Of the
   /// options' `verify` it knows nothing: Steps say it.
   Preparation(const instruments::Device& device, const Options& options,
-              const Weights* weights = nullptr, const MeasuredPeaks* peaks = nullptr);
+              const Weights* weights = nullptr, const instruments::MeasuredPeaks* peaks = nullptr);
 
   /// Keeps the best rate of GEMMs that a component's pass reached in a type: libraries may fall far
   /// short of their own best GEMM, and a case that would take minutes is better foreseen.
@@ -35,7 +35,7 @@ struct Preparation {
   instruments::Device device;
   const Options& options;
   const Weights* weights;
-  const MeasuredPeaks* peaks;
+  const instruments::MeasuredPeaks* peaks;
   ParityGate gate;
   std::unique_ptr<CacheFlusher> flusher;  ///< null without --cold-cache
   std::map<std::string, double> reached;  ///< FLOP/s

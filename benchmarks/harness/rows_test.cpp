@@ -256,7 +256,7 @@ class CountersTest : public ::testing::Test {
   const std::map<int64_t, double> curve = {
       {kMiB / 2, 80e9}, {kMiB, 80e9}, {2 * kMiB, 20e9}, {32 * kMiB, 20e9}, {64 * kMiB, 10e9}};
   instruments::Device cpu = instruments::Device::select("cpu");
-  MeasuredPeaks peaks{cpu};
+  instruments::MeasuredPeaks peaks{cpu};
   Component component = testing::linear_component();
   // 6 samples of 4 tokens.
   Case test_case = testing::small_case(component, Pass::forward, Dtype::bf16, 6);
@@ -476,7 +476,7 @@ TEST_F(CountersTest, IntensityWithoutGemmsIsElementwise) {
 }
 
 TEST_F(CountersTest, PeaksSurviveAJournal) {
-  MeasuredPeaks restored(cpu);
+  instruments::MeasuredPeaks restored(cpu);
   const auto has = [&](const char* type) {
     return restored.has(peaks_needed({{test_case}, {type}, {}}));
   };
@@ -502,7 +502,7 @@ TEST_F(CountersTest, PeaksThatNobodyWroteAreRefused) {
       {R"({"measured": {"f32": {"flops_per_second": 1, "source": 2}}})",
        "source = 2: must be a text"}};
   for (const auto& [text, rule] : texts) {
-    MeasuredPeaks restored(cpu);
+    instruments::MeasuredPeaks restored(cpu);
     const auto error = testing::error_of<std::invalid_argument>(
         [&] { restored.restore(nlohmann::ordered_json::parse(text)); });
     EXPECT_CONTAINS(error, rule);
@@ -513,7 +513,7 @@ TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
   set_cost({.bytes = 1000});
   auto json = peaks.to_json();
   json.at("measured").erase("memory_bandwidth");
-  MeasuredPeaks without_memory(cpu);
+  instruments::MeasuredPeaks without_memory(cpu);
   without_memory.restore(json);
   EXPECT_FALSE(without_memory.to_json().at("measured").contains("memory_bandwidth"));
   EXPECT_TRUE(without_memory.has(peaks_needed({{test_case}, {}, {}})));
@@ -527,11 +527,11 @@ TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
 TEST_F(CountersTest, WithColdCachesOnlyMemoryIsReached) {
   set_cost({.bytes = 1000});
   auto json = peaks.to_json();
-  MeasuredPeaks cold(cpu, true);
+  instruments::MeasuredPeaks cold(cpu, true);
   cold.restore(json);
   EXPECT_DOUBLE_EQ(cold.bandwidth(1000), 10e9);
   json.at("measured").erase("memory_bandwidth");
-  MeasuredPeaks without_memory(cpu, true);
+  instruments::MeasuredPeaks without_memory(cpu, true);
   without_memory.restore(json);
   EXPECT_FALSE(without_memory.has(peaks_needed({{test_case}, {}, {}})));
 }

@@ -42,8 +42,9 @@ struct Runner::Session {
   std::set<std::string> limits{};  // of the clock, that were told
 };
 
-Runner::Runner(const instruments::Device& device, MeasuredPeaks& peaks, const Options& options,
-               const Weights* weights, std::optional<instruments::SystemReader> sensors)
+Runner::Runner(const instruments::Device& device, instruments::MeasuredPeaks& peaks,
+               const Options& options, const Weights* weights,
+               std::optional<instruments::SystemReader> sensors)
     : device_(device),
       peaks_(peaks),
       options_(options),
@@ -204,7 +205,7 @@ void Runner::raise_peaks(Session& session, double seconds) {
     if (above_bandwidth()) peaks_.measure_bandwidth_again();
     session.start += Clock::now() - begin;  // which is not the case's time
   }
-  if (above_flops() && rate <= kLargestShare * peaks_.measured_flops(type))
+  if (above_flops() && rate <= instruments::kLargestShare * peaks_.measured_flops(type))
     session.reached_flops = std::max(session.reached_flops, rate);
 }
 

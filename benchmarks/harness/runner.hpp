@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/outcome.hpp"
 #include "benchmarks/harness/prepared_case.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::harness {
@@ -19,8 +19,8 @@ class Runner {
   /// `weights`: null where they are drawn from the seed. `sensors`: what a GPU says of its clock
   /// and power while a case is timed; nothing is asked on a CPU, whose time the asking would take.
   /// All references must outlive it.
-  Runner(const instruments::Device& device, MeasuredPeaks& peaks, const Options& options,
-         const Weights* weights = nullptr,
+  Runner(const instruments::Device& device, instruments::MeasuredPeaks& peaks,
+         const Options& options, const Weights* weights = nullptr,
          std::optional<instruments::SystemReader> sensors = std::nullopt);
   ~Runner();
 
@@ -47,7 +47,7 @@ class Runner {
   void raise_peaks(Session& session, double seconds);
 
   instruments::Device device_;
-  MeasuredPeaks& peaks_;
+  instruments::MeasuredPeaks& peaks_;
   const Options& options_;
   std::optional<instruments::SystemReader> sensors_;
   Preparation preparation_;

@@ -65,7 +65,7 @@ class RunnerTest : public ::testing::Test {
   }
 
   instruments::Device cpu = instruments::Device::select("cpu");
-  MeasuredPeaks peaks{cpu};
+  instruments::MeasuredPeaks peaks{cpu};
   Options settings;
   std::optional<instruments::SystemReader> sensors;
   std::vector<CaseResult> results;

@@ -13,7 +13,7 @@
 #include "benchmarks/harness/failure.hpp"
 #include "benchmarks/harness/known_slowdown.hpp"
 #include "benchmarks/harness/run_context.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
@@ -69,7 +69,7 @@ Json Server::open(const ServeRequest& request) {
       .meters = request.meter,
       .slowed_by = slow == slowed_.end() ? 0 : slow->second};
   // What open cases use is neither free nor left of the user's limit.
-  const int64_t live_bytes = instruments::MemoryMeter(preparation_.device).read().live_bytes;
+  const int64_t live_bytes = instruments::live_tensor_bytes(preparation_.device.torch());
   const PreparedCase& opened =
       open_.try_emplace(name, preparation_, test_case, steps, live_bytes).first->second;
   if (opened.is_over()) return drop(name);
@@ -117,7 +117,7 @@ console::ExitCode serve(const Options& options, const Plan& plan, const instrume
     throw std::invalid_argument("--serve: needs a case; the peaks are not served");
   console::install_interrupt_handler();
   console::LineOutput output;
-  instruments::host_allocator::install();  // only now: oneDNN may announce itself when it is asked
+  instruments::start_computing();  // only now: oneDNN may announce itself when it is asked
   Json context = run_context(options, device, weights);
   context["verify"] = "on request";
   for (const KnownSlowdown& slow : options.slow)

@@ -16,7 +16,7 @@
 #include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
+#include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
@@ -24,7 +24,7 @@
 #include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/harness/tables.hpp"
 #include "benchmarks/harness/trace.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/host_load.hpp"
 #include "core/file_io.hpp"
 #include "core/text.hpp"
@@ -105,7 +105,7 @@ class SuiteRun {
     if (continues_) take_over_journal();
     check_output_file("--benchmark_out", options_.out_file);
     check_output_folder("--trace", options_.trace_folder);
-    console::Progress progress;
+    console::Progress progress("case");
     expect_work_left(progress);
     const bool has_work = !expected_.empty();
     announce(progress);
@@ -355,7 +355,7 @@ class SuiteRun {
   const instruments::Device& device_;
   const PartsOfStep& step_;
   const Weights* weights_;
-  MeasuredPeaks peaks_;
+  instruments::MeasuredPeaks peaks_;
   ResultDocument document_;                   // which gets its results at the end
   std::map<std::string, size_t> places_;      // of all cases by name, in the plan
   std::map<size_t, CaseResult> results_;      // so far, by place
@@ -373,7 +373,7 @@ console::ExitCode run_suite(const Options& options, const Plan& plan,
                             const instruments::Device& device, const PartsOfStep& step,
                             const Weights* weights) {
   console::install_interrupt_handler();
-  instruments::host_allocator::install();
+  instruments::start_computing();
   return SuiteRun(options, plan, device, step, weights).run();
 }
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 #include "model/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
 

@@ -88,7 +88,7 @@ ExitCode run_scaling(const ScalingOptions& options, const LaunchEnvironment& whe
     fmt::print(stderr, "tiny_llama_scaling: {}\n", what);
     std::fflush(stderr);
   });
-  console::Progress progress(group.is_first());
+  console::Progress progress("round", group.is_first());
   progress.say(fmt::format("{} ranks, {}, started by {}", group.size(), group.backend_name(),
                            to_string(where.launcher)));
   const std::vector<int64_t> buckets = planned_buckets(options, group);
@@ -124,9 +124,7 @@ ExitCode run(int argc, char** argv, const LaunchEnvironment& where) {
 }  // namespace tinyllama::scaling
 
 int main(int argc, char** argv) {
-  using namespace tinyllama;
-  return console::run_program("tiny_llama_scaling", [&] {
-    return distributed::run_rank(
-        "tiny_llama_scaling", [&](const auto& where) { return scaling::run(argc, argv, where); });
+  return tinyllama::distributed::run_rank("tiny_llama_scaling", [&](const auto& where) {
+    return tinyllama::scaling::run(argc, argv, where);
   });
 }

@@ -106,12 +106,13 @@ template <typename Record, typename Measure, typename Words>
 void measure_rounds(const ScalingOptions& options, ProcessGroup& group, console::Progress& progress,
                     ScalingResults& results, std::vector<Record>& records, const Measure& measure,
                     const Words& words) {
-  const std::string kind = records.front().row.name;
+  const std::string& name = records.front().row.name;
+  const std::string kind = name.substr(0, name.find('/'));
   progress.expect(kind, 1, options.rounds);
   for (int64_t round = 0; round < options.rounds && !any_rank_interrupted(group); ++round) {
     const std::string place =
         "round " + std::to_string(round + 1) + " of " + std::to_string(options.rounds);
-    progress.start(place);
+    progress.start(kind);
     for (const size_t index :
          random_order(records.size(), options.seed, static_cast<uint64_t>(round)))
       measure(records[index], place);

@@ -105,7 +105,7 @@ class TrainRun {
         output_("--output-dir", options.output_folder),
         weights_("--save-weights", options.save_weights_folder),
         data_(open_data()),
-        progress_(options.rank == 0) {
+        progress_("step", options.rank == 0) {
     refuse_for_memory();
     if (options.emit_ranges) ranges_.emplace();
     if (options.profile_pytorch || options.profile_flops)
@@ -491,9 +491,7 @@ ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where)
 }  // namespace tinyllama::training
 
 int main(int argc, char** argv) {
-  using namespace tinyllama;
-  return console::run_program("tiny_llama_train", [&] {
-    return distributed::run_rank(
-        "tiny_llama_train", [&](const auto& where) { return training::run(argc, argv, where); });
+  return tinyllama::distributed::run_rank("tiny_llama_train", [&](const auto& where) {
+    return tinyllama::training::run(argc, argv, where);
   });
 }

@@ -23,9 +23,9 @@
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/harness/journal.hpp"
-#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/serve_request.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/scaling/options.hpp"
 #include "benchmarks/training/token_data.hpp"
@@ -295,7 +295,7 @@ void read_journal(std::string_view bytes) {
   const harness::Json now = {{"seed", 42}, {"device", {{"name", "a device"}}}, {"threads", 2}};
   harness::check_same_circumstances(file, contents.header, now, {"seed", "device", "threads"});
   static const auto device = instruments::Device::select("cpu");
-  harness::MeasuredPeaks peaks(device);
+  instruments::MeasuredPeaks peaks(device);
   try {
     if (contents.header.contains("peaks")) peaks.restore(contents.header.at("peaks"));
   } catch (const std::invalid_argument& error) {

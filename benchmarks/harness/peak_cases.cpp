@@ -1,4 +1,4 @@
-#include "benchmarks/harness/measured_peaks.hpp"
+#include "benchmarks/harness/peak_cases.hpp"
 
 #include <algorithm>
 #include <set>
@@ -29,7 +29,7 @@ int64_t largest_traffic(const Plan& plan) {
   return largest;
 }
 
-instruments::MeasuredPeak measure_again(const PeakCase& peak, MeasuredPeaks& peaks) {
+instruments::MeasuredPeak measure_again(const PeakCase& peak, instruments::MeasuredPeaks& peaks) {
   if (peak.type.empty()) return peaks.measure_bandwidth_again();
   return peak.shape ? peaks.measure_gemm(peak.type, *peak.shape)
                     : peaks.measure_flops_again(peak.type);
@@ -41,7 +41,7 @@ instruments::PeaksNeeded peaks_needed(const Plan& plan) {
   return {plan.gemm_types, gemm_shapes(plan.cases), largest_traffic(plan)};
 }
 
-void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
+void measure_peak_case(const PeakCase& peak, instruments::MeasuredPeaks& peaks,
                        const instruments::Device& device, Outcome& outcome) {
   if (console::interrupted()) {
     outcome.interrupted = true;
