@@ -12,17 +12,10 @@ struct Outcome;
 /// traffic of a case, or memory's where a row is of it.
 instruments::PeaksNeeded peaks_needed(const Plan& plan);
 
-<<<<<<< HEAD:benchmarks/harness/measured_peaks.hpp
 /// Measures a row of Plan::peak_cases once and adds it as a repetition. Its time is that of one
 /// GEMM of the row's shape, or without a shape that of 10^9 FLOPs or 10^9 bytes at the measured
 /// rate. A higher rate than before becomes the peak.
-void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
-=======
-/// One repetition of a row of Plan::peak_cases. Its time is that of 10^9 FLOPs, or of 10^9 bytes,
-/// at the rate measured now, and with a shape of one such matrix multiplication; a better rate than
-/// before becomes the peak.
 void measure_peak_case(const PeakCase& peak, instruments::MeasuredPeaks& peaks,
->>>>>>> f9544810a4a43db8fd63ed5f555680009a7c6f69:benchmarks/harness/peak_cases.hpp
                        const instruments::Device& device, Outcome& outcome);
 
 }  // namespace tinyllama::harness
