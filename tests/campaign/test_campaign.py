@@ -252,6 +252,23 @@ def test_a_served_program_that_fails_while_it_is_soaked_is_found(
     assert f"ended with 3 at time {LOSS}" in tried.found[0]
 
 
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("echo SUMMARY: overflow at a.cpp:1; exit 77", ["SUMMARY: overflow at a.cpp:1"]),
+        ("exit 3", ["status 3"]),
+        ("echo SUMMARY: of a test that passed", []),
+    ],
+)
+def test_what_ends_the_fuzzer_is_found(
+    code: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sanitizers, "FOUND", tmp_path)
+    counted = "echo 'stat::number_of_executed_units: 12'"
+    fuzzer = write_program(tmp_path / "fuzzer", f"#!/bin/sh\n{counted}\n{code}\n")
+    assert sanitizers.fuzz(fuzzer, Scope(), "sizes") == Tried("input of sizes", found, 12)
+
+
 def test_downloads_without_a_digest_are_found() -> None:
     assert resources.unhashed("a==1 \\\n --hash=sha256:00\nb==2\n# c\n") == ["b==2"]
     sources = f'"https://one.org/a.tar.gz"\n {"0" * 64}) https://two.org/b.zip\n'
