@@ -63,7 +63,7 @@ def test_shell_scripts_parse_and_commands_are_executable() -> None:
 LAYERS = (
     "counters outcome changed_inputs case",
     "run_options benchmark_flags options plan",
-    "failure timing metering memory_check measured_peaks",
+    "failure timing metering memory_check peak_cases",
     "rounding parity_gate gate_run",
     "known_slowdown prepared_case",
     "rows case_counters run_context journal",

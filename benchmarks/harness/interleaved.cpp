@@ -17,7 +17,7 @@ namespace {
 constexpr double kSliceSeconds = 0.02;
 constexpr int64_t kMostRounds = 9;
 
-// Each is admitted beside those before it, but also has to be timed beside those after it.
+// Each is checked beside those before it, but also has to be timed beside those after it.
 bool fit_together(const instruments::Device& device, const std::vector<const Case*>& cases,
                   const Options& options) {
   const int64_t bytes = std::accumulate(

@@ -1,5 +1,5 @@
-// One case from its admission to its last proof. Here alone stands the order of what is done with
-// it: refused or admitted, built, proved, warmed up, metered, timed, proved again.
+// One case from its memory check to its last proof. Here alone stands the order of what is done
+// with it: checked, built, proved, warmed up, metered, timed, proved again.
 #pragma once
 
 #include <functional>
