@@ -153,10 +153,10 @@ void read_train_options(std::string_view bytes) {
 void read_scaling_options(std::string_view bytes) {
   static const auto sizes = sizes_file();
   parse_arguments(bytes, [](int argc, const char* const* argv) {
-    const auto options = distributed::parse_scaling_options(argc, argv, 4, sizes);
+    const auto options = scaling::parse_scaling_options(argc, argv, 4, sizes);
     if (!options) return;
     options->workload();
-    distributed::agreement_of(*options);
+    scaling::agreement_of(*options);
   });
 }
 
