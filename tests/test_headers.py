@@ -1,5 +1,5 @@
-"""Every header compiles alone: it includes what it uses, whatever was included before it. libtorch's
-headers make that some seconds a header, hence with --long only."""
+"""Every header compiles alone: it includes what it uses, whatever was included before it.
+libtorch's headers make that some seconds a header, hence with --long only."""
 
 import json
 import os
@@ -23,7 +23,9 @@ def compilers() -> dict[str, list[str]]:
     commands: dict[str, list[str]] = {}
     for entry in json.loads((BUILD / "compile_commands.json").read_text(encoding="utf-8")):
         words = shlex.split(entry["command"])
-        compiler = next(i for i, word in enumerate(words) if word.endswith(("c++", "g++", "clang++")))
+        compiler = next(
+            i for i, word in enumerate(words) if word.endswith(("c++", "g++", "clang++"))
+        )
         kept, skips = [], False
         for word in words[compiler:]:
             if not skips and word not in (*DROPPED, *DROPPED_WITH_VALUE, entry["file"]):

@@ -27,7 +27,7 @@ from tinyllama_tools.calibrate.command import document_standing, finished_runs, 
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, IN_ALL, NOT_SHOWN
 from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Costs, Sides, read_recording
 from tinyllama_tools.compare.run import SequentialRun
-from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.app import BadInputError, Json, read_json
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats import verdicts as rules
 from tinyllama_tools.stats.rank_tests import LOG_RATIO, summarise, summarise_pairs
@@ -488,3 +488,11 @@ def test_runs_are_grouped_and_all_count_but_the_interrupted(tmp_path: Path) -> N
     assert found["culprits"] == {"ffn": {"nobody": 1, "rotary": 1}}
     keys = ("git_commit", "device", "threads")
     assert [row[key] for row, key in zip(rows, keys, strict=True)] == ["b", "unknown", 7]
+    together = tmp_path / "kept" / "runs.jsonl"
+    together.parent.mkdir()
+    files = sorted(tmp_path.glob("run_*/comparison.json"))
+    together.write_text("".join(f"{json.dumps(read_json(file)[0])}\n" for file in files))
+    assert finished_runs(together.parent) == finished_runs(tmp_path)
+    together.write_text("[]\n")
+    with pytest.raises(BadInputError, match=r"runs\.jsonl: "):
+        finished_runs(together.parent)

@@ -57,6 +57,7 @@ from tinyllama_tools.core.app import (
     made_by,
     now_text,
     read_json,
+    read_lines,
     write_whole,
 )
 from tinyllama_tools.core.options import fraction, positive, script_parser
@@ -296,12 +297,20 @@ def is_judged(run: Json) -> bool:
     return any(case["p_value"] is not None for case in run["cases"])
 
 
+# each run's comparison.json on a line, where runs are put together for keeping
+TOGETHER = "runs.jsonl"
+
+
 def finished_runs(folder: Path) -> list[Json]:
     """The runs of a folder in order, without those that were interrupted. BadInputError for a file
     that `compare run` has not written."""
+    paths = sorted(folder.glob("run_????/comparison.json"))
+    found = [(path, read_json(path)[0]) for path in paths]
+    together = folder / TOGETHER
+    if together.is_file():
+        found += [(together, run) for run in read_lines(together, {"items": {"type": "object"}})[0]]
     runs = []
-    for path in sorted(folder.glob("run_????/comparison.json")):
-        run, _ = read_json(path)
+    for path, run in found:
         with made_by("scripts/compare run", path):
             run_rows([run])
             runs += [run] * (run["design"]["ended"] != "interrupted")
