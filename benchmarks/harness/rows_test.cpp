@@ -6,6 +6,7 @@
 
 #include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/counters.hpp"
+#include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "core/statistics.hpp"
 

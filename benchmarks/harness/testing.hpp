@@ -2,6 +2,7 @@
 // peaks, folders that go away.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

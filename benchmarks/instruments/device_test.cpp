@@ -27,7 +27,9 @@ TEST(DeviceTest, ARankTakesTheGpuOfItsNumberWhereThereIsOne) {
   const Device device = Device::select("auto", gpus > 1 ? 1 : 7);
   EXPECT_EQ(device.is_gpu(), gpus > 0);
   // a launcher that binds ranks shows each of them its own only
-  if (gpus > 0) EXPECT_EQ(device.torch().index(), gpus > 1 ? 1 : 0);
+  if (gpus > 0) {
+    EXPECT_EQ(device.torch().index(), gpus > 1 ? 1 : 0);
+  }
 }
 
 TEST(DeviceTest, CpuDescribesItself) {
