@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/randn.h>
