@@ -13,10 +13,11 @@ FOLDER = RESULTS / "reference"
 # what the study and the run of tiny were measured on; and, by an older program, all others
 MACHINE, OLDER = "2core_epyc_zen3", "2core_xeon_avx512"
 MEASURED = FOLDER / f"tiny_f32_{MACHINE}.json"
-# of all files of a machine, and of the picture in the README
+# of the study, picture and page, and of the picture in the README
 MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
 STUDY = FOLDER / f"study_{MACHINE}"
-PAGE = FOLDER / f"scaling_{MACHINE}.html"
+# of that machine and of one with units for bf16
+PAGE = FOLDER / "scaling_2core_epyc.html"
 # ten cases of tiny
 RECORDED = FOLDER / f"paired_blocks_{OLDER}.jsonl"
 PICTURE = FOLDER / f"roofline_{MACHINE}.png"
