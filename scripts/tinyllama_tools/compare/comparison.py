@@ -231,8 +231,9 @@ def compared_case(
     return ComparedCase(name, judgement.outcome, **{**times, **more, **judged})
 
 
-# of a counter that is not in results/schema.json: it is shown, but never called worse
-UNKNOWN = (0, False)
+# of what is the faster, the higher; and of a counter that is not in results/schema.json, which is
+# shown, but never called worse
+RATE, UNKNOWN = (1, False), (0, False)
 # what is shown of a case whose time changed, beside time itself
 HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
 
@@ -244,8 +245,8 @@ def _kinds() -> Mapping[str, tuple[int, bool]]:
     definitions = read_json(RESULTS / "schema.json")[0]["$defs"]
     return {
         name: (ways.get(kind.get("better"), 0), kind.get("exact", False))
-        for of in definitions.values()
-        for name, rule in of.get("properties", {}).items()
+        for definition in definitions.values()
+        for name, rule in definition.get("properties", {}).items()
         if (kind := rule.get("x-counter")) is not None
     }
 
