@@ -462,15 +462,16 @@ def test_a_budget_that_is_too_short_and_a_regression_that_is_known_all_the_same(
 def test_the_built_program_compared_with_itself_passes_unless_slowed(
     bench_program: Path, tmp_path: Path
 ) -> None:
-    """Four times its time is far beyond what other work on the machine makes of it."""
+    """Four times its time is far beyond what other work on the machine makes of it, but for single
+    blocks: hence later looks."""
     short = ("--components=ffn,rms_norm", "--passes=forward_backward", "--batch=2", "--seq=32")
-    slow = ("--device=cpu", "--threads=1", "--slow-new=^ffn/=3", "--margin=0.3")
+    slow = ("--device=cpu", "--threads=1", "--slow-new=^ffn/=3", "--margin=0.3", "--looks=3")
     found = ran(bench_program, bench_program, tmp_path / "out", *short, *slow)
     ffn, norm = (name.replace("8/seq:128", "2/seq:32") for name in (FFN, NORM))
     assert (found.status, found.outcomes[ffn]) == (1, "slower")
     assert found.outcomes[norm] in {"same", "unclear"}
     for case in found.cases.values():
-        assert case["blocks"] == fewest_blocks(2, 0.02, 1)
+        assert case["blocks"] in plan_design(2, alpha=0.02, looks=3).looks
         assert {c["name"] for c in case["counters"]} > {"operators", "allocations", "model_flops"}
         assert not any(c["worse"] for c in case["counters"] if c["exact"])
 
