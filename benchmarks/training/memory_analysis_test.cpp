@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "model/kernels/kernels.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
@@ -569,14 +570,24 @@ TEST(MemoryStepPeakTest, IsThePredictedOne) {
 
 TEST(PredictedMemoryOfAGpuTest, DoesNotDependOnTheThreadsOfThisHost) {
   const int before = at::get_num_threads();
-  // On a CPU each thread of the loss has scratch of its own.
-  const Workload workload{config(), Variant({Switch::fused_loss}), Dtype::f32, 2, 256};
-  const auto forward_peak = [&](int threads, c10::DeviceType device) {
+  // On a CPU each thread has sums of its own for the gradient of the weight.
+  const auto backward_peak = [](int threads, c10::DeviceType device) {
     at::set_num_threads(threads);
-    return predict_step_memory(workload, device).peaks.forward;
+    const auto build = [] {
+      const auto leaf = [](c10::IntArrayRef shape) {
+        return at::empty(shape, at::TensorOptions(c10::ScalarType::Float).device(c10::kMeta))
+            .requires_grad_();
+      };
+      const NamedTensors leaves = {{"x", leaf({4096, 512})}, {"weight", leaf({512})}};
+      const auto iteration = [leaves] {
+        kernels::rms_norm(leaves[0].second, leaves[1].second, 1e-5).sum().backward();
+      };
+      return WorkOnMeta{iteration, leaves, {}};
+    };
+    return predict_memory(device, build).peaks.backward;
   };
-  EXPECT_EQ(forward_peak(1, c10::kCUDA), forward_peak(64, c10::kCUDA));
-  EXPECT_LT(forward_peak(1, c10::kCPU), forward_peak(64, c10::kCPU));
+  EXPECT_EQ(backward_peak(1, c10::kCUDA), backward_peak(64, c10::kCUDA));
+  EXPECT_LT(backward_peak(1, c10::kCPU), backward_peak(64, c10::kCPU));
   at::set_num_threads(before);
 }
 
