@@ -1,4 +1,4 @@
-// What a test proves, for the table that scripts/prove writes: GoogleTest's report carries it.
+// What a test proves, for the table that scripts/dev/prove writes: GoogleTest's report carries it.
 #pragma once
 
 #include <fmt/format.h>
