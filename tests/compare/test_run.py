@@ -31,6 +31,7 @@ from tinyllama_tools.compare.blocks import (
     pairs_for,
     read_recording,
 )
+from tinyllama_tools.compare.comparison import SideCase, outcome_without_times
 from tinyllama_tools.compare.run import (
     ALL_DECIDED,
     ALL_LOOKS,
@@ -55,7 +56,7 @@ from tinyllama_tools.stats.rank_tests import (
     hodges_lehmann,
     summarise,
 )
-from tinyllama_tools.stats.verdicts import fewest_blocks, judge_family, plan_design
+from tinyllama_tools.stats.verdicts import Outcome, fewest_blocks, judge_family, plan_design
 
 CASES = [FFN, LOSS, NORM]
 LONG = 30.0
@@ -457,6 +458,15 @@ def test_a_budget_that_is_too_short_and_a_regression_that_is_known_all_the_same(
         "exit status 2: something failed; the first warning says what"
     )
     assert "is too short: the first verdicts" in said.out.splitlines()[1]
+
+
+def test_what_the_base_skips_is_not_asked_of_the_new() -> None:
+    pending = SideCase(is_pending=True)
+    told = "skipped in the base: too large; not tried in the new"
+    assert outcome_without_times(SideCase(skipped="too large"), pending) == (Outcome.SKIPPED, told)
+    interrupted = (Outcome.NO_VERDICT, "interrupted before it was opened")
+    assert outcome_without_times(pending, pending) == interrupted
+    assert outcome_without_times(SideCase(is_measured=True), pending) == interrupted
 
 
 def test_the_built_program_compared_with_itself_passes_unless_slowed(

@@ -201,6 +201,8 @@ class SideCase:
         if self.failed or self.skipped:
             became = "failed" if self.failed else "skipped"
             return f"{became} in the {side}: {self.failed or self.skipped}"
+        if self.is_pending:
+            return f"not tried in the {side}"
         return "" if self.is_measured else f"not in the {side}"
 
 
@@ -279,7 +281,8 @@ def outcome_without_times(base: SideCase, new: SideCase) -> tuple[Outcome, str] 
     A case that failed in the base alone has no verdict: there is no time to compare the new one's
     with.
     """
-    if base.is_pending or new.is_pending:
+    # what the base skips is not asked of the new
+    if (base.is_pending or new.is_pending) and not base.skipped:
         return Outcome.NO_VERDICT, "interrupted before it was opened"
     if base.is_measured:
         if new.failed:
