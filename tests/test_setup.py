@@ -311,7 +311,7 @@ def test_what_a_fresh_machine_knows_of_the_options_is_what_the_program_has(
 
 
 def test_the_lock_has_what_each_group_asks_for() -> None:
-    """Its hashes: tests/campaign. Which build of torch is installed is the index's choice."""
+    """Its hashes: pip asks for them. Which build of torch is installed is the index's choice."""
     lock = (PROJECT_ROOT / "requirements.lock").read_text().lower()
     text = (PROJECT_ROOT / "pyproject.toml").read_text()
     groups = re.findall(r"^(\w+) = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)

@@ -22,10 +22,25 @@ from published import FOLDER, MEASURED, OLDER, RECORDED, STUDY
 from tinyllama_tools.__main__ import main as run_tool
 
 Json = Any
-# Damage: what is put in place of a value, and between bytes.
 # stands for arrays within each other, more than a parser that calls itself can bear
 DEEP = "@deep@"
 LEVELS = 100_000
+
+
+def unreadable() -> Iterator[bytes]:
+    """Files that are nothing of ours, or only begin so."""
+    opened, deep = "[" * LEVELS, "[" * LEVELS + "]" * LEVELS
+    yield from (b"", b"[]", b"{}", b"null", b"5", b"\0", b" " * 50_000_000, opened.encode())
+    yield b'{"context":' * LEVELS
+    yield f'{{"context": {{"schema_version": 4, "device": {deep}'.encode()
+    rows = [{}, {"name": 5}, {"name": "a"}, {"run_name": "a", "real_time": "1", "time_unit": "ms"}]
+    ours = [{"context": {"schema_version": 4}, "benchmarks": of} for of in ([], {}, None, *rows)]
+    ours += [{"context": {}, "benchmarks": [of]} for of in (*rows, None, 1)]
+    ours += [{"context": [], "benchmarks": rows}, {"context": {"distributed": {}}}]
+    yield from (json.dumps(of).encode() for of in ours)
+
+
+# Damage: what is put in place of a value, and between bytes.
 ODD = (
     *("", " ", "a" * 5000, "nan", "1", "\0", "\ud800", "../../x", "%s{}", "ü\u202e", "-", DEEP),
     *(0, 1, -1, 2, 2**31, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e-320, 1e308, -1e308),
@@ -109,11 +124,17 @@ def damaged(original: bytes, draw: random.Random) -> bytes:
     return b"".join(lines)
 
 
+# of a command that goes on without the file, and of one that cannot
+WITHOUT, REFUSED = 1, 2
+
+
 class Reader(NamedTuple):
-    """A command that reads files of {folder}, among them the one that is `damaged`."""
+    """A command that reads files of {folder}, among them the one that is `damaged`; its exit status
+    where nothing can be read from that one."""
 
     damaged: str
     arguments: str
+    status: int = REFUSED
 
 
 COMPARE = "compare {folder}/base.json {folder}/new.json"
@@ -123,6 +144,7 @@ AGAIN = "scaling --from {folder}/ranks"
 ANALYSIS = "profile --analyze-existing {folder}/training"
 READERS = {
     "compare": Reader("new.json", COMPARE),
+    "compare to": Reader("base.json", COMPARE),
     "compare of training": Reader(
         "training/performance_summary.json",
         "compare {folder}/trained.json {folder}/training/performance_summary.json",
@@ -133,12 +155,13 @@ READERS = {
     ),
     "history": Reader("history.jsonl", "compare history show --store {folder}/history.jsonl"),
     "report of a result": Reader("new.json", REPORT + "new.json"),
-    "report of ranks": Reader("ranks/scaling.json", REPORT + "ranks"),
+    "report of ranks": Reader("ranks/scaling.json", REPORT + "ranks", WITHOUT),
     "report of a study": Reader("study/study.json", REPORT + "study"),
-    "report of costs": Reader("study/costs.json", REPORT + "study"),
-    "report of a frontier": Reader("study/frontier.json", REPORT + "study"),
+    "report of costs": Reader("study/costs.json", REPORT + "study", WITHOUT),
+    "report of a frontier": Reader("study/frontier.json", REPORT + "study", WITHOUT),
     "profile": Reader("training/performance_summary.json", ANALYSIS),
-    "ranks": Reader("ranks/ranks_2.json", AGAIN),
+    "ranks": Reader("ranks/ranks_2.json", AGAIN, WITHOUT),
+    "a file of ranks": Reader("ranks/ranks_2.json", AGAIN + "/ranks_2.json"),
     "step source": Reader("study/costs.json", AGAIN + " --local-step {folder}/study"),
     "ablation": Reader("ablation.json", "ablation --from {folder}/ablation.json --output {folder}"),
     "peers": Reader("peers.json", "peers --from {folder}/peers.json --output {folder}"),
@@ -210,7 +233,6 @@ def write_files(folder: Path) -> None:
 FULL = 20_000
 HANG_S = 10.0
 LONGEST_MESSAGE = 20_000
-REFUSED = 2
 
 
 class HangError(BaseException):
@@ -233,7 +255,7 @@ def run_reader(reader: Reader, folder: Path) -> tuple[object, str]:
 
 def fault_of(reader: Reader, folder: Path, *, is_unreadable: bool = False) -> str:
     """How the command breaks its promise on what the folder holds; empty where it keeps it. A file
-    that cannot be read has to be named, even by a command that goes on without it."""
+    that cannot be read has to be named, with the status of the reader."""
     # only in the main thread
     signal.signal(signal.SIGALRM, _hang)
     signal.setitimer(signal.ITIMER_REAL, HANG_S)
@@ -247,7 +269,7 @@ def fault_of(reader: Reader, folder: Path, *, is_unreadable: bool = False) -> st
         signal.setitimer(signal.ITIMER_REAL, 0)
     if "not foreseen" in said or "Traceback" in said:
         return end_of(said)
-    if status not in {0, 1, REFUSED}:
+    if status not in ({reader.status} if is_unreadable else {0, 1, REFUSED}):
         return f"status {status!r}"
     if status != REFUSED and not is_unreadable:
         return ""
@@ -257,8 +279,8 @@ def fault_of(reader: Reader, folder: Path, *, is_unreadable: bool = False) -> st
 
 
 def try_reader(scope: Scope, name: str) -> Tried:
-    """A damaged file for each draw, and one so deeply nested that nothing can read it. Of faults
-    that are alike the first is kept."""
+    """What nothing can be read from, and a damaged file for each draw. Of faults that are alike the
+    first is kept."""
     reader, draws, faults = READERS[name], scope.draws(name, FULL), {}
     with scratch() as folder:
         write_files(folder)
@@ -268,14 +290,14 @@ def try_reader(scope: Scope, name: str) -> Tried:
         status, said = run_reader(reader, folder)
         if status not in {0, 1}:
             raise RuntimeError(f"undamaged, {name}: {status}: {said[-2000:]}")
-        deep = b"[" * LEVELS + b"\n"
-        for content in itertools.chain([deep], (damaged(original, draw) for draw in draws)):
+        lacking = list(unreadable())
+        for content in (*lacking, *(damaged(original, draw) for draw in draws)):
             # a history that grows with each try would take hours to read
             shutil.rmtree(folder / "out", ignore_errors=True)
             damaged_file.write_bytes(content)
-            if fault := fault_of(reader, folder, is_unreadable=content is deep):
+            if fault := fault_of(reader, folder, is_unreadable=content in lacking):
                 faults.setdefault(re.sub(r"'[^']*'|[0-9]+", "", fault)[:50], fault)
-    return Tried(f"damaged file of {name}", list(faults.values()), 1 + len(draws))
+    return Tried(f"damaged file of {name}", list(faults.values()), len(lacking) + len(draws))
 
 
 def readers(scope: Scope) -> Iterator[Tried]:

@@ -224,13 +224,6 @@ ALONE = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
 SET_UP = ("CMakeLists.txt", "cmake/*", "scripts/*", "scripts/lib/*", "scripts/dev/*", ".ci/*")
 
 
-def unhashed(text: str) -> list[str]:
-    """The requirements of a file that have no hash."""
-    entries = re.sub(r"\\\n", " ", text).splitlines()
-    wanted = [e for e in entries if re.match(r"[A-Za-z0-9]", e)]
-    return [entry.split()[0] for entry in wanted if "--hash=sha256:" not in entry]
-
-
 def undigested(text: str) -> list[str]:
     """The archives in a CMake or shell file that no SHA-256 follows."""
     return re.findall(
@@ -249,11 +242,7 @@ def without_network(workload: Workload) -> list[str]:
 
 
 def supply(scope: Scope) -> Iterator[Tried]:
-    """no network at run time; requirements with hashes; sources with digests."""
-    found = unhashed((PROJECT / "requirements.lock").read_text(encoding="utf-8"))
-    yield Tried("requirements", [f"requirements.lock: {entry}" for entry in found])
-    why = Note("torch and the compiler for CUDA: no hashes, since the index decides which build")
-    yield Tried("requirements", [why], 0)
+    """no network at run time; sources with digests (pip itself asks for those of requirements)."""
     for path in sorted(path for kind in SET_UP for path in PROJECT.glob(kind) if path.is_file()):
         found = undigested(path.read_text(encoding="utf-8"))
         problems = [f"{path.name}: {url} has no digest" for url in found]

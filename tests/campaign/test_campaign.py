@@ -19,7 +19,6 @@ from built_programs import write_program
 from campaign import __main__ as program
 from campaign import processes, readers, resources, runs, sanitizers, soak, workloads
 from campaign.runs import Scope, Tried
-from compare.fake_bench import LOSS, make_build
 from tinyllama_tools.proofs.run_tests import gtest_programs
 
 # of each part, without what other tests try: signals to tiny_llama_bench in tests/cli, sides that
@@ -98,13 +97,6 @@ def test_a_reader_that_breaks_its_promise_is_found(
     monkeypatch.setattr(readers, "HANG_S", 0.2)
     reader = readers.Reader("results.json", "report {folder}/results.json")
     assert readers.fault_of(reader, tmp_path) == FAULTY[code]
-
-
-def test_what_is_published_names_no_folder_of_the_machine() -> None:
-    with runs.scratch() as folder:
-        said = f"{folder}/work/a.json: cannot be written\n'{folder}/work/b' is left"
-    assert runs.end_of(said) == "a.json: cannot be written\n'b' is left"
-    assert runs.end_of(said, 6) == "s left"
 
 
 # Writes its result in pieces, in place, and says nothing when that fails.
@@ -243,15 +235,6 @@ def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
         assert "600 times" in note
 
 
-def test_a_served_program_that_fails_while_it_is_soaked_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_build(tmp_path, trouble={LOSS: {"at": "time", "how": "crash"}})
-    monkeypatch.setattr(soak, "BUILD", tmp_path / "benchmarks")
-    (tried,) = soak.soak(Scope(minutes=0.01, names=("served",)))
-    assert f"ended with 3 at time {LOSS}" in tried.found[0]
-
-
 @pytest.mark.parametrize(
     ("code", "found"),
     [
@@ -270,7 +253,6 @@ def test_what_ends_the_fuzzer_is_found(
 
 
 def test_downloads_without_a_digest_are_found() -> None:
-    assert resources.unhashed("a==1 \\\n --hash=sha256:00\nb==2\n# c\n") == ["b==2"]
     sources = f'"https://one.org/a.tar.gz"\n {"0" * 64}) https://two.org/b.zip\n'
     assert resources.undigested(sources) == ["https://two.org/b.zip"]
 

@@ -12,34 +12,13 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from built_programs import finish, start_tool, write_program
-from published import MEASURED
+from built_programs import write_program
 from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c, run_command
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
 from tools import compare
 
 Json = dict[str, Any]
-
-
-def test_output_that_nobody_reads_or_that_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    for command, is_full, status, said in (
-        # what fits into the buffer fails when all is said, and the outcome is known by then
-        (f"history add {MEASURED} --store store", False, 0, ""),
-        (f"{MEASURED} {MEASURED} --output out --format json", False, 0, "out/comparison.html\n"),
-        (f"{MEASURED} {MEASURED}", True, 2, "scripts/compare: output: No space left on device\n"),
-    ):
-        reader, output = os.pipe()
-        os.close(reader)
-        if is_full:
-            os.dup2(os.open("/dev/full", os.O_WRONLY), output)
-        ended = finish(start_tool("compare", *command.split(), cwd=tmp_path, stdout=output))
-        os.close(output)
-        assert (ended.returncode, ended.stderr[-len(said) :]) == (status, said)
-        assert "Exception ignored" not in ended.stderr
 
 
 def test_commands_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
