@@ -4,6 +4,7 @@ which order, ratios, verdicts, pages, files and what is refused; and of the real
 import json
 import math
 import os
+import random
 import re
 import shutil
 import statistics
@@ -28,7 +29,13 @@ from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.interleaved import ratio_row
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
 from tinyllama_tools.compare.blocks import CaseRecord
-from tinyllama_tools.compare.sides import CaseFailedError
+from tinyllama_tools.compare.sides import (
+    CaseFailedError,
+    CaseSkippedError,
+    KeptProcess,
+    ServedProcess,
+    ServedProgram,
+)
 from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
@@ -36,29 +43,31 @@ from tinyllama_tools.models.step_ratios import StepRatio
 from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann
 from tinyllama_tools.stats.verdicts import MARGIN, judge_family, plan_design
 
-# What peer_process.py answers, with made-up times: a bf16 step takes a minute, no code is compiled
+# What peer_process.py answers, with made-up times: a bf16 step takes too long, no code is compiled
 # for small, and a sequence of 64 kills it.
 FAKE_PEER = """
-import json, os, sys
+import json, math, os, sys
+told = json.loads(sys.argv[1])
+keeps = "MALLOC_TRIM_THRESHOLD_" in os.environ
+seconds = (0.2 if told["form"]["adamw"] == "for-loop" else 0.1) * (1 if keeps else 1.25)
+context = {"torch": "2", "transformers": "4", "python": "3", "threads": int(sys.argv[2][10:])}
+context |= {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
+environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
+context |= {"environment": {name: os.environ.get(name) for name in environment}}
+print(json.dumps({"turns": 1, "cases": [], "context": context}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    if asked["do"] == "hello":
-        seconds = 0.2 if asked["form"]["adamw"] == "for-loop" else 0.1
-        answer = {"torch": "2", "transformers": "4", "python": "3", "threads": asked["threads"]}
-        answer |= {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
-        environment = ("MALLOC_TRIM_THRESHOLD_", "OMP_PROC_BIND")
-        answer |= {"environment": {name: os.environ.get(name) for name in environment}}
-        keeps = "MALLOC_TRIM_THRESHOLD_" in os.environ
-        seconds *= 1 if keeps else 1.25
-    elif asked["do"] == "build":
-        built = 60.0 if asked["dtype"] == "bf16" else seconds
-        if asked["seq"] == 64:
+    if asked["do"] == "open":
+        if "seq:64" in asked["case"]:
             print("last words", file=sys.stderr)
             sys.exit(7)
-        is_small = asked["size"]["hidden_dim"] > 256
-        answer = {"error": "the compiler is absent"} if is_small else {"seconds": [built]}
+        answer = {"seconds": seconds}
+        if "/bf16/" in asked["case"]:
+            answer = {"skipped": "a step took 60.0 s"}
+        if "/small/" in asked["case"]:
+            answer = {"failed": "the compiler is absent"}
     else:
-        times = [built, 1.4 * built, 0.9 * built][: asked.get("steps", 1)]
+        times = [seconds, 1.4 * seconds, 0.9 * seconds][: math.ceil(asked["seconds"] / seconds)]
         faults = [80 if keeps else 2414] * len(times)
         answer = {"seconds": times, "cpu_seconds": times, "minor_faults": faults}
     print(json.dumps(answer), flush=True)
@@ -73,10 +82,16 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
 
-    def start(served: step_sides.ServedVariants) -> FakeServed:
-        return FakeServed(program, "ours", [str(case) for case in served.cases])
+    start = ServedProgram.start
 
-    monkeypatch.setattr(step_sides.ServedVariants, "start", start)
+    def faked(served: ServedProgram, **more: float) -> ServedProcess | FakeServed:
+        if served.program != program.program:
+            return start(served, **more)
+        names = next(a for a in served.arguments if a.startswith("--benchmark_filter="))
+        names = names.partition("^(")[2].removesuffix(")$").replace("\\", "")
+        return FakeServed(program, "ours", names.split("|"))
+
+    monkeypatch.setattr(ServedProgram, "start", faked)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
     return program
@@ -399,7 +414,7 @@ def test_peer_really_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["iterations"] == len(row["samples_ns"]) == 20
         assert row["real_time"] > 0 < row["cpu_time"]
         # log(50) = 3.91 before it learned anything
-        assert side._ask("time", steps=1)["loss"] < 3.9
+        assert side._kept.ready().timed(str(case), seconds)["loss"] < 3.9
     finally:
         side.close()
 
@@ -408,9 +423,9 @@ def test_peer_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", "import time; time.sleep(60)"))
     monkeypatch.setattr(peers, "LIMIT_S", 0.2)
     side = PeerSide("eager", "cpu", 1, 60.0)
-    with pytest.raises(CaseFailedError, match="no answer to hello within"):
+    with pytest.raises(CaseFailedError, match="no answer to its start within"):
         side.get_ready(CASE)
-    assert not side._process.is_running
+    assert not side._kept._process.is_running
     side.close()
 
 
@@ -435,15 +450,21 @@ def test_a_malloc_that_keeps_its_memory_has_few_faults_and_they_are_counted(
         finally:
             side.close()
     assert faults["eager_default_malloc"] > 1000 > 4 * faults["eager"]
+    slow = PeerSide("eager", "cpu", 1, 1e-9)
+    try:
+        with pytest.raises(CaseSkippedError, match="more than --max-seconds-per-case 1e-09"):
+            slow.get_ready(case)
+    finally:
+        slow.close()
 
 
 def test_our_faults_are_counted_from_outside(bench_program: Path) -> None:
     """Of a step whose memory is kept; and a block's rates are those of its own time."""
     program = programs.SuiteProgram(("--device=cpu", "--threads=1"), bench_program)
     case = full_step("tiny", "f32", 2, 16)
-    served = step_sides.ServedVariants(program)
-    served.cases = [case]
-    side = step_sides.OurSide("baseline", served, 60.0, {})
+    arguments = (*programs.axis_options([case]), *program.arguments)
+    served = KeptProcess(ServedProgram("ours", bench_program, arguments), 60.0, random.Random(0))
+    side = step_sides.OurSide("baseline", program, served, 60.0, {})
     try:
         assert side.get_ready(case) > 0
         row = side.time(case, 0.2)
@@ -515,10 +536,10 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
         "f32 | 8 | 128 | optimized | 50 | 1 | | | | |",
         "f32 | 8 | 128 | qkv | failed | - | | | | tiny_llama_bench was ended by signal SIGSEGV",
         "f32 | 8 | 128 | peer:eager | 200 | 80 | 2.00 (2.00 to 2.00), slower | 4.00",
-        "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s, more than --max-s",
+        "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s",
     ):
         assert f"| tiny | {row}" in page
-    failed = "failed | - | | | | peer:eager: the compiler is absent |"
+    failed = "failed | - | | | | the compiler is absent |"
     assert f"| small | f32 | 8 | 256 | peer:eager | {failed}" in page
     assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc that keeps" in page
 
@@ -538,8 +559,8 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     entries, about = document["benchmarks"], document["context"]["peers"]
     assert [e["error_message"] for e in entries if "error_message" in e] == [
-        f"{peer}: the process ended with 7 at build; it last said: last words"
-        for peer in about["forms"]
+        f"the process ended with 7 at open {name}; it last said: last words"
+        for name in 2 * [str(replace(CASE, seq=64))]
     ]
     assert [e["name"].count("peer:") for e in entries].count(1) == 2 + first * 2
     found = {(row["case"], row["peer"]) for row in about["ratios"]}

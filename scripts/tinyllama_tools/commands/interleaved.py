@@ -22,7 +22,6 @@ from pathlib import Path
 
 from tinyllama_tools.commands.step_sides import (
     OurSide,
-    ServedVariants,
     Side,
     keep_best_peaks,
     reason_entry,
@@ -31,7 +30,12 @@ from tinyllama_tools.commands.step_sides import (
 from tinyllama_tools.compare.blocks import MOST_FAILURES, CaseRecord, ending_item
 from tinyllama_tools.compare.options import duration_of
 from tinyllama_tools.compare.run import SequentialRun
-from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError
+from tinyllama_tools.compare.sides import (
+    CaseFailedError,
+    CaseSkippedError,
+    KeptProcess,
+    ServedProgram,
+)
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     RESULTS,
@@ -44,7 +48,12 @@ from tinyllama_tools.core.options import fraction, positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import SuiteProgram, suite_program
+from tinyllama_tools.data.programs import (
+    SERVED_LIMIT_S,
+    SuiteProgram,
+    axis_options,
+    suite_program,
+)
 from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
 from tinyllama_tools.stats.rank_tests import (
     LOG_RATIO,
@@ -174,7 +183,7 @@ class InterleavedSteps:
     fewer: str
     page: Callable[[Json], str]
     program: SuiteProgram
-    served: ServedVariants
+    served: KeptProcess
 
     def __init__(self, options: argparse.Namespace, command: str, pairs_a_case: int) -> None:
         self.options = options
@@ -193,7 +202,8 @@ class InterleavedSteps:
     def ours(self, variants: Iterable[str]) -> list[Side]:
         """A side for each of these variants."""
         limit = self.options.max_seconds_per_case
-        return [OurSide(name, self.served, limit, self.peaks) for name in variants]
+        more = (self.program, self.served, limit, self.peaks)
+        return [OurSide(name, *more) for name in variants]
 
     def begin(self) -> list[Side]:
         """The sides of every case, in the order of their rows."""
@@ -277,9 +287,10 @@ class InterleavedSteps:
         self._order = random.Random(str(case))
         self._opened = list(self._get_ready(self.sides))
         self._opened += self._get_ready(self.further())
-        ours = (side.variant for side in self._ready.values() if isinstance(side, OurSide))
-        self.served.end()
-        self.served.cases = [replace(case, variant=name) for name in ours]
+        ours = [side.variant for side in self._ready.values() if isinstance(side, OurSide)]
+        axes = axis_options([replace(case, variant=name) for name in ours])
+        arguments = (*axes, *self.program.arguments)
+        self.served.program = replace(self.served.program, arguments=arguments)
         records = [
             CaseRecord(f"{replace(case, variant=below)} beside {above}", str(case), (below, above))
             for above, below in self.pairs(self._run)
@@ -367,7 +378,9 @@ class InterleavedSteps:
         interrupted."""
         self.context = self.program.measure([QUICKEST], 1)["context"]
         keep_best_peaks(self.peaks, self.context)
-        self.served = ServedVariants(self.program)
+        program = self.program.program
+        served = ServedProgram(program.name, program)
+        self.served = KeptProcess(served, SERVED_LIMIT_S, random.Random(0))
         self.sides, cases = self.begin(), self.options.cases
         try:
             for number, case in enumerate(cases, start=1):

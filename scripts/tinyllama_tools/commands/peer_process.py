@@ -1,20 +1,17 @@
-"""The process of one peer of scripts/peers: a line of JSON in, a line of JSON out.
+"""The process of one peer of scripts/peers, served as docs/serve.md says of tiny_llama_bench.
 
 It times training steps of LlamaForCausalLM one by one, the same work as our full_step: loss over
 the S - 1 next tokens, backward, AdamW. Setting the gradients to None is not timed; tokens are drawn
 from the same vocabulary. The process lives for a whole run and is idle between its turns.
 
-Requests:
-
-  {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
-  {"do": "build", "size": {...}, "dtype", "batch", "seq", "limit": 10.0} -> {"seconds": [...]}
-  {"do": "time", "steps": 5}         -> {"seconds", "cpu_seconds", "minor_faults"}, lists
-
-The answer {"error": "..."} means that the request failed; the process goes on.
+Its arguments: {"device", "form", "limit": most seconds of a step, "sizes"} in JSON, --threads=N.
+The context of its first line has versions, the float32 precision and its error. It has one case
+open, the last one. To `time` it also says cpu_seconds and minor_faults, of each step.
 """
 
 import gc
 import json
+import math
 import os
 import resource
 import sys
@@ -25,6 +22,7 @@ import transformers
 from torch.nn import functional
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.proofs.oracle import build_model
 
 PARAMETERS = {"f32": torch.float32, "bf16": torch.bfloat16, "amp_bf16": torch.float32}
@@ -64,17 +62,16 @@ Step = tuple[float, float, int]
 class Peer:
     """Answers each request by the method of its name; holds one model with its optimizer."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, form: Json, limit: float, sizes: Json) -> None:
         # torch calls AMD's GPUs cuda as well
         self.device = torch.device(device.replace("hip", "cuda"))
+        self.form, self.limit, self.sizes = form, limit, sizes
         # as our programs do: parts of narrow GEMMs are added up in float32
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
-    def hello(self, form: Json, threads: int) -> Json:
+    def context(self) -> Json:
         """Sets the form's float32 precision, or `highest` where that is not true float32."""
-        self.form = form
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(form["precision"])
+        torch.set_float32_matmul_precision(self.form["precision"])
         error = float32_product_error(self.device)
         if error > LARGEST_FLOAT32_ERROR:
             torch.set_float32_matmul_precision("highest")
@@ -88,9 +85,11 @@ class Peer:
             "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SETTINGS)},
         }
 
-    def build(self, size: Json, dtype: str, batch: int, seq: int, limit: float) -> Json:
+    def open(self, case: str) -> Json:
         """Builds the model, compiles it where the form says so, and warms up until step times
-        settle. Where a step takes more than `limit` / 3 seconds, one is enough."""
+        settle. Where a step takes more than a third of the limit, one is enough."""
+        name = parse_case_name(case)
+        size, dtype = self.sizes[name.size], name.dtype
         # Nothing of another shape may be left: dynamo would compile code for any shape.
         self.forward = self.optimizer = self.loss = None
         torch._dynamo.reset()
@@ -105,7 +104,7 @@ class Peer:
         adamw = {"lr": 1e-3, "foreach": False, "fused": is_fused}
         self.optimizer = torch.optim.AdamW(model.parameters(), **adamw)
         self.autocast = dtype == "amp_bf16"
-        self.tokens = torch.randint(0, size["vocab_size"], (batch, seq)).to(self.device)
+        self.tokens = torch.randint(0, size["vocab_size"], (name.batch, name.seq)).to(self.device)
         # compilers that this thread starts may use all processors, though OpenMP has pinned it
         pinned = os.sched_getaffinity(0)
         os.sched_setaffinity(0, PROCESSORS)
@@ -118,9 +117,13 @@ class Peer:
             seconds.append(self.step()[0])
             is_long_enough = len(seconds) >= FEWEST_WARM_UP_STEPS
             is_settled = is_long_enough and min(seconds[-2:]) >= SETTLED * min(seconds[:-2])
-            if seconds[0] > limit / 3 or is_settled:
+            if seconds[0] > self.limit / 3 or is_settled:
                 break
-        return {"seconds": seconds}
+        self.step_seconds = min(seconds)
+        if self.step_seconds > self.limit:
+            took = f"a step took {self.step_seconds:.1f} s"
+            return {"skipped": f"{took}, more than --max-seconds-per-case {self.limit:g}"}
+        return {"opened": case, "seconds": self.step_seconds}
 
     def step(self) -> Step:
         """Runs one step and waits for its end. Page faults include those of freeing gradients,
@@ -158,9 +161,11 @@ class Peer:
         torch.cuda.synchronize(self.device)
         return [(begin.elapsed_time(end) / 1e3, *rest) for begin, end, *rest in timed]
 
-    def time(self, steps: int) -> Json:
-        """Times so many steps, after one more for warm-up: the other sides have used memory and
-        caches since, and our processes warm up too."""
+    def time(self, case: str, seconds: float) -> Json:
+        """Times as many steps as take so long by the warm-up, after one more for warm-up: the other
+        sides have used memory and caches since, and our processes warm up too."""
+        del case
+        steps = math.ceil(seconds / self.step_seconds)
         self.step()
         on_gpu = self.device.type == "cuda"
         times = self.steps_on_gpu(steps) if on_gpu else [self.step() for _ in range(steps)]
@@ -173,16 +178,24 @@ def main() -> None:
     """Answers requests on standard output; what libraries print there goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    peer = Peer(sys.argv[1])
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = getattr(peer, request.pop("do"))(**request)
-        except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            answer = {"error": f"{type(error).__name__}: {reason}"}
+
+    def say(answer: Json) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+    asked, threads = sys.argv[1:3]
+    torch.set_num_threads(int(threads.removeprefix("--threads=")))
+    peer = Peer(**json.loads(asked))
+    say({"turns": 1, "cases": [], "context": peer.context()})
+    for line in sys.stdin:
+        request = json.loads(line)
+        given = {key: request[key] for key in ("case", "seconds") if key in request}
+        try:
+            answer = getattr(peer, request["do"])(**given)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            answer = {"failed": f"{type(error).__name__}: {reason}"}
+        say(answer)
 
 
 if __name__ == "__main__":

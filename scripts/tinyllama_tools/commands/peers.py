@@ -5,8 +5,9 @@ Our variants, in a new process each block, are interleaved with the peers, which
 
 import argparse
 import itertools
-import math
+import json
 import os
+import random
 import re
 import statistics
 import sys
@@ -16,10 +17,9 @@ from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
 from tinyllama_tools.commands.step_sides import Side, block_entry
-from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError, ServedProgram
+from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
 from tinyllama_tools.core.app import PROJECT, Json, command_text, problem_sizes
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
-from tinyllama_tools.core.process import LostError, Resident
 from tinyllama_tools.core.text import number, template
 from tinyllama_tools.data.names import CaseName, StoredCase, full_step, parse_case_name
 from tinyllama_tools.data.results import read_rows
@@ -118,69 +118,42 @@ LIMIT_S = 3600.0
 
 
 class PeerSide(Side):
-    """One peer, in a process that is started when it is needed, and again after it died.
-    `settings`: the process's answer to hello."""
+    """One peer, in a process that it keeps. `settings`: what the process says of itself."""
 
     def __init__(self, name: str, device: str, threads: int, max_seconds: float) -> None:
         self.form = FORMS[name]
         self.variant = PREFIX + name
         self.settings: Json = {}
-        self._device = device
-        self._threads = threads
-        self._max_seconds = max_seconds
-        self._process: Resident | None = None
-
-    def _start(self) -> None:
-        """Starts the process with threads placed as our program places its own, with the form's
-        malloc, and with a folder of the checkout for compiled code."""
-        self.close()
+        asked = {
+            "device": device,
+            "form": self.form,
+            "limit": max_seconds,
+            "sizes": problem_sizes(),
+        }
+        # threads are placed as those of our program; compiled code is kept in the checkout
+        arguments = (*PEER[1:], json.dumps(asked), f"--threads={threads}")
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
             "PYTHONPATH": str(PROJECT / "scripts"),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }
-        threads = (f"--threads={self._threads}",)
-        around = ServedProgram(self.variant, Path(PEER[0]), threads, environment)
-        command = (*PEER, self._device)
-        self._process = Resident(command, around.environment_with(padding=0), LIMIT_S)
-        self.settings = self._ask("hello", form=self.form, threads=self._threads)
-
-    def _ask(self, do: str, **what: object) -> Json:
-        """The answer; CaseFailedError where that is an error, or the process ended or hung."""
-        assert self._process
-        self._process.send({"do": do, **what})
-        try:
-            answer = self._process.answer(do)
-        except LostError as error:
-            raise CaseFailedError(self.variant, f"{self.variant}: {error}") from error
-        if "error" in answer:
-            raise CaseFailedError(self.variant, f"{self.variant}: {answer['error']}")
-        return answer
+        program = ServedProgram(self.variant, Path(PEER[0]), arguments, environment)
+        self._kept = KeptProcess(program, LIMIT_S, random.Random(0))
 
     def get_ready(self, case: CaseName) -> float:
-        """Builds the case and warms up; seconds of a step."""
-        if not (self._process and self._process.is_running):
-            self._start()
-        what = {"size": problem_sizes()[case.size], "batch": case.batch, "seq": case.seq}
-        limit = self._max_seconds
-        seconds = min(self._ask("build", **what, dtype=case.dtype, limit=limit)["seconds"])
-        if seconds > limit:
-            more = f"more than --max-seconds-per-case {limit:g}"
-            raise CaseSkippedError(self.variant, f"a step took {seconds:.1f} s, {more}")
-        self._step_seconds = seconds
-        return seconds
+        process = self._kept.ready()
+        self.settings = process.greet()["context"]
+        process.ask_to_open(str(case))
+        return process.opened(str(case))["seconds"]
 
     def time(self, case: CaseName, seconds: float) -> Json:
-        """As many steps as take so long by the warm-up."""
-        answer = self._ask("time", steps=math.ceil(seconds / self._step_seconds))
+        answer = self._kept.ready().timed(str(case), seconds)
         faults, cpu = (statistics.median(answer[key]) for key in ("minor_faults", "cpu_seconds"))
         entry = block_entry(case, answer["seconds"])
         return entry | {"cpu_time": 1e3 * cpu, "minor_faults": faults}
 
     def close(self) -> None:
-        """Ends its process."""
-        if self._process:
-            self._process.close()
+        self._kept.end()
 
 
 def allocator_rows(

@@ -4,29 +4,16 @@ rows of a block. How they are interleaved: interleaved.py; peers: peers.py."""
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tinyllama_tools.compare.comparison import KINDS, RATE, UNKNOWN
-from tinyllama_tools.compare.sides import (
-    MOST_PADDING_BYTES,
-    CaseFailedError,
-    CaseSkippedError,
-    ServedProcess,
-    ServedProgram,
-)
+from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError, KeptProcess
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.machine import merged_peaks
 from tinyllama_tools.data.names import DISTURBED, UNITS, CaseName
-from tinyllama_tools.data.programs import (
-    SERVED_LIMIT_S,
-    SuiteError,
-    SuiteProgram,
-    axis_options,
-    rows_of,
-)
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, rows_of
 from tinyllama_tools.data.results import SPEEDUP
 
 
@@ -94,41 +81,7 @@ def keep_best_peaks(peaks: Json, context: Json) -> None:
 
 # Our program refuses a case that it cannot warm up, meter and time within its limit.
 FEWEST_ITERATIONS = 3
-
-
-class ServedVariants:
-    """The process that times our variants in a block, one of them open at a time. `cases`: what it
-    serves."""
-
-    def __init__(self, program: SuiteProgram) -> None:
-        self.cases: list[CaseName] = []
-        self._program = program
-        self._order = random.Random(0)
-        self._process: ServedProcess | None = None
-
-    def prove(self, cases: Sequence[CaseName], limit: str) -> Json:
-        """The result of a step of each, proved, in a process of its own. SuiteError."""
-        return self._program.measure(cases, 1, verify=True, more=[limit])
-
-    def process(self) -> ServedProcess:
-        """A fresh one after end(), or where it was lost."""
-        if not (self._process and self._process.is_running):
-            self.end()
-            self._process = self.start()
-            self._process.greet()
-        return self._process
-
-    def start(self) -> ServedProcess:
-        options = (*axis_options(self.cases), *self._program.arguments)
-        served = ServedProgram(self._program.program.name, self._program.program, options)
-        padding = self._order.randint(0, MOST_PADDING_BYTES)
-        return ServedProcess(served, limit=SERVED_LIMIT_S, padding=padding)
-
-    def end(self) -> None:
-        """Whatever comes next has a fresh one."""
-        if self._process:
-            self._process.close()
-        self._process = None
+OF_ONE_RUN = ("device_ms", "power_W", "joules_per_token")
 
 
 def is_of_one_run(name: str) -> bool:
@@ -137,22 +90,25 @@ def is_of_one_run(name: str) -> bool:
     return is_named or KINDS.get(name) == UNKNOWN
 
 
-OF_ONE_RUN = ("device_ms", "power_W", "joules_per_token")
-
-
 class OurSide(Side):
     """One variant of tiny_llama_bench. Getting ready proves a case, so it is timed without the
-    proof. `proof`: the proved row of the current case. `peaks`: the best of all processes, which it
-    updates."""
+    proof. `suite`: what proves it; `served`: the process that times all variants, one of them open
+    at a time. `proof`: the proved row of the current case. `peaks`: the best of all processes,
+    which it updates."""
 
     def __init__(
-        self, variant: str, served: ServedVariants, max_seconds: float, peaks: Json
+        self,
+        variant: str,
+        suite: SuiteProgram,
+        served: KeptProcess,
+        max_seconds: float,
+        peaks: Json,
     ) -> None:
         self.variant = variant
         self.proof: Json = {}
         self._peaks = peaks
         self._verified: Json | None = None
-        self._served = served
+        self._suite, self._served = suite, served
         self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
 
     @staticmethod
@@ -180,7 +136,7 @@ class OurSide(Side):
         """With the counters of the proof, its rates as they are at this time; and page faults."""
         name = str(replace(case, variant=self.variant))
         try:
-            process = self._served.process()
+            process = self._served.ready()
             process.ask_to_open(name)
             process.opened(name)
             before = process.minor_faults
@@ -205,6 +161,6 @@ class OurSide(Side):
     def _prove(self, case: CaseName, sides: Sequence[OurSide]) -> Json:
         cases = [replace(case, variant=side.variant) for side in sides]
         try:
-            return self._served.prove(cases, self._limit)
+            return self._suite.measure(cases, 1, verify=True, more=[self._limit])
         except SuiteError as error:
             raise CaseFailedError(self.variant, str(error)) from error

@@ -51,13 +51,13 @@ from tinyllama_tools.compare.options import (
 )
 from tinyllama_tools.compare.other_programs import OtherProgram, is_other_program
 from tinyllama_tools.compare.sides import (
-    MOST_PADDING_BYTES,
     Builder,
     CaseFailedError,
     CaseSkippedError,
+    KeptProcess,
     ProcessLostError,
+    ServedProcess,
     ServedProgram,
-    SideProcess,
 )
 from tinyllama_tools.core.app import (
     BadInputError,
@@ -197,11 +197,8 @@ def pairs_for(seconds: float, pairs: int, slice_seconds: float) -> int:
 
 
 class ProcessPair:
-    """Both sides' processes, started when one is needed; one that was lost is started anew.
-
-    `sides`: in the order in which they are started, waited for and closed. ready() waits until the
-    process has answered; after ready_pair() neither computes anything.
-    """
+    """Both sides' processes. `sides`: in the order in which they are started, waited for and
+    closed. After ready_pair() neither computes anything."""
 
     def __init__(
         self,
@@ -210,11 +207,7 @@ class ProcessPair:
         order: random.Random,
         sides: Sequence[str] = SIDES,
     ) -> None:
-        self.sides = sides
-        self._programs = programs
-        self._limit = limit
-        self._order = order
-        self._processes: dict[str, SideProcess] = {}
+        self._kept = {side: KeptProcess(programs[side], limit, order) for side in sides}
         # why a side did not start
         self._failures: dict[str, list[str]] = {side: [] for side in sides}
 
@@ -226,41 +219,29 @@ class ProcessPair:
 
     def end(self) -> None:
         """Ends both; ready() starts new ones."""
-        for process in self._processes.values():
-            process.close()
+        for kept in self._kept.values():
+            kept.end()
 
     def _can_start(self, side: str) -> bool:
         # bounded, since each try may take as long as the limit
         return len(self._failures[side]) < CHANCES
 
-    def _start(self) -> None:
-        """Starts those that are not running, all before any is waited for: they load at once."""
-        for side in filter(self._can_start, self.sides):
-            process = self._processes.get(side)
-            if process and process.is_running:
-                continue
-            if process:
-                process.close()
-            padding = self._order.randint(0, MOST_PADDING_BYTES)
-            program = self._programs[side]
-            self._processes[side] = program.start(limit=self._limit, padding=padding)
-
-    def ready(self, side: str) -> SideProcess:
-        """The side's process; a new one has no case open. CaseFailedError where none starts."""
+    def ready(self, side: str) -> ServedProcess:
+        """The side's process. CaseFailedError where none starts."""
         while self._can_start(side):
-            self._start()
+            # all before any is waited for: they load at once
+            for started in filter(self._can_start, self._kept):
+                self._kept[started].start()
             try:
-                self._processes[side].greet()
+                return self._kept[side].ready()
             except ProcessLostError as error:
                 self._failures[side].append(str(error))
-            else:
-                return self._processes[side]
         raise CaseFailedError(side, self._failures[side][-1])
 
-    def ready_pair(self) -> dict[str, SideProcess]:
+    def ready_pair(self) -> dict[str, ServedProcess]:
         """Both, in the order of `sides`. CaseFailedError where one does not start."""
         # a side that is known not to start is asked first, so that the other is not waited for
-        return {side: self.ready(side) for side in sorted(self.sides, key=self._can_start)}
+        return {side: self.ready(side) for side in sorted(self._kept, key=self._can_start)}
 
 
 def ending_item(index: int, case: str, error: CaseFailedError) -> Json:
@@ -377,7 +358,7 @@ class Interleaved:
         return {"block": index, "case": case, **slices, "first": firsts, **self._at()}
 
     def _time_pairs(
-        self, processes: Mapping[str, SideProcess], case: str, firsts: Sequence[int]
+        self, processes: Mapping[str, ServedProcess], case: str, firsts: Sequence[int]
     ) -> dict[str, list[float]]:
         """The median iteration of each slice: an interrupt that hits one does not change it."""
         slices: dict[str, list[float]] = {side: [] for side in SIDES}

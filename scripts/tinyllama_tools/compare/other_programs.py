@@ -49,7 +49,7 @@ class OtherProgram(ServedProgram):
 
 
 class OtherProcess:
-    """A SideProcess. ProcessLostError where a run fails, hangs or writes no result."""
+    """Answers as a ServedProcess. ProcessLostError where a run fails, hangs or writes no result."""
 
     is_running = True
 

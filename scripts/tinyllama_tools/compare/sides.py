@@ -6,15 +6,17 @@ build, so that the two sides differ in nothing but their code. docs/serve.md des
 JSON that go to and from a process.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
+import random
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from tinyllama_tools.core.app import (
     GIT,
@@ -192,21 +194,6 @@ class ProcessLostError(CaseFailedError):
     """The process ended, hung or answered nonsense, and has been ended."""
 
 
-class SideProcess(Protocol):
-    """What is asked of a side; the methods of ServedProcess say what each does."""
-
-    name: str
-
-    @property
-    def is_running(self) -> bool: ...
-    def greet(self) -> Json: ...
-    def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None: ...
-    def opened(self, case: str) -> Json: ...
-    def time(self, case: str, seconds: float) -> list[float]: ...
-    def close_case(self, case: str) -> None: ...
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class ServedProgram:
     """How a side's process is started. `name`: the side's. `environment`: added to that of this
@@ -227,7 +214,7 @@ class ServedProgram:
         wait = {} if any(name in around for name in WAITING) else SHORT_SPIN
         return {**around, **wait, "TINY_LLAMA_PADDING": "x" * padding}
 
-    def start(self, *, limit: float, padding: int) -> SideProcess:
+    def start(self, *, limit: float, padding: int) -> ServedProcess:
         """BadInputError where it cannot be started."""
         return ServedProcess(self, limit=limit, padding=padding)
 
@@ -237,8 +224,8 @@ PROTOCOL, PROTOCOL_VERSION = "turns", 1
 
 
 class ServedProcess(Resident):
-    """A side's process of tiny_llama_bench --serve. Every request raises ProcessLostError where no
-    proper answer came; the process is gone then."""
+    """A side's process, which is served as docs/serve.md says. Every request raises
+    ProcessLostError where no proper answer came; the process is gone then."""
 
     def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
@@ -288,10 +275,15 @@ class ServedProcess(Resident):
         counters = {k: float(v) for k, v in answer.get("counters", {}).items() if is_number(v)}
         return {"seconds": seconds, "counters": counters}
 
-    def time(self, case: str, seconds: float) -> list[float]:
-        """Seconds of each iteration of one slice. CaseFailedError: the case is open no more."""
+    def timed(self, case: str, seconds: float) -> Json:
+        """The answer of one slice. CaseFailedError: the case is open no more."""
         self.send({"do": "time", "case": case, "seconds": seconds})
-        return self._positive("time", self._reply(f"time {case}").get("seconds"))
+        answer = self._reply(f"time {case}")
+        return answer | {"seconds": self._positive("time", answer.get("seconds"))}
+
+    def time(self, case: str, seconds: float) -> list[float]:
+        """Seconds of each iteration of one slice."""
+        return self.timed(case, seconds)["seconds"]
 
     def close_case(self, case: str) -> None:
         """Lets go of its memory."""
@@ -313,3 +305,31 @@ class ServedProcess(Resident):
         if isinstance(found, list) and found and all(is_number(v) and v > 0 for v in found):
             return [float(value) for value in found]
         raise self.lost(f"answered {what} with seconds {found}")
+
+
+class KeptProcess:
+    """A program's process: started when it is needed, and anew after it was lost or ended."""
+
+    def __init__(self, program: ServedProgram, limit: float, order: random.Random) -> None:
+        self.program = program
+        self._limit, self._order = limit, order
+        self._process: ServedProcess | None = None
+
+    def start(self) -> ServedProcess:
+        """Without waiting for its first answer."""
+        if not (self._process and self._process.is_running):
+            self.end()
+            padding = self._order.randint(0, MOST_PADDING_BYTES)
+            self._process = self.program.start(limit=self._limit, padding=padding)
+        return self._process
+
+    def ready(self) -> ServedProcess:
+        """Once it has answered; a new one has no case open."""
+        process = self.start()
+        process.greet()
+        return process
+
+    def end(self) -> None:
+        """Whatever comes next has a fresh one."""
+        if self._process:
+            self._process.close()
