@@ -1,5 +1,5 @@
 """How long collectives take: formulas by ranks and bytes, fits to measured ones, known links, and
-the buckets that gradients are reduced in. docs/distributed.md has the formulas in a table.
+the buckets that gradients are reduced in.
 
 - R. Hockney, The communication challenge for MPP, Parallel Computing 20 (1994): latency and
   bandwidth, t = alpha + bytes / bandwidth.
