@@ -105,7 +105,7 @@ check_options() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || return 0
   virtual_python="$python" tool --check-options "$@" || status=$?
   if [[ $status -eq 2 ]]; then exit 2; fi
-  if [[ $status -eq 0 ]] && wants_help "$@"; then exit; fi
+  if [[ $status -eq 0 ]] && given --help,-h "$@"; then exit; fi
 }
 
 # run_tool <bench|peers|""> <command> <argument>...
@@ -126,6 +126,16 @@ run_tool() {
   PYTHONPATH="$scripts_folder" exec "$virtual_python" -m tinyllama_tools "$@"
 }
 
+# run_oracle_tool <golden|prove> <argument>...: that command of dev/, by the Python that has the oracle.
+run_oracle_tool() {
+  local name="$1" python
+  shift
+  check_options "dev/$name" "$@"
+  set_up "$name"
+  python="$(find_oracle_python)" || exit 2
+  PYTHONPATH="$scripts_folder" exec "$python" -m tinyllama_tools "dev/$name" "$@"
+}
+
 # run_tool_unless <options> <needs> <command> <argument>...: needs nothing where one of these options reads stored results.
 run_tool_unless() {
   local options="$1" needs="$2"
@@ -144,5 +154,3 @@ given() {
   done
   return 1
 }
-
-wants_help() { given --help,-h "$@"; }

@@ -1,8 +1,5 @@
 """scripts/dev/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
-
-fixtures/golden/README.md says what each holds. Exit status: 0 written, or all the same; 1 some file
-differs by more than rounding; 2 bad option, or a file that cannot be read or written.
-"""
+fixtures/golden/README.md says what each holds."""
 
 import argparse
 import contextlib
@@ -27,6 +24,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json
+from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import compact_json, say
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
@@ -537,12 +535,24 @@ def check(names: Sequence[str], folder: Path) -> int:
     return 1 if failed else 0
 
 
+EPILOG = """\
+Sets up the oracle (torch, and the group oracle of pyproject.toml). fixtures/golden/README.md says
+what each file holds. Progress goes to standard error.
+
+Exit status: 0 written, or all the same; 1 some file differs by more than rounding; 2 bad option,
+the set-up failed, or a file cannot be read or written."""
+
+
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/dev/golden", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="these only; default: all")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--folder", type=Path, default=GOLDEN_FOLDER, help="default: %(default)s")
+    about = "Writes the golden files, what LlamaForCausalLM answers, or checks them."
+    parser = script_parser("dev/golden", about, EPILOG)
+    names = f"these parts only: {', '.join(PARTS)} (default: all)"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
+    check = "make them anew elsewhere and compare, instead of writing"
+    parser.add_argument("--check", action="store_true", help=check)
+    folder = "another golden folder than fixtures/golden"
+    parser.add_argument("--folder", type=Path, default=GOLDEN_FOLDER, help=folder)
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in PARTS:

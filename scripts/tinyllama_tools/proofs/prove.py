@@ -4,9 +4,6 @@ It also plants faults, each of which has to make the right test fail: copies of 
 in which an environment variable chooses one fault, are compiled with the build's own commands and
 linked in front of the library that holds the right ones. Neither the sources nor the build folder
 change.
-
-Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete, or the
-page cannot be written.
 """
 
 import argparse
@@ -28,6 +25,7 @@ from tinyllama_tools.core.app import (
     now_text,
     processor_name,
 )
+from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import say, template
 from tinyllama_tools.proofs.claims import problems_of, read_claims
 from tinyllama_tools.proofs.golden import (
@@ -257,13 +255,24 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     return 0 if is_whole and not failed else 1
 
 
+EPILOG = """\
+Sets up what is missing and builds, then writes the table of what was compared with what, and how
+well it held. Progress goes to standard error.
+
+Exit status: 0 all held and every fault was found; 1 not; 2 bad option, the set-up failed, the build
+is not complete, or the page cannot be written."""
+
+
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    parser = argparse.ArgumentParser(prog="scripts/dev/prove", description=__doc__)
-    parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
-    parser.add_argument("-o", "--output", type=Path, default=PROJECT / "results/PROOF.md")
+    parser = script_parser("dev/prove", "Runs every proof and writes results/PROOF.md.", EPILOG)
+    add = parser.add_argument
+    folder = "where the test programs are (default: build)"
+    add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
+    page = PROJECT / "results/PROOF.md"
+    add("-o", "--output", type=Path, default=page, metavar="FILE", help="default: results/PROOF.md")
     slow = "leave the deliberate faults out, whose tests take some minutes to compile"
-    parser.add_argument("--without-faults", action="store_true", help=slow)
+    add("--without-faults", action="store_true", help=slow)
     return parser.parse_args(arguments)
 
 
