@@ -1,6 +1,6 @@
 """Finds the libtorch of the Python that runs this file, without importing it (which takes seconds).
 
-Prints one line, `<version> <kind> <folder of TorchConfig.cmake>`, kind being cpu, cuda or rocm.
+Prints one line, `<version> <folder of TorchConfig.cmake>`.
 Exit status 1: there is no torch; 3: the one in the line is incomplete or too old.
 Only the standard library.
 """
@@ -28,11 +28,7 @@ def main() -> int:
         text = ""
     stated = re.search(r"^__version__\s*=\s*['\"]((\d+)\.(\d+)[^'\"]*)['\"]", text, re.MULTILINE)
     cmake_folder = package / "share" / "cmake" / "Torch"
-    kind = "cpu"
-    for library, device in (("libtorch_cuda.so", "cuda"), ("libtorch_hip.so", "rocm")):
-        if (package / "lib" / library).exists():
-            kind = device
-    print(stated[1] if stated else "unknown", kind, cmake_folder)
+    print(stated[1] if stated else "unknown", cmake_folder)
     complete = (cmake_folder / "TorchConfig.cmake").is_file()
     is_new = stated is not None and (int(stated[2]), int(stated[3])) >= MINIMUM
     return 0 if complete and is_new else 3

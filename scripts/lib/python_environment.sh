@@ -10,7 +10,14 @@ virtual_python="$virtual_environment/bin/python"
 torch_cmake_folder=""
 torch_kind=""
 
-# find_torch_of <python>: sets the two variables above if that Python has a torch that will do.
+take_torch() { # <folder of TorchConfig.cmake>: sets the two variables above
+  torch_cmake_folder="$(cd "$1" && pwd)"
+  torch_kind=cpu
+  if [[ -e "$1/../../../lib/libtorch_cuda.so" ]]; then torch_kind=cuda; fi
+  if [[ -e "$1/../../../lib/libtorch_hip.so" ]]; then torch_kind=rocm; fi
+}
+
+# find_torch_of <python>: takes that Python's torch, if it has one that will do.
 find_torch_of() {
   local line status=0
   [[ -n "$1" ]] && command -v "$1" >/dev/null || return 1
@@ -19,7 +26,7 @@ find_torch_of() {
     say "   Not used: torch ${line%% *} of $(command -v "$1"): only 2.9 or newer, complete with its CMake files, will do."
   fi
   [[ $status -eq 0 && -n "$line" ]] || return 1
-  read -r _ torch_kind torch_cmake_folder <<<"$line"
+  take_torch "${line#* }"
 }
 
 # In order: Torch_DIR, then the active python3 (an activated .venv of ours does not count: it has to be complete first).
@@ -29,23 +36,19 @@ find_own_torch() {
       say "error: Torch_DIR=$Torch_DIR has no TorchConfig.cmake. It is <libtorch>/share/cmake/Torch."
       exit 2
     fi
-    torch_cmake_folder="$(cd "$Torch_DIR" && pwd)"
-    torch_kind=cpu
-    local libraries="$torch_cmake_folder/../../../lib"
-    if [[ -e "$libraries/libtorch_cuda.so" ]]; then torch_kind=cuda; fi
-    if [[ -e "$libraries/libtorch_hip.so" ]]; then torch_kind=rocm; fi
+    take_torch "$Torch_DIR"
     return 0
   fi
   if [[ "$(dirname "$(command -v python3)")" -ef "$virtual_environment/bin" ]]; then return 1; fi
   find_torch_of python3
 }
 
-# find_given_torch <folder>: of a Python environment, or a folder such as Torch_DIR is. Sets the two variables above.
+# find_given_torch <folder>: takes that of a Python environment, or of a folder such as Torch_DIR is.
 find_given_torch() {
   if [[ -x "$1/bin/python" ]]; then
     find_torch_of "$1/bin/python" && return 0
   elif [[ -f "$1/TorchConfig.cmake" ]]; then
-    Torch_DIR="$1" find_own_torch
+    take_torch "$1"
     return 0
   fi
   say "error: --torch-dir '$1' must be <libtorch>/share/cmake/Torch, or a Python environment with a torch, 2.9 or newer."

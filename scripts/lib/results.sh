@@ -27,14 +27,8 @@ check_bench_options() { # <argument>...
 
 # Whether these arguments only list, explain or prove, so that nothing is measured and no folder is needed.
 only_explains() {
-  local argument
-  if [[ "$(given_value --verify "$@")" == only ]]; then return 0; fi
-  for argument in "$@"; do
-    case "$argument" in
-      --list | --dry-run | --find-limit | --find-limit=* | --describe-device | --benchmark_list_tests | --benchmark_list_tests=true) return 0 ;;
-    esac
-  done
-  return 1
+  given --list,--dry-run,--find-limit,--describe-device "$@" || [[ "$(given_value --verify "$@")" == only ]] ||
+    [[ " $* " =~ " --benchmark_list_tests"(=true)?" " ]]
 }
 
 # given_value <option> <argument>...: the value of the last `--option value` or `--option=value`; status 1 where it is absent.
