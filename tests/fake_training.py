@@ -14,7 +14,8 @@ from typing import Any
 
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseCost, TrainingError, TrainingRun
+from tinyllama_tools.data.profiles import MeasuredRun
+from tinyllama_tools.data.programs import CaseCost, TrainingError
 from tinyllama_tools.models.step_ratios import Evidence, StepRatio
 from tinyllama_tools.stats.rank_tests import Interval
 
@@ -310,7 +311,7 @@ class PlayedProgram:
     exit_status: int = 0
     calls: list[list[str]] = field(default_factory=list)
 
-    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
+    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> MeasuredRun:
         if len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
         self.calls.append(list(options))
@@ -330,4 +331,6 @@ class PlayedProgram:
         if log is not None:
             log.write_text(output, encoding="utf-8")
         seconds = 1.0 + sum(step["time_seconds"] for step in summary["steps"])
-        return TrainingRun(self.exit_status, output, seconds, summary)
+        return MeasuredRun(
+            summary=summary, exit_status=self.exit_status, seconds=seconds, output=output
+        )

@@ -33,7 +33,7 @@ from published import FOLDER, OLDER
 from tinyllama_tools.commands import exercise, exercise_3, profile
 from tinyllama_tools.commands.sizes import PROFILES
 from tinyllama_tools.commands.worksheet import holds
-from tinyllama_tools.data.programs import TrainingRun
+from tinyllama_tools.data.profiles import MeasuredRun
 from tinyllama_tools.models.step_ratios import Evidence, StepRatio
 
 # keys as of changed(), by name of a run, of a size, `analysis` of exercise 3, or EVERY run
@@ -73,7 +73,7 @@ class ChangedProgram(PlayedProgram):
 
     of_runs: OfRuns
 
-    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
+    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> MeasuredRun:
         name = "analysis" if exercise_3.ANALYSIS in folder.parts else folder.name
         if name == PROFILES:
             name = next(option for option in options if "size" in option).removeprefix("--size=")

@@ -172,12 +172,11 @@ def measure_all(
             if done.exit_status:
                 notes.append(f"exit status {done.exit_status}: the loss was not finite")
             runs[name] = replace(
-                planned_run,
-                summary=done.summary,
-                exit_status=done.exit_status,
+                done,
+                name=name,
+                command=planned_run.command,
                 reason="" if done.summary else f"no {SUMMARY} was written",
                 link=Path(os.path.relpath(target, page_folder)).as_posix(),
-                seconds=done.seconds,
                 notes=notes,
             )
         if runs[name].summary and not is_measured:
@@ -276,7 +275,7 @@ def report_text(
     return page_of(
         "profile_report.md.j2",
         summary=summary,
-        run=MeasuredRun("", "", summary),
+        run=MeasuredRun(summary=summary),
         top=top,
         place=shown_path(folder),
         runs=list(runs),
@@ -333,7 +332,7 @@ SAME_MACHINE = (*SAME_DEVICE, "torch_version")
 
 def comparison_text(a: Path, b: Path) -> str:
     """The page that compares two folders of profiles."""
-    sides = [MeasuredRun("", "", read_profiles(folder)) for folder in (a, b)]
+    sides = [MeasuredRun(summary=read_profiles(folder)) for folder in (a, b)]
     conditions = [
         work_of(side.summary) | {key: side(f"context.{key}") for key in SAME_MACHINE}
         for side in sides

@@ -6,7 +6,7 @@ import json
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,9 +60,6 @@ def train_options(options: Namespace, size: str, batch: int, steps: int) -> list
     return [f"--{name}={value}" for name, value in {**shape, **how}.items()]
 
 
-NOT_RUN = MeasuredRun("", "")
-
-
 @dataclass(frozen=True)
 class SizeRun:
     """A size of the study, before its run and after it.
@@ -75,7 +72,7 @@ class SizeRun:
     rate: Rate | None = None
     refusal: str = ""
     folder: Path | None = None
-    run: MeasuredRun = NOT_RUN
+    run: MeasuredRun = field(default_factory=MeasuredRun)
 
     @property
     def size(self) -> str:
@@ -160,7 +157,7 @@ def plan_sizes(
                 try:
                     known = attained_rate(program, options, size, batch)
                 except TrainingError as error:
-                    failed = replace(NOT_RUN, reason=f"its sample failed: {error}")
+                    failed = MeasuredRun(reason=f"its sample failed: {error}")
                     plans[size] = replace(plan_at(options, cost, None), run=failed)
                     continue
         plans[size] = plan_at(options, cost, known)
@@ -239,30 +236,31 @@ def run_size(program: TrainingProgram, options: Namespace, plan: SizeRun, folder
     }
     _keep(folder / CONFIG, config)
 
-    def ended(reason: str, summary: Json | None = None, seconds: float | None = None) -> SizeRun:
+    def ended(run: MeasuredRun, reason: str) -> SizeRun:
         name = (Path(folder.name) / below).as_posix()
-        run = MeasuredRun(name, command, summary, reason=reason, seconds=seconds)
-        return replace(plan, folder=folder, run=run)
+        return replace(
+            plan, folder=folder, run=replace(run, name=name, command=command, reason=reason)
+        )
 
     try:
         run = program.run(given(folder), folder / below, folder / LOG)
     except TrainingError as error:
-        return ended(str(error))
+        return ended(MeasuredRun(), str(error))
     except KeyboardInterrupt:
         # what the program wrote when it was interrupted stays, but is not compared
         summary = None
         with contextlib.suppress(BadInputError):
             summary = read_profile(folder / below)
         done = summary["summary"]["steps_completed"] if summary else 0
-        return ended(f"{INTERRUPTED_REASON} after {done} of {plan.num_steps} steps", summary)
-    found = (run.summary or {}).get("summary", {})
+        reason = f"{INTERRUPTED_REASON} after {done} of {plan.num_steps} steps"
+        return ended(MeasuredRun(summary=summary), reason)
     if run.summary and not (folder / SUMMARY).is_file():
         _keep(folder / SUMMARY, run.summary)
-    failure = "" if found.get("steps_completed") else "no step was completed"
+    failure = "" if run("summary.steps_completed") else "no step was completed"
     if run.exit_status != 0:
         failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
         failure = failure.replace("\n", "; ")
-    return ended(failure, run.summary, run.seconds)
+    return ended(run, failure)
 
 
 def run_sizes(

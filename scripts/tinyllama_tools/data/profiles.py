@@ -76,17 +76,19 @@ class MeasuredRun:
     """A finished run; calling it with a dotted key gives that value of its summary, or None.
 
     `summary`: None where nothing was measured; `reason` says why. `seconds`: of the whole process.
-    `notes`: warnings that it printed. `link`: its folder, relative to the page.
+    `output`: standard output and error in their order; `notes`: the warnings in it. `link`: its
+    folder, relative to the page.
     """
 
-    name: str
-    command: str
+    name: str = ""
+    command: str = ""
     summary: Json | None = None
     exit_status: int = 0
     reason: str = ""
     link: str = ""
     seconds: float | None = None
     notes: Sequence[str] = ()
+    output: str = ""
 
     def __call__(self, key: str) -> Any:  # noqa: ANN401
         return value_at(self.summary, key)

@@ -5,7 +5,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
@@ -20,7 +20,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.data.names import ITERATION, STEP, TIMED_BY, CaseName, parse_case_name
-from tinyllama_tools.data.profiles import SUMMARY, read_profile
+from tinyllama_tools.data.profiles import SUMMARY, MeasuredRun, read_profile
 from tinyllama_tools.data.studies import SCHEMAS
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
@@ -162,18 +162,6 @@ PROFILER_FLAGS = {
 LOSS_NOT_FINITE = 1
 
 
-@dataclass(frozen=True)
-class TrainingRun:
-    """A process that ended by itself. `output`: standard output and error in their order.
-    `seconds`: of the whole process. `summary`: its performance_summary.json, None where it wrote
-    none."""
-
-    exit_status: int
-    output: str
-    seconds: float
-    summary: Json | None
-
-
 def command_line(options: Sequence[str]) -> str:
     """The command as a user of the checkout would type it."""
     return shlex.join([str(TRAINING_PROGRAM.relative_to(PROJECT)), *options])
@@ -197,9 +185,9 @@ class TrainingProgram:
     arguments: tuple[str, ...] = ()
     hear: Callable[[str], object] = lambda _: None
 
-    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
+    def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> MeasuredRun:
         """Trains with these options, which name no folder: files go to `folder`, the output line by
-        line to `log`. A loss that is not finite is exit status 1.
+        line to `log`. A loss that is not finite is exit status 1. The run has no name or command.
 
         TrainingError where the program cannot be started, refuses its options or does not end by
         itself; KeyboardInterrupt after Ctrl-C, once the program has written its files.
@@ -213,12 +201,12 @@ class TrainingProgram:
         done = run_program(command, TrainingError, **how)
         if done.is_interrupted:
             raise KeyboardInterrupt
-        said = (done.status, done.output, done.seconds)
+        run = MeasuredRun(exit_status=done.status, seconds=done.seconds, output=done.output)
         # a file that was there before is an earlier run's
         if _identity(folder / SUMMARY) in {None, before}:
-            return TrainingRun(*said, None)
+            return run
         try:
-            return TrainingRun(*said, read_profile(folder))
+            return replace(run, summary=read_profile(folder))
         except BadInputError as error:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
 
