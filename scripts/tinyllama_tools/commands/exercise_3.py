@@ -36,6 +36,7 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import RESULTS, Json, problem_sizes, write_whole
 from tinyllama_tools.core.text import say
+from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     MeasuredRun,
@@ -53,7 +54,7 @@ from tinyllama_tools.data.programs import (
     TrainingError,
     TrainingProgram,
     ask_costs,
-    step_options,
+    case_options,
 )
 from tinyllama_tools.models.bottlenecks import (
     ATTENTION,
@@ -432,10 +433,11 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
     Errors before the first run has ended are raised, OSError always; later ones are on the page.
     """
     predictor = partial(ask_costs, options.build_folder / "benchmarks/tiny_llama_bench")
-    every, plain = ",".join(problem_sizes()), {"dtypes": "f32", "variants": "baseline"}
+    every = ",".join(problem_sizes())
+    plain = {"components": STEP, "dtypes": "f32", "variants": "baseline"}
     forecasts = {
         name: predictor(
-            step_options(options.device, sizes=sizes or every, batch=batch, seq=seq, **plain)
+            case_options(options.device, sizes=sizes or every, batch=batch, seq=seq, **plain)
         )
         for name, (sizes, batch, seq) in FORECASTS.items()
     }

@@ -33,7 +33,13 @@ from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
-from tinyllama_tools.data.programs import NUMBERS, SuiteProgram, ask_dry_run, ask_json
+from tinyllama_tools.data.programs import (
+    NUMBERS,
+    SuiteProgram,
+    ask_dry_run,
+    ask_json,
+    case_options,
+)
 from tinyllama_tools.data.results import read_result_set
 
 # ---- what a grid consists of
@@ -99,17 +105,10 @@ def check_axes(options: argparse.Namespace) -> dict[str, str]:
     return {n: v if isinstance(v, str) else ",".join(map(str, v)) for n, v in axes.items()}
 
 
-def suite_options(options: argparse.Namespace, *more: str, **axes: str | None) -> list[str]:
-    """tiny_llama_bench's options for cases on this device; an axis without values is left out."""
-    lists = {"dtypes": options.dtypes, **axes}
-    given = [f"--{name}={values}" for name, values in lists.items() if values]
-    return [f"--device={options.device}", *given, *more]
-
-
 def cases_at(options: argparse.Namespace, **axes: str | None) -> list[str]:
     """Options for the grid's passes and variants over these axes."""
-    passes = ",".join(PASSES)
-    return suite_options(options, NO_PEAKS, variants=options.variants, passes=passes, **axes)
+    own = {"dtypes": options.dtypes, "variants": options.variants, "passes": ",".join(PASSES)}
+    return case_options(options.device, NO_PEAKS, **own, **axes)
 
 
 def grid_of(options: argparse.Namespace) -> list[str]:
@@ -122,12 +121,13 @@ def grid_of(options: argparse.Namespace) -> list[str]:
 def runs_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """The files that are measured, in their order, each by one process with these options."""
     sizes, axes = ",".join(options.sizes), check_axes(options)
-    products = suite_options(
-        options, "--verify=off", THREE, PRODUCTS_ONLY, components="peak", sizes=sizes
-    )
-    steps = {"components": STEP, "variants": options.variants, **axes}
+    asked = {"dtypes": options.dtypes, "components": "peak", "sizes": sizes}
+    products = case_options(options.device, "--verify=off", THREE, PRODUCTS_ONLY, **asked)
     found = {SUITE_FILE: [*grid_of(options), *MEASURING], studies.PRODUCTS: products}
-    return found | ({studies.CHECK: suite_options(options, *CHECKING, **steps)} if axes else {})
+    steps = {"dtypes": options.dtypes, "components": STEP, "variants": options.variants, **axes}
+    return found | (
+        {studies.CHECK: case_options(options.device, *CHECKING, **steps)} if axes else {}
+    )
 
 
 # ---- its folder, and how far it is
@@ -237,9 +237,9 @@ def write_frontier(program: Path, device: str, path: Path) -> None:
     for axis in studies.AXES.values():
         cases = {"components": (STEP,), "sizes": tuple(problem_sizes()), **FRONTIER_CASES}
         cases[axis.given] = FRONTIER_GIVEN[axis.given]
-        asked = [f"--{name}={','.join(map(str, values))}" for name, values in cases.items()]
-        how = (f"--find-limit={axis.searched}", f"--device={device}")
-        answer = ask_json(program, [*how, "--benchmark_format=json", *asked])
+        asked = {name: ",".join(map(str, values)) for name, values in cases.items()}
+        how = (f"--find-limit={axis.searched}", "--benchmark_format=json")
+        answer = ask_json(program, case_options(device, *how, **asked))
         lists[axis.key] = [
             {
                 **{key: row[key] for key in ("size", "variant", "dtype", axis.given)},

@@ -22,6 +22,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.process import SAID_NOTHING
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
+from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     SUMMARY,
@@ -33,8 +34,8 @@ from tinyllama_tools.data.programs import (
     Predictor,
     TrainingError,
     TrainingProgram,
+    case_options,
     command_line,
-    step_options,
 )
 
 # ---- before the runs: what fits, and how long it takes
@@ -105,8 +106,9 @@ class SizeRun:
 
 def size_costs(options: Namespace, sizes: Sequence[str], predictor: Predictor) -> list[CaseCost]:
     """The costs of a step of each size, in the order given."""
-    axes = {"sizes": ",".join(sizes), "dtypes": options.dtype, "variants": options.variant}
-    found = {cost.name.size: cost for cost in predictor(step_options(options.device, **axes))}
+    how = {"components": STEP, "dtypes": options.dtype, "variants": options.variant}
+    asked = case_options(options.device, sizes=",".join(sizes), **how)
+    found = {cost.name.size: cost for cost in predictor(asked)}
     return [found[size] for size in sizes]
 
 

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -258,10 +258,10 @@ def read_costs(path: Path) -> list[CaseCost]:
     return read_case_costs(read_json(path)[0], str(path))
 
 
-def ask_json(program: Path, options: Sequence[str], ok: Collection[int] = (0,)) -> Json:
+def ask_json(program: Path, options: Sequence[str]) -> Json:
     """The JSON that the program prints. SuiteError where it cannot be started, refuses the options,
-    ends with a status that is not in `ok`, or prints no JSON."""
-    done = run_program([str(program), *options], SuiteError, ok=ok)
+    fails, or prints no JSON."""
+    done = run_program([str(program), *options], SuiteError)
     try:
         return parse_json(done.output)
     except ValueError as error:
@@ -279,11 +279,11 @@ def ask_dry_run(program: Path, options: Sequence[str]) -> tuple[Json, list[CaseC
 Predictor = Callable[[Sequence[str]], list[CaseCost]]
 
 
-def step_options(device: str, **axes: str) -> list[str]:
-    """Options that name training steps. `axes`: sizes, dtypes, variants, batch, seq, as text; where
-    one is left out or empty, each size's own."""
+def case_options(device: str, *more: str, **axes: str | None) -> list[str]:
+    """The suite's options for cases on this device. `axes`: components, sizes, dtypes, variants,
+    batch, seq, as text; one without values is left out, and the suite takes its own."""
     given = [f"--{name}={values}" for name, values in axes.items() if values]
-    return [f"--device={device}", f"--components={STEP}", *given]
+    return [f"--device={device}", *given, *more]
 
 
 def ask_costs(program: Path, options: Sequence[str]) -> list[CaseCost]:

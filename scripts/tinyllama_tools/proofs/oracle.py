@@ -42,9 +42,9 @@ def llama_config(size: Size) -> LlamaConfig:
     )
 
 
-def build_model(size: Size, dtype: torch.dtype = torch.float32, seed: int = 42) -> LlamaForCausalLM:
-    """The model of one size with the package's own initial weights, drawn from `seed`."""
-    torch.manual_seed(seed)
+def build_model(size: Size, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    """The model of one size with the package's own initial weights, drawn from one seed."""
+    torch.manual_seed(42)
     return cast_parameters(LlamaForCausalLM(llama_config(size)), dtype)
 
 
