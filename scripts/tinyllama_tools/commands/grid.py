@@ -4,8 +4,6 @@ steps of a larger size, costs of all problem sizes, and what fits into memory.
 Every measured case is in a journal at once, so that --resume continues whatever ended it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -4,8 +4,6 @@ A peak is what the device can do, so of several files the best counts for the ro
 lower one, a case of another round could be above 100 %.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left
@@ -121,7 +119,7 @@ class Machine:
         return bytes_moved / self.attainable_bandwidth(bytes_moved) if bytes_moved else 0.0
 
     @classmethod
-    def of_peaks(cls, context: Context) -> Machine:
+    def of_peaks(cls, context: Context) -> "Machine":
         """The machine of a context whose peaks merged_peaks() has checked; it may have none."""
         measured = dict((context.get("peaks") or {}).get("measured") or {})
         points = measured.pop(CURVE, ())
@@ -132,7 +130,7 @@ class Machine:
         return cls(rates, curve, rates.pop(MEMORY_BANDWIDTH, None))
 
     @classmethod
-    def from_context(cls, context: Context) -> Machine:
+    def from_context(cls, context: Context) -> "Machine":
         """As of_peaks(), but BadInputError where no bandwidth curve was measured."""
         if not value_at(context, f"peaks.measured.{CURVE}"):
             raise BadInputError(f"context.peaks.measured has no {CURVE}; {MEASURE_AGAIN}")

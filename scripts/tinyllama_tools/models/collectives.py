@@ -12,14 +12,12 @@ the buckets that gradients are reduced in.
   scan, Parallel Computing 35 (2009): the double binary tree.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -34,11 +32,9 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import OPERATIONS
+from tinyllama_tools.data.results import Row
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.results import Row
 
 
 class Link(NamedTuple):

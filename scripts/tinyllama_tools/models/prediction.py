@@ -36,15 +36,13 @@ ASSUMED_DEGREES further sizes had shown it, and the quantile has the degrees of 
 there is only the assumption, and the range is called assumed.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -53,11 +51,9 @@ from scipy.special import stdtrit
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
 from tinyllama_tools.data.names import CaseName, full_step, parts_of
+from tinyllama_tools.data.programs import CaseCost
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.programs import CaseCost
-    from tinyllama_tools.data.results import ResultSet
 
 Array = np.ndarray
 OPTIMIZER = "optimizer"

@@ -14,12 +14,10 @@ first layer, whose input gradient the embedding needs), the LM head covers all p
 embedding has none.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import seconds_text
@@ -32,9 +30,7 @@ from tinyllama_tools.data.names import (
     parts_of,
     switches_named,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 
 class LeastTime(NamedTuple):
@@ -46,7 +42,7 @@ class LeastTime(NamedTuple):
     seconds: float
 
     @classmethod
-    def overlapped(cls, gemms: float, traffic: float) -> LeastTime:
+    def overlapped(cls, gemms: float, traffic: float) -> "LeastTime":
         return cls(gemms, traffic, max(gemms, traffic))
 
 

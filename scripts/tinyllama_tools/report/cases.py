@@ -4,8 +4,6 @@ A 95 % interval of a time is over the repetitions' medians, or where there are s
 the files' medians (docs/counters.md). That of a speed-up comes from the intervals of both times,
 unless the program wrote one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -79,7 +77,7 @@ class CaseFigures:
             return Quotient(value, Interval(*own, WANTED_CONFIDENCE))
         return CaseFigures(self.baseline, None).over(self)
 
-    def over(self, other: CaseFigures) -> Quotient:
+    def over(self, other: "CaseFigures") -> Quotient:
         """Its time over the other's."""
         return quotient_of_medians(self.seconds, self.ends, other.seconds, other.ends)
 

@@ -2,8 +2,6 @@
 Markdown) is made from this alone.
 """
 
-from __future__ import annotations
-
 import configparser
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +36,7 @@ class Shown(float):
 
     text: str
 
-    def __new__(cls, value: float, text: str) -> Shown:
+    def __new__(cls, value: float, text: str) -> "Shown":
         found = super().__new__(cls, value)
         found.text = text
         return found

@@ -4,8 +4,6 @@ A figure of merit is a line for the test frameworks of computing centres; integr
 lists the names. Names and order depend only on what was measured, so that a series can be followed.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import gzip
@@ -40,12 +38,11 @@ from tinyllama_tools.report.document import (
     omission_lines,
     scaled,
 )
+from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.order import headline_steps
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-    from tinyllama_tools.report.inputs import ReportInputs
 
 
 # of a table: so that the page can be mailed, and that Markdown suits a pull request
@@ -197,7 +194,7 @@ def write_pngs(document: Document, folder: Path) -> list[Path]:
 
 
 @contextmanager
-def installed_browser() -> Iterator[Browser]:
+def installed_browser() -> Iterator["Browser"]:
     """The installed Chromium, headless; BadInputError where it or its driver is missing."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:

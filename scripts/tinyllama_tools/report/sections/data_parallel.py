@@ -2,11 +2,9 @@
 The page of scripts/scaling shows the same tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
@@ -25,9 +23,7 @@ from tinyllama_tools.report.document import (
     table_of,
     trace,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.inputs import ReportInputs
 
 
 def _rates(analysis: Analysis) -> Iterator[Json]:

@@ -1,14 +1,12 @@
 """Several devices beside each other: peaks, times and variants, with columns for each device."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.prediction import is_own_shape
 from tinyllama_tools.report.cases import CaseFigures, figures_of
 from tinyllama_tools.report.document import (
@@ -23,12 +21,9 @@ from tinyllama_tools.report.document import (
     number_text,
     step_text,
 )
+from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.order import WHOLE_PASSES, main_step, name_rank
 from tinyllama_tools.report.sections.measured import peaks_of
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.report.inputs import ReportInputs
 
 # by device, the figures of its cases by name
 Cases = Mapping[str, Mapping[CaseName, CaseFigures]]

@@ -2,12 +2,10 @@
 the peak; what fits into memory; and what sizes that were not run would cost.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +29,7 @@ from tinyllama_tools.report.document import (
     shape_text,
     trace,
 )
+from tinyllama_tools.report.inputs import PredictedStep, ReportInputs, SeriesFit
 from tinyllama_tools.report.order import (
     HOLLOW,
     WHOLE_PASSES,
@@ -39,9 +38,6 @@ from tinyllama_tools.report.order import (
     variant_rank,
 )
 from tinyllama_tools.stats.laws import RANGES, HeldOutCell, Law
-
-if TYPE_CHECKING:
-    from tinyllama_tools.report.inputs import PredictedStep, ReportInputs, SeriesFit
 
 # of a law's curve, which is drawn as straight pieces
 CURVE_POINTS = 13

@@ -2,17 +2,16 @@
 step, what was left out; and the main figures of the report.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tinyllama_tools.core.app import Json, problem_sizes, shown_path
 from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text
 from tinyllama_tools.data.machine import BYTES, CURVE, MEMORY_BANDWIDTH, Machine, unit_of
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
 from tinyllama_tools.report.cases import figures_of
 from tinyllama_tools.report.document import (
@@ -36,6 +35,7 @@ from tinyllama_tools.report.document import (
     step_text,
     trace,
 )
+from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.order import (
     COMPONENTS,
     HOLLOW,
@@ -46,10 +46,6 @@ from tinyllama_tools.report.order import (
     symbol_of,
     variant_colours,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.report.inputs import ReportInputs
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:

@@ -1,16 +1,14 @@
 """Variants side by side: at each size, dtype, batch and sequence the time of every variant and its
 speed-up over the baseline, as tables and over the axes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import Json, shown_path
 from tinyllama_tools.data.names import BASELINE, CaseName
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.cases import CaseFigures, figures_of
 from tinyllama_tools.report.document import (
     FULL,
@@ -26,6 +24,7 @@ from tinyllama_tools.report.document import (
     number_text,
     trace,
 )
+from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.order import (
     HOLLOW,
     WHOLE_PASSES,
@@ -35,10 +34,6 @@ from tinyllama_tools.report.order import (
     variant_colours,
     variant_rank,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.report.inputs import ReportInputs
 
 # by variant, the cases of one component, pass, size, dtype, batch and sequence
 Row = Mapping[str, CaseFigures]
