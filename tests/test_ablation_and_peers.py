@@ -26,9 +26,8 @@ from fake_suite_program import CASE, FakeProgram, FakeServed
 from published import FOLDER, OLDER
 from tinyllama_tools.commands import interleaved, peers, step_sides
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
-from tinyllama_tools.commands.interleaved import ratio_row
+from tinyllama_tools.commands.interleaved import Pair, ratio_row
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
-from tinyllama_tools.compare.blocks import CaseRecord
 from tinyllama_tools.compare.sides import (
     CaseFailedError,
     CaseSkippedError,
@@ -40,7 +39,7 @@ from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
 from tinyllama_tools.models.step_ratios import StepRatio
-from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann
+from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann, summarise
 from tinyllama_tools.stats.verdicts import MARGIN, judge_family, plan_design
 
 # What peer_process.py answers, with made-up times: a bf16 step takes too long, no code is compiled
@@ -312,14 +311,14 @@ def test_a_short_budget_is_told_for_all_cases(program: FakeProgram, tmp_path: Pa
     assert len(timed(program)) == 2 * 5
 
 
-RECORD = CaseRecord("optimized beside baseline", str(CASE), ("optimized", "baseline"))
+PAIR = Pair(CASE, "optimized", "baseline")
 
 
 def test_the_bound_of_many_comparisons_covers_the_slowest_of_them() -> None:
     """The first look of 36 comparisons whose blocks scatter by 10 %, of which `optimized` is 5 %
     slower in one, some or all: the largest bound is below 5 % in at most 5 % of families, although
     a third of those with one show nothing slower."""
-    random, families, case = np.random.default_rng(1), 400, str(CASE)
+    random, families = np.random.default_rng(1), 400
     design = plan_design(36, alpha=interleaved.ALPHA, margin=MARGIN, looks=interleaved.LOOKS)
     for slow in (1, 6, 36):
         wrong = unseen = 0
@@ -329,24 +328,20 @@ def test_the_bound_of_many_comparisons_covers_the_slowest_of_them() -> None:
             blocks = np.zeros((*logs.shape, 4))
             blocks[..., LOG_RATIO] = logs
             judged = judge_family(dict(enumerate(blocks)), design).values()
-            rows = [ratio_row(RECORD, CASE, found) for found in judged]
+            rows = [ratio_row(PAIR, blocks[0], found) for found in judged]
             ratios = [StepRatio.from_json(row) for row in rows]
             wrong += max(1 / (of.at_least or 0) for of in ratios) < 1.05 - 1e-12
             unseen += not any(of.median < 1 and of.shows_difference for of in ratios)
         assert wrong <= binom.ppf(0.999, families, 0.05)
         assert slow > 1 or unseen > families / 3
-    few = CaseRecord(case, case, RECORD.sides)
-    few.add({"block": 1, "case": case, "optimized": [1.0], "baseline": [1.0]})
-    assert StepRatio.from_json(ratio_row(few, CASE, None)).at_least is None
+    few = np.array([summarise([1.0], [1.0])])
+    assert StepRatio.from_json(ratio_row(PAIR, few, None)).at_least is None
 
 
 def test_a_ratio_is_of_neighbours_not_of_medians() -> None:
-    record = CaseRecord("optimized beside baseline", str(CASE), ("optimized", "baseline"))
     # the machine became twice as slow in the middle; each block says 0.5
-    for index, seconds in enumerate((1.0, 2.0, 2.0, 4.0, 4.0, 8.0)):
-        times = {"optimized": [2 * seconds], "baseline": [seconds], "sdpa": [9.0]}
-        record.add({"block": index + 1, "case": str(CASE), **times})
-    row = ratio_row(record, CASE, None)
+    times = (1.0, 2.0, 2.0, 4.0, 4.0, 8.0)
+    row = ratio_row(PAIR, np.array([summarise([2 * s], [s]) for s in times]), None)
     assert [row["ratio"], *row["of_each_block"]] == pytest.approx([0.5] * 7)
     assert StepRatio.from_json(row).text() == "0.50 (0.50 to 0.50)"
     assert StepRatio.from_json(row).inverse.text() == "2.00 (2.00 to 2.00)"

@@ -25,7 +25,7 @@ from published import RECORDED
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, IN_ALL, NOT_SHOWN
-from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Costs, Sides, read_recording
+from tinyllama_tools.compare.blocks import SIDES, Costs, Sides, read_recording
 from tinyllama_tools.compare.run import SequentialRun
 from tinyllama_tools.core.app import BadInputError, Json, read_json
 from tinyllama_tools.core.process import Progress
@@ -341,7 +341,7 @@ def test_verdicts_are_those_of_the_sequential_run() -> None:
     played = machine(factors={CASES[0]: 1.3, LOSS: 1.3}, scatter=scatter)
     design = plan_design(7, alpha=0.05, margin=0.1, looks=4)
     more = {"progress": Progress(io.StringIO()), "clock": played}
-    run = SequentialRun(played, map(CaseRecord, CASES), design, 1e6, keep=lambda _: None, **more)
+    run = SequentialRun(played, CASES, design, 1e6, keep=lambda _: None, **more)
     run.run(verify=True)
     costs = Costs(OWN, dict.fromkeys(CASES, EACH), OPENING)
     values = summaries(played, CASES, 120)

@@ -26,7 +26,6 @@ from built_programs import start_tool, wait_until
 from tinyllama_tools.compare import blocks
 from tinyllama_tools.compare.blocks import (
     SIDES,
-    CaseRecord,
     Interleaved,
     pairs_for,
     read_recording,
@@ -496,7 +495,7 @@ def played(
     measurer, said = Played(dict.fromkeys(factors, 1.0), factors, **more), io.StringIO()
     design, kept = plan_design(len(factors), looks=looks), []
     run = SequentialRun(
-        measurer, map(CaseRecord, factors), design, budget,
+        measurer, factors, design, budget,
         keep=kept.append, progress=Progress(said), clock=measurer,
     )  # fmt: skip
     run.run(verify=True)

@@ -37,7 +37,6 @@ from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlock
 from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.compare.blocks import (
     SIDES,
-    CaseRecord,
     Measuring,
     costs_of,
     prepare,
@@ -154,7 +153,7 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
     with recording(path, {**sides.header, **names, **load}) as keep:
         progress.line(f"proving {len(sides.shared)} cases on both sides")
-        measuring = Measuring(sides.measurer, map(CaseRecord, sides.shared), keep, progress)
+        measuring = Measuring(sides.measurer, sides.shared, keep, progress)
         measuring.open_all(verify=True)
         started = time.monotonic()
         while measuring.open_cases and (passed := time.monotonic() - started) < options.record:

@@ -16,9 +16,11 @@ import itertools
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tinyllama_tools.commands.step_sides import (
     OurSide,
@@ -27,7 +29,7 @@ from tinyllama_tools.commands.step_sides import (
     reason_entry,
     seconds_of,
 )
-from tinyllama_tools.compare.blocks import MOST_FAILURES, CaseRecord, ending_item
+from tinyllama_tools.compare.blocks import MOST_FAILURES, SIDES, ending_item
 from tinyllama_tools.compare.options import duration_of
 from tinyllama_tools.compare.run import SequentialRun
 from tinyllama_tools.compare.sides import (
@@ -58,6 +60,7 @@ from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
 from tinyllama_tools.stats.rank_tests import (
     LOG_RATIO,
     WANTED_CONFIDENCE,
+    Array,
     Interval,
     interval_ends,
     middle,
@@ -111,10 +114,22 @@ def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
 CaseRun = dict[str, list[Json]]
 
 
-def ratio_row(record: CaseRecord, case: CaseName, judgement: Judgement | None) -> Json:
-    """What the file says of a pair: the time of the second side over that of the first. Without a
-    verdict, by all blocks so far."""
-    (below, above), ratios = record.sides, record.blocks[:, LOG_RATIO]
+class Pair(NamedTuple):
+    """Two sides of a case, the time of the one to be divided by that of the other."""
+
+    case: CaseName
+    below: str
+    above: str
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """Of the base and of the new."""
+        return dict(zip(SIDES, (self.below, self.above), strict=True))
+
+
+def ratio_row(pair: Pair, blocks: Array, judgement: Judgement | None) -> Json:
+    """What the file says of a pair. Without a verdict, by all blocks so far."""
+    ratios = blocks[:, LOG_RATIO]
     if judgement:
         ends, confidence = (judgement.low, judgement.high), judgement.confidence
         estimate = judgement.estimate
@@ -124,8 +139,8 @@ def ratio_row(record: CaseRecord, case: CaseName, judgement: Judgement | None) -
         found = interval_ends(averages, signed_rank_tail(len(ratios)), confidence)
         ends = tuple(float(end[0]) for end in found) if found else ()
     return {
-        "case": str(replace(case, variant=below)),
-        "peer": above,
+        "case": str(replace(pair.case, variant=pair.below)),
+        "peer": pair.above,
         "ratio": math.exp(estimate),
         "interval": asdict(Interval(*map(math.exp, ends), confidence)) if ends else None,
         "verdict": (judgement.outcome if judgement else Outcome.NO_VERDICT).value,
@@ -171,7 +186,8 @@ QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
 
 class InterleavedSteps:
     """One run of the command `name`, which writes `name`.json and NAME.md; and what measures blocks
-    of many sides for SequentialRun, as Interleaved does of two.
+    of many sides for SequentialRun, as Interleaved does of two: a case of that is a pair of sides,
+    below the base and above the new.
 
     `page`: makes the Markdown page of the document. `options`: those of add_run_options(),
     `device`, `cases` in the order in which they run, and our `variants`. `context`: of one of our
@@ -190,6 +206,7 @@ class InterleavedSteps:
         self.command = command
         self.results: dict[CaseName, CaseRun] = {}
         self.runs: dict[CaseName, SequentialRun] = {}
+        self.compared: dict[str, Pair] = {}
         self.sides: list[Side] = []
         self.context: Json = {}
         self.peaks: Json = {}
@@ -224,44 +241,25 @@ class InterleavedSteps:
     def _at(self) -> dict[str, float]:
         return {"at": time.monotonic() - self._begin}
 
-    def _failed(self, index: int, error: CaseFailedError) -> Json:
-        """The item. A side that has failed for good has no times, only the reason; another may have
-        failed by the machine's fault, and gets ready anew."""
-        name = error.side
-        self._failures[name] = self._failures.get(name, 0) + 1
-        is_for_good = index == 0 or self._failures[name] >= MOST_FAILURES
-        if is_for_good or isinstance(error, CaseSkippedError):
-            self._run[name] = [reason_entry(error)]
-        else:
-            self._lost.add(name)
-        return ending_item(index, str(self._point), error) | self._at()
-
-    def _get_ready(self, sides: Sequence[Side]) -> Iterator[Json]:
+    def _get_ready(self, sides: Sequence[Side]) -> None:
         if ours := [side for side in sides if isinstance(side, OurSide)]:
             OurSide.prove(self._point, ours)
         for side in sides:
-            name = side.variant
-            self.progress.passing(f"{point_title(self._point)}: {name} gets ready")
-            self._run[name] = []
+            title = f"{point_title(self._point)}: {side.variant}"
+            self.progress.passing(f"{title} gets ready")
+            self._run[side.variant] = []
             try:
-                needed = side.get_ready(self._point)
+                side.get_ready(self._point)
             except CaseFailedError as error:
-                yield self._failed(0, error)
-                continue
-            self._ready[name] = side
-            of = {"opened": str(self._point), "side": name, "seconds": needed, "counters": {}}
-            yield {**of, **self._at()}
+                self._run[side.variant] = [reason_entry(error)]
+                self.progress.line(f"{title}: left out: {error}")
+            else:
+                self._ready[side.variant] = side
 
-    def open_once(self, _: Collection[str], *, verify: bool) -> Iterator[Json]:
-        """Of all sides of the case, how they got ready: with the proof, whatever is asked."""
-        del verify
-        yield from self._opened
-
-    def measure(self, index: int, cases: Mapping[str, Collection[str]]) -> Iterator[Json]:
-        """One block of the current case."""
-        (wanted,) = cases.values()
+    def _time(self, index: int, wanted: Collection[str]) -> dict[str, float | CaseFailedError]:
+        """One block: by side the seconds of a step, or why it has none."""
         self.served.end()
-        found: dict[str, list[float]] = {}
+        found: dict[str, float | CaseFailedError] = {}
         for name in self._order.sample(sorted(wanted), len(wanted)):
             side = self._ready[name]
             self.progress.passing(f"{point_title(self._point)}: block {index}: {name}")
@@ -271,11 +269,37 @@ class InterleavedSteps:
                     self._lost.remove(name)
                 entry = side.time(self._point, self.options.slice)
             except CaseFailedError as error:
-                yield self._failed(index, error)
+                found[name] = error
+                self._failures[name] += 1
+                if isinstance(error, CaseSkippedError) or self._failures[name] >= MOST_FAILURES:
+                    # it has no times, only the reason
+                    self._run[name] = [reason_entry(error)]
+                else:
+                    # it may have failed by the machine's fault
+                    self._lost.add(name)
                 continue
             self._run[name].append(entry)
-            found[name] = [seconds_of(entry)]
-        yield {"block": index, "case": str(self._point), **found, **self._at()}
+            found[name] = seconds_of(entry)
+        return found
+
+    def open_once(self, names: Collection[str], *, verify: bool) -> Iterator[Json]:
+        """All are, with the proof, whatever is asked."""
+        del verify
+        for name, side in itertools.product(names, SIDES):
+            yield {"opened": name, "side": side, "counters": {}, **self._at()}
+
+    def measure(self, index: int, names: Collection[str]) -> Iterator[Json]:
+        """One block of these pairs, all of the current case."""
+        pairs = {name: self.compared[name].sides for name in names}
+        found = self._time(index, {own for pair in pairs.values() for own in pair.values()})
+        for name, pair in pairs.items():
+            times = {side: found[own] for side, own in pair.items()}
+            failed = {s: e for s, e in times.items() if isinstance(e, CaseFailedError)}
+            for side, error in failed.items():
+                yield ending_item(index, name, side, error) | self._at()
+            if not failed:
+                slices = {side: [seconds] for side, seconds in times.items()}
+                yield {"block": index, "case": name, **slices, **self._at()}
 
     def measure_case(self, case: CaseName) -> None:
         """Prepares all sides, then measures blocks until each pair has its verdict or the case's
@@ -283,25 +307,26 @@ class InterleavedSteps:
         options, self._point = self.options, case
         self._run = self.results[case]
         self._ready = dict[str, Side]()
-        self._failures, self._lost = dict[str, int](), set[str]()
+        self._failures, self._lost = Counter[str](), set[str]()
         self._order = random.Random(str(case))
-        self._opened = list(self._get_ready(self.sides))
-        self._opened += self._get_ready(self.further())
+        self._get_ready(self.sides)
+        self._get_ready(self.further())
         ours = [side.variant for side in self._ready.values() if isinstance(side, OurSide)]
         axes = axis_options([replace(case, variant=name) for name in ours])
         arguments = (*axes, *self.program.arguments)
         self.served.program = replace(self.served.program, arguments=arguments)
-        records = [
-            CaseRecord(f"{replace(case, variant=below)} beside {above}", str(case), (below, above))
+        pairs = {
+            f"{replace(case, variant=below)} beside {above}": Pair(case, below, above)
             for above, below in self.pairs(self._run)
-            if above != below
-        ]
+            if above != below and {above, below} <= self._ready.keys()
+        }
+        self.compared |= pairs
         left = len(options.cases) - len(self.results) + 1
         budget = options.budget or SECONDS_A_CASE * len(options.cases)
         share = max(0.0, budget - (time.monotonic() - self._begin)) / left
         run = SequentialRun(
             self,
-            records,
+            pairs,
             self.design,
             share,
             fewer=self.fewer,
@@ -315,19 +340,20 @@ class InterleavedSteps:
             self.progress.line(run.refusal)
         # with nothing beside them they have times all the same
         if alone := [name for name in self._ready if not self._run[name]]:
-            list(self.measure(1, {str(case): alone}))
+            self._time(1, alone)
 
     def ratios(self) -> list[Json]:
         """Of all pairs so far that have times, judged as one family."""
-        records = [
-            (case, record)
-            for case, run in self.runs.items()
-            for record in run.cases.values()
-            if len(record.blocks)
-            and all(self.results[case][side][0]["iterations"] for side in record.sides)
-        ]
-        judged = judge_family({r.name: r.blocks for _, r in records}, self.design)
-        return [ratio_row(record, case, judged[record.name]) for case, record in records]
+        records = (record for run in self.runs.values() for record in run.cases.values())
+        blocks = {record.name: record.blocks for record in records if len(record.blocks)}
+        for name in list(blocks):
+            pair = self.compared[name]
+            if not all(
+                self.results[pair.case][own][0]["iterations"] for own in pair.sides.values()
+            ):
+                del blocks[name]
+        judged = judge_family(blocks, self.design)
+        return [ratio_row(self.compared[n], found, judged[n]) for n, found in blocks.items()]
 
     def document(self) -> Json:
         """The whole file."""

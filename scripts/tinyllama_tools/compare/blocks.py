@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,30 +83,20 @@ def case_of(item: Json) -> str:
 
 @dataclass
 class CaseRecord:
-    """What became of two sides at a case so far. `name`: of this comparison in its family; `case`:
-    the case's, where several pairs of `sides` are compared at it. `summaries`: the rows of its
-    blocks in one flat array, since Python objects that live on between the many short-lived numbers
-    of the answers keep memory from being reused. `failures`: reasons by side, in order. `closed`:
-    why no more blocks of it are measured; empty while it is open."""
+    """What became of both sides at a case so far. `summaries`: the rows of its blocks in one flat
+    array, since Python objects that live on between the many short-lived numbers of the answers
+    keep memory from being reused. `failures`: reasons by side, in order. `closed`: why no more
+    blocks of it are measured; empty while it is open."""
 
     name: str
-    case: str = ""
-    sides: tuple[str, str] = SIDES
     summaries: array[float] = field(default_factory=lambda: array("d"))
     openings: dict[str, Json] = field(default_factory=dict)
-    failures: dict[str, list[str]] = field(default_factory=dict)
+    failures: dict[str, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
     skips: dict[str, str] = field(default_factory=dict)
     closed: str = ""
 
-    def __post_init__(self) -> None:
-        self.case = self.case or self.name
-        self.failures = {side: [] for side in self.sides}
-
     def add(self, item: Json) -> None:
-        """Takes what an item of its case says of its sides."""
-        side = item.get("side") or item.get("failed", {}).get("side")
-        if side is not None and side not in self.sides:
-            return
+        """Takes what an item says of it."""
         if "opened" in item:
             self.openings[item["side"]] = item
         elif "skipped" in item:
@@ -117,8 +107,8 @@ class CaseRecord:
             reasons.append(item["failed"]["reason"])
             if len(reasons) >= MOST_FAILURES:
                 self.closed = GIVEN_UP
-        elif all(side in item for side in self.sides):
-            self.summaries.extend(summarise(*map(item.get, self.sides)))
+        else:
+            self.summaries.extend(summarise(item[BASE], item[NEW]))
 
     @property
     def blocks(self) -> Array:
@@ -128,7 +118,7 @@ class CaseRecord:
     def on(self, side: str) -> SideCase:
         """What became of it on that side; a single failure does not count if it was opened."""
         failed, opened = self.failures[side], self.openings.get(side)
-        times = self.blocks[:, BASE_SECONDS if side == self.sides[0] else NEW_SECONDS]
+        times = self.blocks[:, BASE_SECONDS if side == BASE else NEW_SECONDS]
         known = {"seconds": float(np.median(times)) if len(times) else None}
         known["counters"] = opened["counters"] if opened else {}
         if side in self.skips:
@@ -244,9 +234,9 @@ class ProcessPair:
         return {side: self.ready(side) for side in sorted(self._kept, key=self._can_start)}
 
 
-def ending_item(index: int, case: str, error: CaseFailedError) -> Json:
+def ending_item(index: int, case: str, side: str, error: CaseFailedError) -> Json:
     """What becomes of a case where a side failed or skipped it, but for `at`."""
-    why = {"side": error.side, "reason": str(error)}
+    why = {"side": side, "reason": str(error)}
     if isinstance(error, CaseSkippedError):
         return {"block": index, "skipped": case, **why}
     return {"block": index, "case": case, "failed": why}
@@ -290,7 +280,7 @@ class Interleaved:
         return {"at": round(time.monotonic() - self._started, 3)}
 
     def _ending(self, index: int, case: str, error: CaseFailedError) -> Json:
-        return ending_item(index, case, error) | self._at()
+        return ending_item(index, case, error.side, error) | self._at()
 
     def _pair(self, sides: Sequence[str] = SIDES) -> ProcessPair:
         return ProcessPair(self._programs, self._limit, self._order, sides)
@@ -374,28 +364,19 @@ class Interleaved:
 REMEMBERED = 5
 
 
-class Measurer(Protocol):
-    """What measures blocks of two sides (Interleaved) or more. Both methods yield items."""
-
-    def open_once(self, cases: Collection[str], *, verify: bool) -> Iterator[Json]:
-        """Before any timing."""
-
-    def measure(self, index: int, cases: Mapping[str, Collection[str]]) -> Iterator[Json]:
-        """One block. `cases`: by name, the sides whose times are still wanted."""
-
-
 class Measuring:
-    """Opens all cases once, then measures block after block of what is still open. `records`: the
-    comparisons, by whose names all figures are. `keep`: is given every item as it comes."""
+    """Opens all cases once, then measures block after block of what is still open. `measurer`: has
+    open_once() and measure() of Interleaved, which commands/interleaved.py has too, for more sides.
+    `keep`: is given every item as it comes."""
 
     def __init__(
         self,
-        measurer: Measurer,
-        records: Iterable[CaseRecord],
+        measurer: Interleaved,
+        cases: Iterable[str],
         keep: Callable[[Json], None],
         progress: Progress,
     ) -> None:
-        self.cases = {record.name: record for record in records}
+        self.cases = {name: CaseRecord(name) for name in cases}
         self.blocks = 0
         self.costs = Costs(0.0, {})
         self.progress = progress
@@ -407,29 +388,19 @@ class Measuring:
         """In the order in which they were given."""
         return [name for name, record in self.cases.items() if not record.closed]
 
-    def _sides_of(self, records: Iterable[CaseRecord]) -> dict[str, dict[str, None]]:
-        """By case the sides of these comparisons, each once, in order."""
-        found: dict[str, dict[str, None]] = {}
-        for record in records:
-            found.setdefault(record.case, {}).update(dict.fromkeys(record.sides))
-        return found
-
-    def _take(self, item: Json) -> list[CaseRecord]:
-        """The comparisons that it closes."""
+    def _take(self, item: Json) -> CaseRecord:
+        """Whose record it is."""
+        record = self.cases[case_of(item)]
         # before it is kept, which may fail
-        of_case = [record for record in self.cases.values() if record.case == case_of(item)]
-        still_open = [record for record in of_case if not record.closed]
-        for record in still_open:
-            record.add(item)
+        record.add(item)
         self._recent.append(item)
         self._keep(item)
-        return [record for record in still_open if record.closed]
+        return record
 
     def open_all(self, *, verify: bool) -> None:
         """Opens each case once on all sides; one that could not be opened is not timed."""
-        cases = self._sides_of(self.cases.values())
-        self.progress.begin(sum(map(len, cases.values())))
-        for item in self._measurer.open_once(cases, verify=verify):
+        self.progress.begin(len(SIDES) * len(self.cases))
+        for item in self._measurer.open_once(list(self.cases), verify=verify):
             self._take(item)
             self.progress.step(f"opened {case_of(item)}")
         for record in self.cases.values():
@@ -439,9 +410,8 @@ class Measuring:
 
     def measure_block(self) -> None:
         """Of what is open; what fails twice on a side, or is skipped, is open no more."""
-        wanted = self._sides_of(map(self.cases.__getitem__, self.open_cases))
-        for item in self._measurer.measure(self.blocks + 1, wanted):
-            for record in self._take(item):
+        for item in self._measurer.measure(self.blocks + 1, self.open_cases):
+            if (record := self._take(item)).closed:
                 self.progress.line(f"{record.name}: given up: {record.why}")
         self.blocks += 1
         oldest = self.blocks - REMEMBERED

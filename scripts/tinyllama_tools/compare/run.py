@@ -31,7 +31,7 @@ from tinyllama_tools.compare.blocks import (
     GIVEN_UP,
     SIDES,
     CaseRecord,
-    Measurer,
+    Interleaved,
     Measuring,
     Sides,
     prepare,
@@ -92,8 +92,8 @@ class SequentialRun(Measuring):
 
     def __init__(
         self,
-        measurer: Measurer,
-        records: Iterable[CaseRecord],
+        measurer: Interleaved,
+        cases: Iterable[str],
         design: Design,
         budget: float,
         *,
@@ -103,7 +103,7 @@ class SequentialRun(Measuring):
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(measurer, records, keep, progress)
+        super().__init__(measurer, cases, keep, progress)
         self.judgements: dict[str, Judgement | None] = {}
         self.seconds = 0.0
         self.ended, self.refusal = "", ""
@@ -157,10 +157,6 @@ class SequentialRun(Measuring):
                 "a larger --budget, fewer cases or a quieter machine"
             )
 
-    def _cases_of(self, names: Iterable[str]) -> dict[str, None]:
-        """Of these comparisons, each once."""
-        return dict.fromkeys(self.cases[name].case for name in names)
-
     def _blocks_to_next_look(self, case: str) -> int:
         done = len(self.cases[case].blocks)
         return next((look for look in self._design.looks if look > done), done) - done
@@ -171,7 +167,7 @@ class SequentialRun(Measuring):
         cases, design = self.open_cases, self._design
         if not cases:
             return
-        block, count = self.costs.of(self._cases_of(cases)), count_of(len(cases), "case")
+        block, count = self.costs.of(cases), count_of(len(cases), "case")
         fit = 1 + int(max(0.0, self._budget - self._elapsed) / block)
         needed = self._elapsed + max(map(self._blocks_to_next_look, cases)) * block
         self.progress.line(
@@ -217,16 +213,12 @@ class SequentialRun(Measuring):
 
         def distance(case: str) -> tuple[float, float]:
             judgement = self.judgements.get(case)
-            own_cost = self.costs.cases[self.cases[case].case]
-            return judgement.distance if judgement else 0.0, own_cost
+            return judgement.distance if judgement else 0.0, self.costs.cases[case]
 
         left = share * self._budget - self._elapsed
         cases = sorted(self.open_cases, key=distance)
         while cases:
-            blocks: dict[str, int] = {}
-            for name in cases:
-                case = self.cases[name].case
-                blocks[case] = max(blocks.get(case, 0), self._blocks_to_next_look(name))
+            blocks = {case: self._blocks_to_next_look(case) for case in cases}
             own = sum(count * self.costs.cases[case] for case, count in blocks.items())
             if max(blocks.values()) * self.costs.block + own <= left:
                 break
@@ -293,7 +285,7 @@ def _compared(
             notes.append(_why_unsettled(judgement, design))
         else:
             # in blocks of this case alone
-            seconds_needed = max(1, needed - len(blocks)) * run.costs.of([record.case])
+            seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     return compared_case(
         name,
         *sides,
@@ -378,7 +370,7 @@ def main(arguments: Sequence[str]) -> int:
     with recording(blocks, sides.header) as keep:
         run = SequentialRun(
             sides.measurer,
-            map(CaseRecord, sides.shared),
+            sides.shared,
             design,
             options.budget,
             keep=keep,

@@ -8,12 +8,18 @@ JSON that go to and from a process.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import random
 import re
+import select
 import shutil
+import signal
 import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +32,11 @@ from tinyllama_tools.core.app import (
     Json,
     git,
     is_number,
+    parse_json,
     placed_threads,
 )
-from tinyllama_tools.core.process import ProgramError, Resident, run_program
+from tinyllama_tools.core.process import ProgramError, how_ended, run_program, signal_all
+from tinyllama_tools.core.text import last_words
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
@@ -221,24 +229,39 @@ class ServedProgram:
 
 # the key by which --serve tells the version of its protocol
 PROTOCOL, PROTOCOL_VERSION = "turns", 1
+SECONDS_TO_END = 5.0
+# one of a whole minute of the fastest case is shorter
+LONGEST_ANSWER_BYTES = 64 * 2**20
+LAST_BYTES = 20_000
+SHOWN_CHARACTERS = 80
 
 
-class ServedProcess(Resident):
+class ServedProcess:
     """A side's process, which is served as docs/serve.md says. Every request raises
-    ProcessLostError where no proper answer came; the process is gone then."""
+    ProcessLostError where no proper answer came; the process is gone then. Its session is its own:
+    Ctrl-C reaches only us, who then end it. `limit`: seconds that one answer may take."""
 
     def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
         self._greeting: Json = {}
-        command = (str(program.program), *program.arguments, "--serve")
+        self._limit = limit
+        self._buffer = b""
+        # closed in close(), with the process
+        self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         try:
-            super().__init__(command, program.environment_with(padding), limit)
+            self._process = subprocess.Popen(
+                (str(program.program), *program.arguments, "--serve"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                env=program.environment_with(padding),
+                start_new_session=True,
+                bufsize=0,
+            )
         except OSError as error:
+            self._said.close()
             message = f"{program.program} cannot be started: {error.strerror}"
             raise BadInputError(f"{message}; build it: scripts/bench --setup-only") from error
-
-    def lost(self, how: str) -> ProcessLostError:
-        return ProcessLostError(self.name, str(super().lost(how)))
 
     def greet(self) -> Json:
         """Waits for the first line: `cases` that can be opened, and the `context` of a result file.
@@ -305,6 +328,103 @@ class ServedProcess(Resident):
         if isinstance(found, list) and found and all(is_number(v) and v > 0 for v in found):
             return [float(value) for value in found]
         raise self.lost(f"answered {what} with seconds {found}")
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, -N where signal N ended it; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        """As the system counts it."""
+        return self._process.pid
+
+    @property
+    def minor_faults(self) -> int:
+        """Page faults so far that read nothing from a disk, of all threads. OSError once it has
+        ended."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
+        # the name, in brackets, may hold anything; minflt is the tenth field
+        return int(stat.rpartition(")")[2].split()[7])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked."""
+        return not self._said.closed and self.status is None
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it said on standard error."""
+        size = os.fstat(self._said.fileno()).st_size
+        said = os.pread(self._said.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
+        return last_words(said.decode("utf-8", errors="replace"))
+
+    def send(self, request: Json) -> None:
+        """Sends a request; answer() must follow."""
+        if self._process.stdin:
+            # that it has ended shows where the answer is missing
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    def answer(self, what: str) -> Json:
+        """The answer to what was sent. Raises the error of lost() where no proper one came in
+        time."""
+        text = self._line(what).decode("utf-8", errors="replace")
+        with contextlib.suppress(ValueError):
+            answer = parse_json(text)
+            if isinstance(answer, dict):
+                return answer
+        shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+        raise self.lost(f"answered {what} with '{shown}'")
+
+    def lost(self, how: str) -> ProcessLostError:
+        """Ends the process; the error to raise, which says how it was lost, with its last words."""
+        self._kill()
+        said = f"; it last said: {self.last_words}" if self.last_words else ""
+        return ProcessLostError(self.name, f"the process {how}{said}")
+
+    def close(self) -> None:
+        """Ends it at once. It has nothing left to write, and by itself takes a fifth of a second,
+        of the second that a block of `compare run` takes."""
+        if self._said.closed:
+            return
+        stdin, stdout = self._process.stdin, self._process.stdout
+        self._kill()
+        if stdin and stdout:
+            with contextlib.suppress(OSError):
+                stdin.close()
+            stdout.close()
+        self._said.close()
+
+    def _line(self, what: str) -> bytes:
+        deadline = time.monotonic() + self._limit
+        output = self._process.stdout
+        while output and b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self.lost(f"gave no answer to {what} within {self._limit:g} s")
+            if not select.select([output], [], [], left)[0]:
+                continue
+            piece = os.read(output.fileno(), 65536)
+            if not piece:
+                raise self.lost(f"{self._ending()} at {what}")
+            self._buffer += piece
+            if len(self._buffer) > LONGEST_ANSWER_BYTES:
+                raise self.lost(f"answered {what} without an end")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _ending(self) -> str:
+        try:
+            status = self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        return how_ended(status)
+
+    def _kill(self) -> None:
+        if self.status is None:
+            signal_all(self._process, signal.SIGKILL)
+            self._process.wait()
 
 
 class KeptProcess:

@@ -1,17 +1,14 @@
-"""Runs a program to its end, or keeps one that answers lines of JSON; progress on standard
-error."""
+"""Runs a program to its end; progress on standard error."""
 
 import contextlib
-import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -19,10 +16,8 @@ from typing import TextIO
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     REFUSED_OPTIONS,
-    Json,
     ToolError,
     naming,
-    parse_json,
 )
 from tinyllama_tools.core.text import duration, last_words
 
@@ -109,7 +104,7 @@ def how_ended(status: int) -> str:
     return f"was ended by signal {-status}"
 
 
-def _signal_all(process: subprocess.Popen, number: signal.Signals) -> None:
+def signal_all(process: subprocess.Popen, number: signal.Signals) -> None:
     """To the program and all that it started, which would keep processors busy and its pipe
     open."""
     with contextlib.suppress(ProcessLookupError):
@@ -131,7 +126,7 @@ def _listen(
         except KeyboardInterrupt:
             if at_once:
                 raise
-            _signal_all(process, signal.SIGKILL if is_interrupted else signal.SIGINT)
+            signal_all(process, signal.SIGKILL if is_interrupted else signal.SIGINT)
             if not is_interrupted:
                 Progress().line(ENDING)
             is_interrupted = True
@@ -140,14 +135,14 @@ def _listen(
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Asks it to end, since nobody listens any more, and kills what is left after ENDING_S."""
-    _signal_all(process, signal.SIGINT)
+    signal_all(process, signal.SIGINT)
     try:
         process.communicate(timeout=ENDING_S)  # reads on: a full pipe would hold it up
     except subprocess.TimeoutExpired:
         pass
     finally:
         # also after a Ctrl-C meanwhile
-        _signal_all(process, signal.SIGKILL)
+        signal_all(process, signal.SIGKILL)
         process.wait()
 
 
@@ -218,138 +213,3 @@ def run_program(
         line = (words or SAID_NOTHING).splitlines()[-1]
         raise error(line if line.startswith(name) else f"{name}: {line}", REFUSED_OPTIONS)
     raise error(f"{name} {how_ended(status)}: {words or SAID_NOTHING}")
-
-
-SECONDS_TO_END = 5.0
-# one of a whole minute of the fastest case is shorter
-LONGEST_ANSWER_BYTES = 64 * 2**20
-LAST_BYTES = 20_000
-SHOWN_CHARACTERS = 80
-
-
-class LostError(Exception):
-    """A resident program ended, hung or answered nonsense, and has been ended."""
-
-
-class Resident:
-    """A program that answers each line of JSON with one. Its session is its own: Ctrl-C reaches
-    only us, who then end it. `limit`: seconds that one answer may take. OSError where it cannot
-    start."""
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], limit: float
-    ) -> None:
-        self._limit = limit
-        self._buffer = b""
-        # closed in close(), with the process
-        self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                env=environment,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError:
-            self._said.close()
-            raise
-
-    @property
-    def status(self) -> int | None:
-        """The exit status, -N where signal N ended it; None while it runs."""
-        return self._process.poll()
-
-    @property
-    def pid(self) -> int:
-        """As the system counts it."""
-        return self._process.pid
-
-    @property
-    def minor_faults(self) -> int:
-        """Page faults so far that read nothing from a disk, of all threads. OSError once it has
-        ended."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
-        # the name, in brackets, may hold anything; minflt is the tenth field
-        return int(stat.rpartition(")")[2].split()[7])
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it can be asked."""
-        return not self._said.closed and self.status is None
-
-    @property
-    def last_words(self) -> str:
-        """The end of what it said on standard error."""
-        size = os.fstat(self._said.fileno()).st_size
-        said = os.pread(self._said.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
-        return last_words(said.decode("utf-8", errors="replace"))
-
-    def send(self, request: Json) -> None:
-        """Sends a request; answer() must follow."""
-        if self._process.stdin:
-            # that it has ended shows where the answer is missing
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-
-    def answer(self, what: str) -> Json:
-        """The answer to what was sent. Raises the error of lost() where no proper one came in
-        time."""
-        text = self._line(what).decode("utf-8", errors="replace")
-        with contextlib.suppress(ValueError):
-            answer = parse_json(text)
-            if isinstance(answer, dict):
-                return answer
-        shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
-        raise self.lost(f"answered {what} with '{shown}'")
-
-    def lost(self, how: str) -> Exception:
-        """Ends the process; the error to raise, which says how it was lost, with its last words."""
-        self._kill()
-        said = f"; it last said: {self.last_words}" if self.last_words else ""
-        return LostError(f"the process {how}{said}")
-
-    def close(self) -> None:
-        """Ends it at once. It has nothing left to write, and by itself takes a fifth of a second,
-        of the second that a block of `compare run` takes."""
-        if self._said.closed:
-            return
-        stdin, stdout = self._process.stdin, self._process.stdout
-        self._kill()
-        if stdin and stdout:
-            with contextlib.suppress(OSError):
-                stdin.close()
-            stdout.close()
-        self._said.close()
-
-    def _line(self, what: str) -> bytes:
-        deadline = time.monotonic() + self._limit
-        output = self._process.stdout
-        while output and b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise self.lost(f"gave no answer to {what} within {self._limit:g} s")
-            if not select.select([output], [], [], left)[0]:
-                continue
-            piece = os.read(output.fileno(), 65536)
-            if not piece:
-                raise self.lost(f"{self._ending()} at {what}")
-            self._buffer += piece
-            if len(self._buffer) > LONGEST_ANSWER_BYTES:
-                raise self.lost(f"answered {what} without an end")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _ending(self) -> str:
-        try:
-            status = self._process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            return "closed its output"
-        return how_ended(status)
-
-    def _kill(self) -> None:
-        if self.status is None:
-            _signal_all(self._process, signal.SIGKILL)
-            self._process.wait()
