@@ -82,14 +82,8 @@ def test_the_folder_that_the_workshop_reads_and_its_report(tmp_path: Path) -> No
         [*common, "--profile-memory"],
         [*common, "--enable-deepspeed-flops"],
     ]
-    for name in (
-        f"baseline_training/{SUMMARY}",
-        "baseline_training/training_output.log",
-        "pytorch_profiling/trace_step_5_10.json",
-        "flops_analysis/flops_profile.json",
-        "flops_analysis/roofline_data.json",
-    ):
-        assert (folder / name).is_file(), name
+    # the other files, of the program itself: test_workshop.py
+    assert (folder / "baseline_training/training_output.log").is_file()
     report, merged = (folder / REPORT).read_text(), read_profiles(folder)
     memory = merged["memory"]
     drawn = (folder / "memory_analysis/memory_timeline.html").read_text(encoding="utf-8")
