@@ -266,17 +266,13 @@ def test_profiles_of_different_runs_are_no_one_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object
 ) -> None:
     """A run's shares beside another's time."""
-    folder, part = tmp_path / "profile", ("operators",)
+    folder, part = tmp_path / "profile", made_up_summary(profilers=("operators",))
     write_profile(folder / "baseline_training", made_up_summary(profilers=()))
-    write_profile(folder / "pytorch_profiling", made_up_summary(profilers=part))
-    assert run(tmp_path, "--analyze-existing", folder) == 0
-    other = changed(made_up_summary(profilers=part), {key: value})
-    write_profile(folder / "pytorch_profiling", other)
-    capsys.readouterr()
-    assert run(tmp_path, "--analyze-existing", folder) == 2
+    for summary, status in ((part, 0), (changed(part, {key: value}), 2)):
+        write_profile(folder / "pytorch_profiling", summary)
+        assert run(tmp_path, "--analyze-existing", folder) == status
     said = capsys.readouterr().err
-    name = key.removeprefix("context.").removeprefix("configuration.")
-    assert f"profiles of different runs: {name} is " in said
+    assert f"profiles of different runs: {key.partition('.')[2]} is " in said
     assert repr(value) in said
 
 

@@ -18,6 +18,7 @@ from campaign.runs import (
     Scope,
     Tried,
     end_of,
+    ended,
     finish,
     left_of,
     next_run,
@@ -31,8 +32,10 @@ from campaign.runs import (
 )
 from campaign.workloads import (
     CASES_OF_SUITE,
+    FAILED,
     INTERRUPTED,
     PROJECT,
+    REFUSED,
     SCALING,
     SUITE,
     TRAINING,
@@ -55,7 +58,6 @@ MOST_LOST_S = 4 * 6 + 31 + 10
 START_SHARE, END_SHARE = 0.5, 0.25
 HOWS = ("crash", "signal", "hang", "late", "nonsense", "zero", "endless", "error")
 FULL = 20
-FAILED, REFUSED = 1, 2
 
 
 def killed(workload: Workload, draw: random.Random) -> list[str] | None:
@@ -120,15 +122,12 @@ def lost_rank(how: signal.Signals, draw: random.Random) -> list[str] | None:
             return too_late(process, folder)
         (number,) = (t[5:] for t in told_of(lost, "environ") if t.startswith("RANK="))
         os.kill(lost, how)
-        # a lost rank is no success
-        status = process.wait(MOST_LOST_S)
-        problems = [f"status {status}"] * (status != FAILED)
-        said = said_in(folder)
+        status, said = process.wait(MOST_LOST_S), said_in(folder)
         is_named = re.search(rf"rank {number} of {RANKS} (was ended|did not end)", said)
-        problems += [] if is_named else [f"rank {number} is not named in ...{said[-300:]!r}"]
+        problems = [] if is_named else [f"rank {number} is not named in ...{said[-300:]!r}"]
         problems += ["ranks_1.json is lost"] * (not list(folder.rglob("ranks_1.json")))
-        problems += left_of(folder) + uncaught(said) + SCALING.problems(folder, False)
-        return problems + next_run(SCALING, folder)
+        # a lost rank is no success
+        return problems + ended(SCALING, folder, status, {FAILED})
 
 
 def kills(scope: Scope) -> Iterator[Tried]:
@@ -222,7 +221,7 @@ def sides(scope: Scope) -> Iterator[Tried]:
     yield from scope.tried("stopped rank", FULL, partial(lost_rank, signal.SIGSTOP))
 
 
-def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
+def both_ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
     """Of two processes both end in time, one of them well, the other too or with a message."""
     statuses = [process.wait(TIME_LIMIT_S) for process in processes]
     said = said_in(folder)
@@ -242,7 +241,7 @@ def both(workload: Workload, draw: random.Random) -> list[str]:
         command = workload.command(folder)
         first = start(command, folder)
         time.sleep(apart)
-        problems = ended([first, start(command, folder)], folder)
+        problems = both_ended([first, start(command, folder)], folder)
         problems += workload.problems(folder, True)
         return [f"{apart:.2f} s apart: {problem}" for problem in problems]
 
@@ -262,7 +261,7 @@ def bench_scripts(draw: random.Random) -> list[str]:
         run = f"run_and_keep_results {' '.join(SUITE.command(folder)[:-2])}"  # no files of its own
         first = start_shell(run, folder)
         time.sleep(draw.choice((0, 0.5)))
-        problems = ended([first, start_shell(run, folder)], folder)
+        problems = both_ended([first, start_shell(run, folder)], folder)
         kept = sorted((folder / "results").iterdir())
         problems += [f"{len(kept)} folders of results"] * (len(kept) != 2)
         for path in kept:
@@ -281,8 +280,8 @@ def set_ups(draw: random.Random) -> list[str]:
             time.sleep(draw.uniform(0, 0.3))
             first.kill()
             first.wait()
-            return ended([second], folder)
-        problems = ended([first, second], folder)
+            return both_ended([second], folder)
+        problems = both_ended([first, second], folder)
         order = [line.split()[1] for line in (folder / "order").read_text().splitlines()]
         is_in_turn = len(order) == 4 and order[::2] == order[1::2]
         problems += [f"not one set-up after the other: {order}"] * (not is_in_turn)

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 
-import built_programs
 from built_programs import read_json
 from campaign.runs import (
     TIME_LIMIT_S,
@@ -18,16 +17,20 @@ from campaign.runs import (
     Scope,
     Tried,
     end_of,
+    ended,
     finish,
     next_run,
     run,
     scratch,
+    start,
     uncaught,
     undisturbed,
 )
 from campaign.workloads import (
+    FAILED,
     INTERRUPTED,
     PROJECT,
+    REFUSED,
     SUITE,
     TRAINING,
     WORKLOADS,
@@ -46,7 +49,6 @@ TOLD = (
 # whose failure may go unsaid: one that is there is made again, and not every file system can say
 # that the name of a file, which is on the disk itself, is there too
 OF_FOLDERS = ("mkdir", "fsync")
-FAILED, REFUSED = 1, 2
 
 
 def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
@@ -70,17 +72,14 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
     """One call of a run fails, and in the next run none. None: the run made fewer calls, as where a
     buffer was larger or a journal shorter."""
     number, kind = fault
-    with scratch() as scratch_folder:
-        folder = scratch_folder / "work"
+    with scratch() as folder:
         status, said, calls = run(workload, folder, FAIL_CALL=number, FAIL_WITH=FAULTS[kind])
         if len(calls) < number:
             return None
         call, name = calls[number - 1].split(maxsplit=1)
-        problems = [] if status in {0, FAILED, REFUSED} else [f"status {status}"]
-        problems += uncaught(said)
         folders = {path.name for path in (folder, *folder.rglob("*")) if path.is_dir()}
         left = [path.name for end in ("tmp", "part") for path in folder.rglob(f"*.{end}")]
-        problems += [f"{left} are left"] * bool(left)
+        problems = [f"{left} are left"] * bool(left)
         if status and kind == SHORT:
             problems.append(f"a short write is no error, and the status {status}")
         elif kind != SHORT and (status or not (call in OF_FOLDERS and name in folders)):
@@ -93,24 +92,19 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str] | None:
         written = sum(one.split() == ["write", "journal.jsonl"] for one in calls[: number - 1])
         if written and (folder / "journal.jsonl").read_bytes().count(b"\n") < written:
             problems.append(f"fewer than {written} lines are in the journal")
-        problems += workload.problems(folder, status == 0)
-        problems += next_run(workload, folder) if status else []
+        problems += ended(workload, folder, status, {0, FAILED, REFUSED})
         return [f"call {number}, {call} of {name}, {kind}: {problem}" for problem in problems]
 
 
 def closed(workload: Workload, draw: random.Random) -> list[str] | None:
     """Who reads standard output goes away after some bytes. None: there were no more."""
+    size = draw.choice((0, 1, 20, 100, 1000))
     with scratch() as folder:
-        with built_programs.start(workload.command(folder), cwd=folder) as process:
-            size = draw.choice((0, 1, 20, 100, 1000))
-            if len(process.stdout.read(size)) < size:
-                return None
-            process.stdout.close()
-            said = process.stderr.read()
-            status = process.wait(TIME_LIMIT_S)
-        problems = [] if status in {0, REFUSED, INTERRUPTED} else [f"{status}: {said[-200:]!r}"]
-        problems += uncaught(said) + workload.problems(folder, False)
-        return problems + next_run(workload, folder)
+        process = start(workload.command(folder), folder, stdout=subprocess.PIPE)
+        if len(process.stdout.read(size)) < size:
+            return None
+        process.stdout.close()
+        return ended(workload, folder, process.wait(TIME_LIMIT_S), {0, REFUSED, INTERRUPTED})
 
 
 def writes(scope: Scope) -> Iterator[Tried]:
@@ -159,7 +153,7 @@ def outcome(status: int, said: str) -> list[str]:
 def requests() -> list[int]:
     """The numbers of a run's requests for tensors."""
     with scratch() as folder:
-        _, _, calls = run(SUITE, folder / "work", FAIL_CALL=0, FAIL_MEMORY=1)
+        _, _, calls = run(SUITE, folder, FAIL_CALL=0, FAIL_MEMORY=1)
         return [number for number, call in enumerate(calls, 1) if call.split()[-1] == OF_TENSORS]
 
 
@@ -170,18 +164,17 @@ def one_request(draw: random.Random) -> list[str] | None:
     # each power of ten as likely as the next
     number = asked[int(len(asked) ** draw.random()) - 1]
     with scratch() as folder:
-        work = folder / "work"
-        status, said, calls = run(SUITE, work, FAIL_CALL=number, FAIL_WITH=0, FAIL_MEMORY=1)
+        status, said, calls = run(SUITE, folder, FAIL_CALL=number, FAIL_WITH=0, FAIL_MEMORY=1)
         if len(calls) < number or calls[number - 1].split()[-1] != OF_TENSORS:
             return None
-        problems = outcome(status, said) + SUITE.problems(work, status in {0, FAILED})
-        out = work / "out.json"
+        problems = outcome(status, said) + SUITE.problems(folder, status in {0, FAILED})
+        out = folder / "out.json"
         entries = read_json(out)["benchmarks"] if out.exists() and not problems else []
         words = {e["run_name"]: e["error_message"] for e in entries if "error_message" in e}
         # a library may do without what it asked for
         if len(words) != int(status == FAILED) or not all("memory" in w for w in words.values()):
             problems.append(f"status {status}, failed: {words}")
-        if status == REFUSED and journal_rows(work / "journal.jsonl"):
+        if status == REFUSED and journal_rows(folder / "journal.jsonl"):
             problems.append("the run did not go on")
         return [f"request {number}: {problem}" for problem in problems]
 
@@ -193,8 +186,7 @@ def address_space(draw: random.Random) -> list[str] | None:
     limit = draw.randrange(*SPACE_MIB) << 20
     with scratch() as folder:
         limited = ("prlimit", f"--as={limit}")
-        work = folder / "work"
-        status, said, calls = run(workload, work, *limited, FAIL_CALL=0)
+        status, said, calls = run(workload, folder, *limited, FAIL_CALL=0)
         if status == 0 or "error while loading shared libraries" in said:
             return None
         if theirs := of_onednn(status, calls):
@@ -203,10 +195,10 @@ def address_space(draw: random.Random) -> list[str] | None:
         if problems and status == -signal.SIGABRT:
             # an uncaught std::bad_alloc of libtorch, which registers its operators at the start
             program = workload.command(folder)[0]
-            status, said = finish([*limited, program, "--help"], folder)
+            status, _ = finish([*limited, program, "--help"], folder)
             if status == -signal.SIGABRT:
                 return [OfLibrary("libtorch aborts where its start finds no memory")]
-        problems += workload.problems(work, False) + next_run(workload, work)
+        problems += workload.problems(folder, False) + next_run(workload, folder)
         words = f"{workload.name} in {limit >> 20} MiB"
         return [p if isinstance(p, OfLibrary) else f"{words}: {p}" for p in problems]
 
@@ -236,9 +228,7 @@ def without_network(workload: Workload) -> list[str]:
     inside = 'ip link set lo up 2>/dev/null || true; exec "$@"'
     with scratch() as folder:
         command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]
-        status, said = finish(command, folder)
-        problems = [f"{workload.name}: {status}: {end_of(said)}"] * bool(status)
-        return problems + workload.problems(folder, status == 0)
+        return ended(workload, folder, finish(command, folder)[0], {0})
 
 
 def supply(scope: Scope) -> Iterator[Tried]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,12 +91,15 @@ PREFIX = "tiny_llama_campaign_"
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is removed, whatever happens, as are all processes that were started in it."""
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+    """A folder that is removed, whatever happens, as are all processes that were started in it, and
+    what they said and called, which stands beside it."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as beside:
+        folder = Path(beside, "work")
+        folder.mkdir()
         try:
-            yield Path(folder)
+            yield folder
         finally:
-            kill_all(Path(folder))
+            kill_all(folder)
 
 
 def end_of(said: str, characters: int = 300) -> str:
@@ -119,24 +122,23 @@ def start(
     **pipes: Any,  # noqa: ANN401
 ) -> subprocess.Popen[str]:
     """Starts a command in a session of its own, marked so that all that it starts can be found.
-    What it says goes to the file `said`, unless `pipes` (Popen's) say otherwise."""
-    with (folder / "said").open("ab") as said:
+    What it says goes to a file beside the folder, in which writing may fail; `pipes`: Popen's, for
+    another place."""
+    with folder.with_name("said").open("ab") as said:
         marked = environment(**variables, **{MARK: str(folder)})
         how = {"cwd": folder, "env": marked, "start_new_session": True}
-        usual = {"stdout": said, "stderr": subprocess.STDOUT}
+        usual = {"stdout": said, "stderr": said}
         return built_programs.start(command, **(how | usual | pipes))
 
 
 def said_in(folder: Path) -> str:
-    return (folder / "said").read_text(encoding="utf-8", errors="replace")
+    """By all that was started in the folder so far."""
+    return folder.with_name("said").read_text(encoding="utf-8", errors="replace")
 
 
 def finish(command: Sequence[str | Path], folder: Path, **variables: str) -> tuple[int, str]:
-    """The command's status, and what it said: into a pipe, since calls that write files may
-    fail."""
-    process = start(command, folder, variables, stdout=subprocess.PIPE)
-    done = built_programs.finish(process, TIME_LIMIT_S)
-    return done.returncode, done.stdout
+    """The command's status, and what was said."""
+    return start(command, folder, variables).wait(TIME_LIMIT_S), said_in(folder)
 
 
 def told_of(number: int, name: str) -> list[str]:
@@ -186,6 +188,15 @@ def next_run(workload: Workload, folder: Path) -> list[str]:
     return problems + workload.problems(folder, status == 0, rows)
 
 
+def ended(workload: Workload, folder: Path, status: int, allowed: Container[int]) -> list[str]:
+    """What does not hold after a run that was disturbed, and of the next one where it did not end
+    well."""
+    said = said_in(folder)
+    problems = [f"status {status}: ...{end_of(said)!r}"] * (status not in allowed)
+    problems += uncaught(said) + left_of(folder) + workload.problems(folder, status == 0)
+    return problems + (next_run(workload, folder) if status else [])
+
+
 @once
 def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     """failing_calls.c, compiled; its folder goes when this process ends."""
@@ -199,9 +210,8 @@ def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
 def run(
     workload: Workload, work: Path, *within: str, **fault: str | int
 ) -> tuple[int, str, list[str]]:
-    """Runs a workload in `work`, which it makes, under failing_calls.c: the status, what was said,
-    and the calls that were listed. `within`: what starts the command."""
-    work.mkdir()
+    """Runs a workload in `work` under failing_calls.c: the status, what was said, and the calls
+    that were listed. `within`: what starts the command."""
     calls = work.with_name("calls")
     preloaded = {"LD_PRELOAD": library()[0], "FAIL_BELOW": work, "FAIL_LIST": calls}
     faults = {name: str(value) for name, value in (preloaded | fault).items()}
@@ -215,9 +225,9 @@ def undisturbed(workload: Workload) -> tuple[float, list[str]]:
     """How long a run takes, and the calls that it makes."""
     with scratch() as folder:
         begun = time.monotonic()
-        status, said, calls = run(workload, folder / "work", FAIL_CALL=0)
+        status, said, calls = run(workload, folder, FAIL_CALL=0)
         seconds = time.monotonic() - begun
-        problems = workload.problems(folder / "work", status == 0)
+        problems = workload.problems(folder, status == 0)
         if status or problems:
             raise RuntimeError(
                 f"undisturbed, {workload.name}: {status}, {problems}, {said[-2000:]}"

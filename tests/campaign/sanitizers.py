@@ -75,9 +75,12 @@ FUZZER = "tests/fuzzing/readers_fuzz.cpp"
 # in the build: a program of the same source, without the fuzzer's main
 TEST = "tests/fuzzing/readers_test"
 WATCHING = "-fsanitize=fuzzer-no-link,address,undefined"
-NOT_COVERED = Path(__file__).with_name("not_covered.txt")
 WATCH = (WATCHING, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O2", "-g1")
-WATCH += (f"-fsanitize-coverage-ignorelist={NOT_COVERED}",)
+# Functions of which the fuzzer need not know the ways: those of CLI11 and the standard library, by
+# their mangled names, and a loop over letters. Without them it makes three times as many inputs of
+# options a second. Both sanitizers watch them all the same.
+NOT_COVERED = "_ZN3CLI* _ZNK3CLI* _ZSt* _ZNSt* _ZNKSt* _ZN9__gnu_cxx* _ZNK9__gnu_cxx*"
+NOT_COVERED += " *letters_between*"
 # standard library's <ranges> needs 16 with GCC 12's
 OLDEST_CLANG, NEWEST_CLANG = 16, 30
 # inputs of a reader
@@ -108,7 +111,10 @@ def build_fuzzer(folder: Path) -> Path:
     ]
 
     ccache = filter(None, [shutil.which("ccache")])
-    start = [*ccache, clang, *settings, *WATCH, "-c"]
+    left_out = folder / "not_covered.txt"
+    left_out.write_text("".join(f"fun:{name}\n" for name in NOT_COVERED.split()), encoding="utf-8")
+    ignoring = f"-fsanitize-coverage-ignorelist={left_out}"
+    start = [*ccache, clang, *settings, *WATCH, ignoring, "-c"]
 
     def compiled(source: str) -> str:
         made = str(folder / f"{source.replace('/', '_')}.o")

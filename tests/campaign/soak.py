@@ -106,14 +106,13 @@ def judged(name: str, watch: Watch, minutes: float) -> list[str]:
 def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float | None) -> Watch:
     """Watches a training at each step that it says. After so many minutes all ranks are
     interrupted; None: it ends by itself."""
-    watch, last, end = Watch(), "", time.monotonic() + 60 * (minutes or 0)
+    watch, end = Watch(), time.monotonic() + 60 * (minutes or 0)
     command, port = [*TRAINING, *options], free_port()
     worlds = [rank_environment(n, ranks, port) for n in range(ranks)] if ranks > 1 else [{}]
     first = start(command, folder, worlds[0], stdout=subprocess.PIPE)
     processes = [first, *(start(command, folder, world) for world in worlds[1:])]
     before, is_asked = time.monotonic(), False
     for line in first.stdout or ():
-        last = (last + line)[-300:]
         if not line.startswith("Step "):
             continue
         steps = int(line.removeprefix("Step ").split("/")[0])
@@ -127,7 +126,8 @@ def watch_steps(folder: Path, ranks: int, options: Sequence[str], minutes: float
                 process.send_signal(signal.SIGINT)
     statuses = {process.wait(TIME_LIMIT_S) for process in processes}
     wanted = {INTERRUPTED} if minutes else {0}
-    watch.problems += [f"statuses {statuses}: ...{last}"] * (statuses != wanted)
+    said = end_of(said_in(folder))
+    watch.problems += [f"statuses {statuses}: ...{said}"] * (statuses != wanted)
     watch.problems += file_problems(folder)
     watch.problems += ["no summary"] * (not list(folder.rglob("performance_summary.json")))
     return watch

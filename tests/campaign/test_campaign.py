@@ -59,19 +59,21 @@ def test_files_are_damaged_and_only_what_does_not_hold_is_a_violation() -> None:
 
 
 @pytest.mark.usefixtures("train_program")
-def test_a_folder_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
-    folder = tmp_path / "work/train/flops_analysis"
-    fault = {"FAIL_CALL": 1, "FAIL_WITH": errno.EIO, "FAIL_BELOW": folder}
-    status, said, calls = runs.run(workloads.TRAINING, tmp_path / "work", **fault)
+def test_a_folder_that_cannot_be_made_is_told_with_its_reason() -> None:
+    with runs.scratch() as work:
+        folder = work / "train/flops_analysis"
+        fault = {"FAIL_CALL": 1, "FAIL_WITH": errno.EIO, "FAIL_BELOW": folder}
+        status, said, calls = runs.run(workloads.TRAINING, work, **fault)
     assert (status, calls[0].split()) == (2, ["mkdir", "flops_analysis"])
     last = said.splitlines()[-1]
     assert str(folder) in last and "Input/output error" in last
 
 
-def test_a_crash_is_told_with_the_library_that_it_happened_in(tmp_path: Path) -> None:
+def test_a_crash_is_told_with_the_library_that_it_happened_in() -> None:
     code = "import ctypes; ctypes.memmove(8, 16, 1)"
     crashing = workloads.Workload("crash", "", lambda _: [sys.executable, "-c", code])
-    status, _, calls = runs.run(crashing, tmp_path / "work", FAIL_CALL=0)
+    with runs.scratch() as folder:
+        status, _, calls = runs.run(crashing, folder, FAIL_CALL=0)
     assert (status, calls[-1].split()) == (-signal.SIGSEGV, ["crash", "libc.so.6"])
 
 
@@ -195,22 +197,25 @@ def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Pa
         assert problem in found
 
 
-def test_ends_that_are_no_ends_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_that_are_no_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resources.outcome(1, "out of memory") == []
     assert resources.outcome(-6, "terminate called after throwing")
     assert resources.outcome(1, "failed")
-    shells = [processes.start_shell(code, tmp_path) for code in ("exit 2", "exit 2")]
-    assert "statuses [2, 2]" in processes.ended(shells, tmp_path)[0]
     refusal = "echo scripts/compare run: blocks.jsonl: File exists >&2; exit 2"
-    for second, problems in ((refusal, 0), ("exit 2", 1)):
-        (tmp_path / second[:4]).mkdir()
-        shells = [processes.start_shell(code, tmp_path / second[:4]) for code in ("exit 0", second)]
-        assert len(processes.ended(shells, tmp_path / second[:4])) == problems
+    for first, second, problems in (
+        ("exit 2", "exit 2", ["statuses [2, 2]"]),
+        ("exit 0", refusal, []),
+        ("exit 0", "exit 2", ["statuses [0, 2]"]),
+    ):
+        with runs.scratch() as folder:
+            shells = [processes.start_shell(code, folder) for code in (first, second)]
+            found = processes.both_ended(shells, folder)
+            assert [text.partition(": ")[0] for text in found] == problems
     monkeypatch.setattr(runs, "GRACE_S", 0.1)
-    # one in a session of its own bears the mark too
-    shell = processes.start_shell("sleep 60 & setsid sleep 60 & exit 0", tmp_path)
-    shell.wait()
-    assert runs.left_of(tmp_path) == ["2 processes are left after 0.1 s"]
+    with runs.scratch() as folder:
+        # one in a session of its own bears the mark too
+        processes.start_shell("sleep 60 & setsid sleep 60 & exit 0", folder).wait()
+        assert runs.left_of(folder) == ["2 processes are left after 0.1 s"]
 
 
 def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:

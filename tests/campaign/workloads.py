@@ -18,7 +18,7 @@ from tinyllama_tools.core.app import BadInputError, write_whole
 from tinyllama_tools.data.machine import SHARES
 
 BUILD = PROJECT / "build/benchmarks"
-INTERRUPTED = 130
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 Made = TypeVar("Made")
 
