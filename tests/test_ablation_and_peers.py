@@ -1,6 +1,7 @@
 """scripts/ablation and scripts/peers, of a fake program and fake peers: what is interleaved in
 which order, ratios, verdicts, pages, files and what is refused; and of the real ones, shortly."""
 
+import functools
 import json
 import math
 import os
@@ -14,16 +15,16 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-import fake_suite_program
 import tools
 from built_programs import PROJECT_ROOT
-from fake_suite_program import CASE, FakeProgram, FakeServed
-from published import FOLDER, OLDER
+from fake_bench import PROGRAM, make_build, noted
+from published import FOLDER, MEASURED, OLDER
 from tinyllama_tools.commands import interleaved, peers, step_sides
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.interleaved import Pair, ratio_row
@@ -32,12 +33,12 @@ from tinyllama_tools.compare.sides import (
     CaseFailedError,
     CaseSkippedError,
     KeptProcess,
-    ServedProcess,
     ServedProgram,
 )
 from tinyllama_tools.core.app import Json, schema_problem
 from tinyllama_tools.data import programs
 from tinyllama_tools.data.names import full_step, parse_case_name
+from tinyllama_tools.data.programs import SuiteProgram
 from tinyllama_tools.models.step_ratios import StepRatio
 from tinyllama_tools.stats.rank_tests import LOG_RATIO, hodges_lehmann, summarise
 from tinyllama_tools.stats.verdicts import MARGIN, judge_family, plan_design
@@ -73,32 +74,71 @@ for line in sys.stdin:
 """
 
 
+CASE = full_step("tiny", "f32", 8, 128)
+DOCUMENT = json.loads(MEASURED.read_text(encoding="utf-8"))
+STEP = next(row for row in DOCUMENT["benchmarks"] if row["name"].startswith("full_step/"))
+# as often as long as a step of 0.1 s
+TIMES = {"qkv": 0.8, "sdpa": 0.9, "fused": 0.6, "optimized": 0.5}
+MEMORY = {"baseline": 100.0, "fused": 80.0, "optimized": 50.0}
+WRONG = {"error_occurred": True, "error_message": "wrong result: loss differs by 0.5"}
+
+
+def tell(
+    build: Path,
+    times: Mapping[str, float] = MappingProxyType({}),
+    rows: Mapping[str, Json] = MappingProxyType({}),
+    **behaviour: object,
+) -> None:
+    """How tiny_llama_bench behaves from now on: it skips `graph`, and a machine scatters by 0.5 %
+    where `behaviour`, of fake_bench.py, has no other."""
+    peak = {"flops_per_second": 2e11, "source": "made up"}
+    context = DOCUMENT["context"] | {"git_commit": "0123456789" * 4}
+    context["peaks"] = context["peaks"] | {
+        "measured": context["peaks"]["measured"] | {"f32": peak, "bf16": peak}
+    }
+    label = "disturbed: proved in a storm; verified; optimized = "
+    told = {
+        **{"": {"label": f"{label}qkv+sdpa"}, "/bf16/": {"label": f"{label}sdpa"}},
+        **{f"/{variant}/": {"peak_memory_MiB": of} for variant, of in MEMORY.items()},
+        "graph": {"skipped": True, "skip_message": "graph: only a GPU captures its work"},
+    }
+    counters = STEP | {"model_flops": 10**10, "peak_memory_MiB": 90.0, "operators": 4050}
+    usual = {
+        **{
+            "name": "ours",
+            "cases": {},
+            "seconds": 0.1,
+            "between": 0.005,
+            "within": 0.0,
+            "context": context,
+        },
+        **{"factor": {f"/{variant}/": of for variant, of in {**TIMES, **times}.items()}},
+        **{"counters": counters | {"max_rel_error": 1e-6}, "rows": {**told, **rows}},
+        "rates": {"TFLOPS": 0.01, "MFU_percent": 5.0},
+    }
+    make_build(build, **(usual | behaviour))
+
+
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProgram:
-    """What the commands measure, with fake peers, into tmp_path."""
-    program = FakeProgram()
-    monkeypatch.setattr(programs, "SuiteProgram", lambda *_: program)
+def build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Of what the commands measure, with fake peers, into tmp_path."""
+    build = tmp_path_factory.mktemp("build")
+    tell(build)
+    program = functools.partial(SuiteProgram, program=build / PROGRAM)
+    monkeypatch.setattr(programs, "SuiteProgram", program)
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
-
-    start = ServedProgram.start
-
-    def faked(served: ServedProgram, **more: float) -> ServedProcess | FakeServed:
-        if served.program != program.program:
-            return start(served, **more)
-        names = next(a for a in served.arguments if a.startswith("--benchmark_filter="))
-        names = names.partition("^(")[2].removesuffix(")$").replace("\\", "")
-        return FakeServed(program, "ours", names.split("|"))
-
-    monkeypatch.setattr(ServedProgram, "start", faked)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:
         monkeypatch.delenv(name)
-    return program
+    return build
 
 
-def timed(program: FakeProgram) -> list[str]:
-    """Of each process but the first that did not verify: variant and steps."""
-    return [f"{names[0]} {steps}" for names, steps, verify in program.calls[1:] if not verify]
+def timed(build: Path) -> list[str]:
+    """Of each run but the first that did not verify, and of each slice: variant and steps."""
+    done = [work for work in noted(build, "work")[1:] if not work["verify"]]
+    return [f"{parse_case_name(of['cases'][0]).variant} {of['steps']}" for of in done]
 
 
 def tables(page: str) -> list[dict[str, str]]:
@@ -122,8 +162,8 @@ def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]
     return document, (folder / "ABLATION.md").read_text()
 
 
-def test_figures_of_the_page_are_those_of_the_blocks(program: FakeProgram, tmp_path: Path) -> None:
-    program.wrong.add("checkpoint")
+def test_figures_of_the_page_are_those_of_the_blocks(build: Path, tmp_path: Path) -> None:
+    tell(build, rows={"checkpoint": WRONG})
     switches = "--switches=qkv,sdpa,graph,checkpoint"
     document, page = ablation(tmp_path / "new", switches, *QUICK, status=1)
     judged = {(r["case"], r["peer"]): r for r in document["context"]["ablation"]["ratios"]}
@@ -183,19 +223,19 @@ def test_figures_of_the_page_are_those_of_the_blocks(program: FakeProgram, tmp_p
 
 
 def test_peaks_are_the_best_of_all_processes(
-    program: FakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process is not the one that the others' rows are of."""
-    measure = program.measure
+    measure = SuiteProgram.measure
 
     def better(*given: object, **more: object) -> Json:
         found = measure(*given, **more)
         peaks = found["context"]["peaks"]
-        rate = 1e11 * (2 + len(program.calls) % 3)
+        rate = 1e11 * (2 + len(noted(build, "work")) % 3)
         measured = peaks["measured"] | {"f32": {"flops_per_second": rate, "source": "made up"}}
         return found | {"context": found["context"] | {"peaks": peaks | {"measured": measured}}}
 
-    monkeypatch.setattr(program, "measure", better)
+    monkeypatch.setattr(SuiteProgram, "measure", better)
     document, page = ablation(tmp_path, *MAIN)
     assert document["context"]["peaks"]["measured"]["f32"]["flops_per_second"] == 4e11
     assert "f32 | 400 GFLOP/s" in page
@@ -211,16 +251,18 @@ def test_a_published_page_is_that_of_the_published_result(
 
 
 def test_sides_change_order_and_who_fails_twice_has_its_reason_and_no_block_more(
-    program: FakeProgram, tmp_path: Path
+    build: Path, tmp_path: Path
 ) -> None:
-    program.wrong.add("qkv")
-    # in its third block, of five sides, and in the next one
-    program.crashes, program.crashes_after = {"fused"}, 2 + 2 * 4
+    # in its third block, after three processes that serve none, and in the next one
+    dying = {"at": "time", "how": "signal", "processes": [*range(3 + 3, 99)]}
+    tell(build, rows={"/qkv/": WRONG}, trouble={"/fused/": dying})
     document, page = ablation(tmp_path, *MAIN, status=1)
     # verified first, all in one process; what is left of `optimized` is among them
     known = ["baseline", "qkv", "sdpa", "graph", "fused", "optimized"]
-    assert [call for call in program.calls if call[2]] == [(known, 1, True)]
-    calls = [call.split(" ")[0] for call in timed(program)]
+    cases = [str(replace(CASE, variant=variant)) for variant in known]
+    verified = {"cases": cases, "steps": 1, "verify": True}
+    assert [work for work in noted(build, "work") if work["verify"]] == [verified]
+    calls = [call.split(" ")[0] for call in timed(build)]
     blocks = [calls[i : i + 4] for i in range(0, 16, 4)]
     blocks += [calls[i : i + 3] for i in range(16, len(calls), 3)]
     can_run = ["baseline", "fused", "optimized", "sdpa"]
@@ -231,12 +273,11 @@ def test_sides_change_order_and_who_fails_twice_has_its_reason_and_no_block_more
     assert len({tuple(block) for block in blocks}) > 3
     # a fresh process a block, and another one after it was lost
     lost = sum(block[-1] != "fused" for block in blocks[2:4])
-    assert program.processes == first + lost
+    assert sum("--serve" in one["arguments"] for one in noted(build, "starts")) == first + lost
     notes = {row["variant"]: (row["note"], row["ms"]) for row in tables(page)}
     assert notes["qkv"] == ("failed: wrong result: loss differs by 0.5", "-")
     assert notes["optimized without sdpa"] == notes["qkv"]
-    died = "failed: the process was ended by signal SIGSEGV; it last said: AMD EPYC 0 cases"
-    assert notes["fused"] == (died, "-")
+    assert re.fullmatch("failed: .* by signal SIGSEGV .*; it last said: out .*", notes["fused"][0])
     ratios = document["context"]["ablation"]["ratios"]
     assert not [r for r in ratios if "fused" in r["peer"] or "/fused/" in r["case"]]
     # no times beside the reason
@@ -248,30 +289,33 @@ def test_sides_change_order_and_who_fails_twice_has_its_reason_and_no_block_more
     [
         # of 0.1, 0.08 and 0.09 s: qkv's is 0.94 of `optimized`'s
         (
-            {"optimized": 0.085},
+            {"optimized": 0.85},
             "1h",
             r"1\.2\d \(1\.[12]\d to 1\.[23]\d\)",
             ["qkv"],
             r"at most \d\.\d % slower",
         ),
-        ({"qkv": 0.1}, "1h", r"~ \d\.\d\d \(0\.9\d to 1\.0\d\)", [], r"at least 4\d\.\d % faster"),
+        (
+            {"qkv": 1.0},
+            "1h",
+            r"~ \d\.\d\d \((0\.99|1\.00) to 1\.0\d\)",
+            [],
+            r"at least 4\d\.\d % faster",
+        ),
         # too few blocks show no difference, which is no evidence that there is none
-        ({"optimized": 0.085}, "1ms", r"~ 1\.2\d", [], ""),
+        ({"optimized": 0.85}, "1ms", r"~ 1\.2\d", [], ""),
     ],
 )
 def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_difference(
-    program: FakeProgram,
+    build: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     times: Mapping[str, float],
     budget: str,
     text: str,
     slower: list[str],
     said: str,
 ) -> None:
-    for name, seconds in times.items():
-        monkeypatch.setitem(fake_suite_program.TIMES, name, seconds)
-    program.drift = 0.01
+    tell(build, times)
     status = 0 if said else 2
     document, page = ablation(tmp_path, *MAIN, f"--budget={budget}", status=status)
     assert ("the first verdicts on" in page) == (status == 2)
@@ -291,16 +335,16 @@ def test_a_page_says_how_much_slower_optimized_may_be_and_what_shows_no_differen
         assert f"| {max(1 / r['interval']['low'] for r in beside):.3f} " in page
 
 
-def test_no_more_pairs_are_judged_than_the_family_has(program: FakeProgram, tmp_path: Path) -> None:
+def test_no_more_pairs_are_judged_than_the_family_has(build: Path, tmp_path: Path) -> None:
     """`optimized` of two switches is, without one of them, a switch that was not asked for."""
     document, _ = ablation(tmp_path, "--switches=sdpa", "--dtypes=f32", "--batch=8", *QUICK)
     about = document["context"]["ablation"]
     assert len(about["ratios"]) == about["design"]["family"] == 3 + 2
     assert {r["verdict"] for r in about["ratios"]} == {"slower"}
-    assert len(timed(program)) == 5 * about["design"]["looks"][0]
+    assert len(timed(build)) == 5 * about["design"]["looks"][0]
 
 
-def test_a_short_budget_is_told_for_all_cases(program: FakeProgram, tmp_path: Path) -> None:
+def test_a_short_budget_is_told_for_all_cases(build: Path, tmp_path: Path) -> None:
     document, _ = ablation(tmp_path, *MAIN, "--batch=8,16", "--budget=2ms", status=2)
     first, second = document["context"]["ablation"]["refusals"]
     assert first.startswith("tiny f32, batch 8 x sequence 128: --budget")
@@ -308,7 +352,7 @@ def test_a_short_budget_is_told_for_all_cases(program: FakeProgram, tmp_path: Pa
     assert "minutes in all; give --budget 1m or more" in second
     # all have times in spite of it
     assert {row["iterations"] > 0 for row in document["benchmarks"]} == {True, False}
-    assert len(timed(program)) == 2 * 5
+    assert len(timed(build)) == 2 * 5
 
 
 PAIR = Pair(CASE, "optimized", "baseline")
@@ -480,10 +524,8 @@ AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa",
 AXES_OF_ALLOCATORS = ["--peers=eager,eager_default_malloc", "--sizes=tiny", "--dtypes=f32"]
 
 
-def test_a_page_says_what_of_a_ratio_is_the_allocators(
-    program: FakeProgram, tmp_path: Path
-) -> None:
-    program.drift = 0.0
+def test_a_page_says_what_of_a_ratio_is_the_allocators(build: Path, tmp_path: Path) -> None:
+    tell(build, between=0.0)
     axes = [*AXES_OF_ALLOCATORS, "--batch=8", "--seq=128", STEPS, *QUICK]
     assert tools.peers([*axes, f"--output={tmp_path}"]) == 0
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
@@ -501,10 +543,9 @@ def test_a_page_says_what_of_a_ratio_is_the_allocators(
 
 
 def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
-    program: FakeProgram, tmp_path: Path
+    build: Path, tmp_path: Path
 ) -> None:
-    program.drift = 0.0
-    program.crashes.add("qkv")
+    tell(build, between=0.0, trouble={"/qkv/": {"at": "measure", "how": "signal"}})
     assert tools.peers([*AXES, STEPS, "--variants=baseline,optimized,qkv"]) == 1
     (folder,) = tmp_path.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
@@ -526,9 +567,10 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     assert "small" not in {parse_case_name(case).size for case, _ in ratios}
     page = (folder / "PEERS.md").read_text(encoding="utf-8")
     page = re.sub(" +", " ", page)  # the columns are aligned
+    page = re.sub(r"(\| optimized \| 50) \| [\d,]+", r"\1 | FAULTS", page)
     assert "| side | ms | faults | over baseline | over optimized | over qkv | note |" in page
     for row in (
-        "f32 | 8 | 128 | optimized | 50 | 1 | | | | |",
+        "f32 | 8 | 128 | optimized | 50 | FAULTS | | | | |",
         "f32 | 8 | 128 | qkv | failed | - | | | | tiny_llama_bench was ended by signal SIGSEGV",
         "f32 | 8 | 128 | peer:eager | 200 | 80 | 2.00 (2.00 to 2.00), slower | 4.00",
         "bf16 | 8 | 128 | peer:sdpa | skipped | - | | | | a step took 60.0 s",
@@ -540,17 +582,17 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
 
 
 def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
-    program: FakeProgram, tmp_path: Path
+    build: Path, tmp_path: Path
 ) -> None:
-    program.drift = 0.0
+    tell(build, between=0.0)
     # a slice of 0.15 s has two steps of 0.1 s, and three of 0.05 s
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128", "--slice=150ms"]
     options += ["--peers=eager_default_malloc,compile_tuned", *QUICK]
     assert tools.peers([*options, f"--output={tmp_path}"]) == 1
     first = plan_design(2 * 5, alpha=0.2, looks=2).looks[0]
     # with no peer beside them, once
-    assert {*timed(program)} == {"baseline 2", "optimized 3"}
-    assert len(timed(program)) == 2 + 2 * first
+    assert {*timed(build)} == {"baseline 2", "optimized 3"}
+    assert len(timed(build)) == 2 + 2 * first
     document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     entries, about = document["benchmarks"], document["context"]["peers"]
     assert [e["error_message"] for e in entries if "error_message" in e] == [
@@ -602,7 +644,7 @@ def blocks_of(family: int) -> int:
     ids=("ablation", "peers"),
 )
 def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
-    program: FakeProgram,
+    build: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
@@ -614,8 +656,9 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
 ) -> None:
     name, made, again = request.node.callspec.id, tmp_path / "made", tmp_path / "again"
     # before any case has a figure, and later
-    for program.interrupt_after in (1, 1 + processes):
-        program.calls.clear()
+    for interrupt_at in (1, 1 + processes):
+        tell(build, interrupt_at=interrupt_at)
+        (build / PROGRAM).with_name("work").unlink(missing_ok=True)
         assert tool([*options, f"--output={made}"]) == 130
     file, page = made / f"{name}.json", made / f"{name.upper()}.md"
     document = json.loads(file.read_text(encoding="utf-8"))
@@ -639,11 +682,12 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
 @pytest.mark.parametrize("tool", [tools.ablation, tools.peers])
 def test_a_program_that_refuses_its_options_leaves_nothing(
     tool: Callable[..., int],
-    program: FakeProgram,
+    build: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    program.refusal = "tiny_llama_bench: device 'cuda:9': no such device"
+    refusal = "tiny_llama_bench: device 'cuda:9': no such device"
+    tell(build, refuse=refusal)
     assert tool([f"--output={tmp_path / 'none'}"]) == 2
-    assert program.refusal in capsys.readouterr().err
-    assert program.calls == [] and not list(tmp_path.iterdir())
+    assert refusal in capsys.readouterr().err
+    assert noted(build, "work") == [] and not list(tmp_path.iterdir())

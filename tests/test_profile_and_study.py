@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tools
-from fake_suite_program import CASE, CONTEXT
+from compare.samples import CONTEXT
 from fake_training import (
     FOUR_RANKS,
     GIB,
@@ -26,6 +26,7 @@ from fake_training import (
 )
 from tinyllama_tools.commands.profile import read_profiles, warnings_in
 from tinyllama_tools.commands.worksheet import shown
+from tinyllama_tools.data.names import full_step
 from tinyllama_tools.data.profiles import read_training
 from tinyllama_tools.models.bottlenecks import (
     ATTENTION,
@@ -46,6 +47,7 @@ from tinyllama_tools.models.bottlenecks import (
 )
 from tinyllama_tools.models.step_ratios import Evidence, find_ablation
 
+CASE = full_step("tiny", "f32", 8, 128)
 REPORT, SUMMARY = "performance_summary_report.md", "performance_summary.json"
 FLOPS = "FLOPS efficiency and roofline"
 LAUNCH = "operators.launch_overhead_percent"

@@ -45,7 +45,7 @@ from campaign.workloads import (
     journal_rows,
     scaling_command,
 )
-from compare.fake_bench import FFN, LOSS, NORM, make_build
+from fake_bench import FFN, LOSS, NORM, make_build
 from tinyllama_tools.commands.ranks import PROGRAM as RANK_PROGRAM
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)

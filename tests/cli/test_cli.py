@@ -3,6 +3,7 @@ memory, failures and weights; what is said without measuring, and refused; the s
 which refuses what is missing or impossible; a run that is killed or interrupted, and what --resume
 makes of its journal; and --serve, which opens, times and closes cases as it is asked."""
 
+import contextlib
 import copy
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,7 @@ OWN_PASSES = {
     "full_step": ["train"],
 }
 FFN = ["--components=ffn", "--passes=forward"]
+Process = subprocess.Popen[str]
 
 
 @pytest.fixture(scope="session")
@@ -571,22 +574,32 @@ def test_an_interrupted_run_writes_what_it_has(
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]
 
 
+@contextlib.contextmanager
+def on_terminal(program: Program, *options: str) -> Iterator[tuple[Process, int]]:
+    """With a terminal for standard error, which the descriptor reads; killed in the end."""
+    ours, theirs = pty.openpty()
+    process = program.start(
+        *SMALL, "--components=ffn", *options, stdout=subprocess.DEVNULL, stderr=theirs
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
 def test_progress_on_a_terminal_says_which_case_runs_and_how_long_the_rest_takes(
     program: Program, with_peaks: list[str]
 ) -> None:
-    ours, theirs = pty.openpty()
-    options = [*SMALL, "--components=ffn", *with_peaks, *QUICK]
-    process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
     written = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            written += chunk
-    except OSError:  # a terminal that nobody has open any more
-        pass
-    finally:
-        os.close(ours)
-    assert process.wait(TIMEOUT_S) == 0
+    with on_terminal(program, *with_peaks, *QUICK) as (process, terminal):
+        # until nobody has it open any more
+        with contextlib.suppress(OSError):
+            while chunk := os.read(terminal, 4096):
+                written += chunk
+        assert process.wait(TIMEOUT_S) == 0
     said = written.decode()
     assert "1 of 3: ffn/forward/" in said
     assert re.search(r"2 of 3, about \d+ s left: ffn/backward/", said)
@@ -597,30 +610,21 @@ def test_a_second_interrupt_ends_at_once(program: Program, with_peaks: list[str]
     endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
     goals = {"benchmark_min_time": "20000000x", "benchmark_repetitions": 3}
     aim(with_peaks, max__seconds__per__case=10000.0, **goals)
-    ours, theirs = pty.openpty()
-    options = [*SMALL, "--components=ffn", *with_peaks, *endless]
-    process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
-    try:
+    with on_terminal(program, *with_peaks, *endless) as (process, terminal):
         written = b""
         while b"1 of 3: ffn/" not in written:
-            written += os.read(ours, 4096)
+            written += os.read(terminal, 4096)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=TIMEOUT_S) == -signal.SIGINT
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
 
 
 # ---- --serve: requests and answers, a line each
 
 SERVED = "ffn/forward/baseline/custom/f32/batch:2/seq:8"
 FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
-Process = subprocess.Popen[str]
 
 
 def send(process: Process, action: str, case: str, **more: object) -> None:

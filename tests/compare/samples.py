@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_bench import FFN, LOSS, NORM, STEP
 
 from built_programs import write_json
+from fake_bench import FFN, LOSS, NORM, STEP
 from fake_training import made_up_summary
 from published import MEASURED
 from tinyllama_tools.compare.blocks import NEW, SIDES

@@ -16,11 +16,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from fake_bench import make_build, starts_of
 from samples import CONTEXT, FFN, LOSS, NORM, STEP, TIMES, Played, failed, skipped
 from scipy import signal
 
 from built_programs import write_json
+from fake_bench import make_build, noted
 from published import RECORDED
 from tinyllama_tools.calibrate import command, rates
 from tinyllama_tools.calibrate.command import document_standing, finished_runs, run_rows
@@ -448,7 +448,7 @@ def test_a_recording_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[
     timed = {item["case"]: len(item["base"]) for item in items if "base" in item}
     assert (timed, header["pairs"]) == (dict.fromkeys(cases, 2), 2)
     # two processes to greet, two to prove, two of the one block
-    given = [start["arguments"] for start in starts_of(build)]
+    given = [start["arguments"] for start in noted(build, "starts")]
     assert len(given) == 4 + 2
     assert all("--threads=1" in words for words in given)
 
@@ -460,7 +460,7 @@ def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
     slow = ("--runs", "1", "--slow", "^ffn/=0.05", "--slow", "x=1")
     assert calibrate(tmp_path, *slow, *rule, *QUICK, "--budget", "1ms") == 0
     assert "no verdict: budget too short for any verdict" in capsys.readouterr().err
-    given = {word for start in starts_of(build) for word in start["arguments"]}
+    given = {word for start in noted(build, "starts") for word in start["arguments"]}
     assert {"--slow=^ffn/=0.05", "--slow=x=1"} < given
     plain, slowed = run_rows(finished_runs(tmp_path))
     assert (plain["runs"], plain["slowdown"], plain["budget_seconds"]) == (1, "", 30)

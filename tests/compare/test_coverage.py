@@ -2,6 +2,7 @@
 as they say, and of such as do not."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,29 +12,17 @@ from built_programs import write_json
 from published import MEASURED
 from tinyllama_tools.calibrate.coverage import coverage_row
 from tinyllama_tools.calibrate.rates import BROKEN, HELD
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.stats.rank_tests import ends_of_median
 from tools import compare
 
 
-def of_many(scatter: float, drift: float) -> Json:
-    """100 cases of 30 repetitions; `drift`: of the level, from the first to the last."""
-    draw = np.random.default_rng(7)
-    levels = scatter * draw.standard_normal((100, 30)) + np.linspace(0, drift, 30)
-    return coverage_row(np.exp(levels).tolist())
-
-
 def test_intervals_of_repetitions_that_vary_alike_cover() -> None:
-    row = of_many(scatter=0.05, drift=0)
+    """Of 100 cases of 30 repetitions."""
+    levels = 0.05 * np.random.default_rng(7).standard_normal((100, 30))
+    row = coverage_row(np.exp(levels).tolist())
     assert (row["cases"], row["pairs"], row["standing"]) == (100, 100 * 45, HELD)
     assert 0.90 < row["covered"] / row["pairs"] < 0.99
     assert 0.05 < row["half_width"] < 0.2
-
-
-def test_a_machine_that_drifts_more_than_repetitions_tell_is_found() -> None:
-    row = of_many(scatter=0.002, drift=0.5)
-    assert row["covered"] < 0.7 * row["pairs"] and row["disjoint"] > 0
-    assert row["standing"] == BROKEN
 
 
 def test_the_interval_is_students_of_the_logarithms() -> None:
@@ -58,4 +47,7 @@ def test_results_are_judged_and_too_few_repetitions_refused(
             assert "results.json: no case has 6 repetitions; measure with" in said
         else:
             assert "| AMD EPYC (x86-64 AVX2), 2 processors, " in page
-            assert f"| {BROKEN if status else HELD} " in page.partition("## Coverage")[2]
+            table = re.sub(" +", " ", page.partition("## Coverage")[2])
+            # each of five groups before the step and each of five after it
+            assert status == 0 or " | 25 | " in table
+            assert f"| {BROKEN if status else HELD} " in table

@@ -1,48 +1,25 @@
 """`compare run` of two other programs of Google Benchmark, which are run once for each answer."""
 
 import json
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
+from fake_bench import PROGRAM, make_build
 from tinyllama_tools.compare.blocks import SIDES, Interleaved
 from tinyllama_tools.compare.other_programs import OtherProgram, is_other_program
 from tinyllama_tools.compare.run import main
 from tinyllama_tools.core.app import BadInputError
 
-# With Google Benchmark's flags and rows; its times are drawn, and `factor` times as long.
-PROGRAM = """
-import json, random, re, sys
-flags = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
-if "help" in flags:
-    print("benchmark [--benchmark_list_tests={true|false}]")
-    sys.exit()
-names = {"BM_sort/1024": 2e6, "BM_sort/1": 9.0, "BM_map<int>": 5e5, "BM_broken": 1.0}
-if flags.get("benchmark_list_tests") == "true":
-    print("\\n".join(names))
-    sys.exit()
-def row(name):
-    common = {"name": name, "run_name": name, "run_type": "iteration", "repetition_index": 0}
-    if name == "BM_broken":
-        return {**common, "error_occurred": True, "error_message": "no such device"}
-    factor = FACTOR if name == "BM_sort/1024" else 1
-    time = names[name] * factor * random.lognormvariate(0, 0.01)
-    return {**common, "iterations": 3, "real_time": time, "cpu_time": time, "time_unit": "ns"}
-chosen = [name for name in names if re.search(flags["benchmark_filter"], name)]
-print("noise on standard output")
-with open(flags["benchmark_out"], "w") as out:
-    json.dump({"context": {"num_cpus": 2}, "benchmarks": [row(name) for name in chosen]}, out)
-"""
+FAILED = {"error_occurred": True, "error_message": "no such device"}
 
 
 def program(path: Path, factor: float) -> str:
     """One that runs BM_sort/1024 `factor` times as long."""
-    python = f"{shlex.quote(sys.executable)} -I -S - \"$@\" <<'END'"
-    path.write_text(f"#!/bin/sh\nexec {python}\n{PROGRAM.replace('FACTOR', str(factor))}\nEND\n")
-    path.chmod(0o755)
-    return str(path)
+    cases = {"BM_sort/1024": 2e-3, "BM_sort/1": 9e-9, "BM_map<int>": 5e-4, "BM_broken": 1e-9}
+    told = {"cases": cases, "factor": {"BM_sort/1024": factor}, "rows": {"BM_broken": FAILED}}
+    build = make_build(path, other=True, context={"num_cpus": 2}, counters={}, **told)
+    return str((build / PROGRAM).rename(build / "benchmarks/other"))
 
 
 def test_what_became_slower_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_bench import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from samples import ATTENTION, EMBEDDING, OPTIMIZER, Json, Played, cut_wait_short, ran
 
 from built_programs import start_tool, wait_until
+from fake_bench import DEFAULTS, FFN, LOSS, NORM, PROGRAM, STEP, make_build, noted
 from tinyllama_tools.compare import blocks
 from tinyllama_tools.compare.blocks import (
     SIDES,
@@ -79,7 +79,7 @@ def summaries(items: list[Json]) -> Array:
 
 def placed_of(build: Path) -> dict[str, str]:
     """What its processes were told of how workers wait and where they are."""
-    found = starts_of(build)[0]["environment"]
+    found = noted(build, "starts")[0]["environment"]
     return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
 
 
@@ -126,31 +126,31 @@ def test_verdicts_figures_and_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert header["seed"] == found.document["design"]["seed"] == 5
     assert placed_of(base) == SHORT_SPIN | {"OMP_PROC_BIND": "true"}
     # an earlier recording is kept, and nothing is started
-    starts = len(starts_of(base))
+    starts = len(noted(base, "starts"))
     assert ran(base, new, tmp_path / "out").status == 2
     assert "is there already" in capsys.readouterr().err
-    assert len(starts_of(base)) == starts
+    assert len(noted(base, "starts")) == starts
 
 
 def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    context = {"schema_version": 1, "device": {"name": "fake"}, "threads": 2}
+    context = DEFAULTS["context"] | {"threads": 2}
     base = make_build(tmp_path / "base", cases={FFN: 0.01, LOSS: 0.01})
     new = make_build(tmp_path / "new", cases={FFN: 0.01, NORM: 0.01}, context=context)
     more = ["--environment-new=SIDE_N=1", "--environment-new=SIDE=3", "--environment-base=SIDE=3"]
     more += [
         "--environment-new=OMP_NUM_THREADS=2",
         "--sizes=small",
-        "--filter=ffn",
+        "--filter=baseline",
         "--threads=3",
         "--slow-new=ffn=0.1",
     ]
     found = ran(base, new, tmp_path / "out", *more, "--verify=off")
     assert found.outcomes == {FFN: "same", LOSS: "missing", NORM: "added"}
     for build, own in ((base, None), (new, "1")):
-        assert {start["environment"].get("SIDE_N") for start in starts_of(build)} == {own}
-        given = set(starts_of(build)[0]["arguments"])
-        assert {"--sizes=small", "--benchmark_filter=ffn", "--threads=3"} < given
+        assert {start["environment"].get("SIDE_N") for start in noted(build, "starts")} == {own}
+        given = set(noted(build, "starts")[0]["arguments"])
+        assert {"--sizes=small", "--benchmark_filter=baseline", "--threads=3"} < given
         assert "--variants=baseline" in given
         assert ("--slow=ffn=0.1" in given) == (build == new)
     assert [text.partition(":")[0] for text in found.warnings] == [
@@ -237,7 +237,7 @@ def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: 
     base = make_build(tmp_path / "base", **steady, factor={FFN: 3.0})
     new = make_build(tmp_path / "new", **steady)
     found = one_block(base, new, CASES, pairs=8)
-    assert len(starts_of(base)) == len(starts_of(new)) == 1
+    assert len(noted(base, "starts")) == len(noted(new, "starts")) == 1
     # by the less disturbed side 1.5 / (2 x 0.15) = 5; by the other it would be the fewest, 4
     for case, pairs in ((FFN, 5), (LOSS, 8), (NORM, 8)):
         assert found[case]["new"] == pytest.approx([times[case]] * pairs)
@@ -254,11 +254,13 @@ def test_orders_repeat_with_the_seed_and_sides_alternate(tmp_path: Path) -> None
         measurer = interleaved(*builds, seed=seed)
         items = [item for index in range(4) for item in measurer.measure(index, CASES)]
         orders = [(item["case"], item["first"]) for item in items]
-        paddings = [len(s["environment"]["TINY_LLAMA_PADDING"]) for s in starts_of(builds[0])]
+        paddings = [len(s["environment"]["TINY_LLAMA_PADDING"]) for s in noted(builds[0], "starts")]
         assert len({*paddings}) == 4
         seen.append((orders, paddings))
         # the time of each request of both sides
-        asked = sorted((r["at"], side, r) for side in (0, 1) for r in requests_of(builds[side]))
+        asked = sorted(
+            (r["at"], side, r) for side in (0, 1) for r in noted(builds[side], "requests")
+        )
         timed = [side for _, side, r in asked if r["do"] == "time"]
         assert timed == [s for _, first in orders for f in first for s in (f, 1 - f)]
         # of every two blocks, each side is first to close its cases in one
@@ -313,7 +315,7 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
         cut_wait_short(monkeypatch, "new", "its start")
     found = one_block(base, new, CASES)
     # the second may be killed before it notes its start
-    assert len(starts_of(new)) <= 2
+    assert len(noted(new, "starts")) <= 2
     assert found.keys() == set(CASES)
     assert all("its start" in item["failed"]["reason"] for item in found.values())
     assert all(item["failed"]["side"] == "new" for item in found.values())
@@ -354,9 +356,9 @@ def test_a_side_that_fails_twice_or_is_wrong_fails_the_case_only(
     assert [i["block"] for i in items if i.get("case") == LOSS and "failed" in i] == [1, 2]
     # a wrong result is never timed
     assert found.cases[NORM]["note"] == "told to be failed"
-    assert all(r["case"] != NORM for r in requests_of(good) if r["do"] == "time")
+    assert all(r["case"] != NORM for r in noted(good, "requests") if r["do"] == "time")
     # of the second process, the first being one that was asked for its cases
-    proved = [r for r in requests_of(good) if r["do"] == "open" and r["verify"]]
+    proved = [r for r in noted(good, "requests") if r["do"] == "open" and r["verify"]]
     assert [(r["case"], r["process"]) for r in proved] == [(case, 2) for case in CASES]
     # of the base it is no fault of the new, but no answer either
     found = ran(bad, good, tmp_path / "swapped", "--strict")
@@ -381,7 +383,7 @@ def test_the_same_program_on_both_sides_is_refused(
     for other in (build, copy):
         assert ran(build, other, tmp_path / "out").status == 2
         assert "are the same program, to the last byte" in capsys.readouterr().err
-    assert not starts_of(build)
+    assert not noted(build, "starts")
     # what differs is asked for, or it is a test
     for more in ("--same", "--environment-new=SIDE=1", f"--slow-new={FFN}=0.1"):
         assert ran(build, copy, tmp_path / more, more).status in {0, 1}

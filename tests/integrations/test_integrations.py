@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from built_programs import PROJECT_ROOT, Completed, Json, finish, give_up, start, write_program
+from fake_bench import FAILED, FIGURES, PROGRAM, SKIPPED, make_build
 
 FOLDER = PROJECT_ROOT / "integrations"
 # options of the program itself: a step of a few milliseconds, measured once
@@ -28,12 +29,26 @@ QUICK_STEP = ["--batch=2", "--seq=16", "--threads=1", "--benchmark_min_time=1x"]
 QUICK_STEP += ["--benchmark_repetitions=1"]
 
 
-def fake_bench(folder: Path) -> Path:
-    """A program called tiny_llama_bench, which is fake_bench.py."""
-    program = Path(__file__).with_name("fake_bench.py")
-    return write_program(
-        folder / "tiny_llama_bench", f'#!/bin/bash\nexec "{sys.executable}" "{program}" "$@"\n'
-    )
+# of the fake: samples of a step of so long, and so many tokens that they have an exponent
+SECONDS = {"baseline": 0.0928359, "optimized": 0.0706086}
+RATES = {"samples_per_second": 8.0, "tokens_per_second": 102400.0}
+COUNTERS = {"TFLOPS": 0.241826, "peak_memory": 97.5664}
+COUNTERS |= dict.fromkeys(("MFU_percent", "peak_percent", "roof_percent"), 64.5247)
+WITHOUT_GEMMS = {f"{of}/": {"TFLOPS": None} for of in ("embedding", "optimizer")}
+
+
+def fake_bench(build: Path, rows: Json | None = None, **trouble: str) -> Path:
+    """The program of a build folder. `rows`: as of fake_bench.py; `trouble`: how its runs end, by
+    size and variant."""
+    ends = ("interrupted", "miscounts")
+    found = {
+        case: {"at": "end" if how in ends else "measure", "how": how}
+        for case, how in trouble.items()
+    }
+    given = {"counters": COUNTERS, "rates": RATES, "rows": WITHOUT_GEMMS | (rows or {})}
+    factor = {f"/{variant}/": seconds for variant, seconds in SECONDS.items()}
+    times = {"seconds": 1.0, "factor": factor, "between": 0.0, "within": 0.0}
+    return make_build(build, cases={}, alone=True, trouble=found, **times, **given) / PROGRAM
 
 
 # ---- Slurm, which ReFrame asks too
@@ -41,7 +56,7 @@ def fake_bench(folder: Path) -> Path:
 RANK_PROGRAMS = ("tiny_llama_scaling", "tiny_llama_train")
 DATA_PARALLEL = "data_parallel.sbatch"
 # of the data-parallel example, which starts two of them
-PROGRAM = """#!/bin/bash
+RANK_PROGRAM = """#!/bin/bash
 for option in "$@"; do
   if [[ "$option" == --benchmark_out=* ]]; then touch "${option#*=}"; fi
 done
@@ -80,10 +95,11 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.checkout = root / "a path" / "with spaces"
         shutil.copytree(FOLDER / "slurm", self.checkout / "integrations" / "slurm")
-        self.programs = self.checkout / "build" / "benchmarks"
-        self.bench = fake_bench(self.programs)
+        self.build = self.checkout / "build"
+        self.bench = fake_bench(self.build)
+        self.programs = self.bench.parent
         for name in RANK_PROGRAMS:
-            write_program(self.programs / name, PROGRAM)
+            write_program(self.programs / name, RANK_PROGRAM)
         self.folder = root / "slurm"
         for name, body in COMMANDS.items():
             keep = f'echo "{name} $*" >>"$FAKE_SLURM/calls.txt"'
@@ -260,29 +276,30 @@ def test_a_workspace_gives_commands_that_the_program_understands(
 REFRAME = FOLDER / "reframe"
 STEP = "full_step/train"
 RATE = f"{STEP}/samples_per_second"
-# by '<size>/<variant>': how the fake behaves, and the reason for which the test fails; "" passes.
-# The fake's numbers: baseline 86.1736 samples/s, optimized 113.301.
-CASES = {
+# by '<size>/<variant>': how the fake behaves, or what its row has, and the reason for which the
+# test fails; "" passes. The fake's numbers: baseline 86.1736 samples/s, optimized 113.301.
+CASES: dict[str, tuple[str | Json, str]] = {
     "components": ("", ""),
     "tiny/baseline": ("", ""),
     "tiny/optimized": ("", f"{RATE}=113.301 samples/s, expected 200"),
-    "small/baseline": ("fails", "FAILED: 1 of 1 cases failed"),
-    "small/optimized": ("skips", "needs 80 GiB, 12 GiB are free"),
-    "medium/baseline": ("crashes", "no line 'SUCCESS: <n> ...' in the output"),
+    "small/baseline": (FAILED, "FAILED: 1 of 1 cases failed"),
+    "small/optimized": (SKIPPED, "too large"),
+    "medium/baseline": ("signal", "no line 'SUCCESS: <n> ...' in the output"),
     "medium/optimized": ("interrupted", "exit status 130"),
-    "large/baseline": ("lost_figure", "no line 'FOM full_step/train/baseline/large/f32/batch:8/"),
-    "large/optimized": ("not_a_number", "not a number: FOM full_step/train/optimized/large/f32/"),
+    "large/baseline": (
+        *({"samples_per_second": None},),
+        "no line 'FOM full_step/train/baseline/large/f32/batch:8/",
+    ),
+    "large/optimized": (
+        *({"TFLOPS": float("nan")},),
+        "not a number: FOM full_step/train/optimized/large/f32/",
+    ),
     "very_large/baseline": ("", "full_step/train/kernels has a reference and was not measured"),
     "very_large/optimized": ("miscounts", "figures of 1 cases, not of 2"),
 }
-FIGURES = {
-    f"{STEP}/time": (0.0928359, "s"),
-    RATE: (86.1736, "samples/s"),
-    f"{STEP}/tokens_per_second": (1.10302e6, "tokens/s"),
-    f"{STEP}/TFLOPS": (0.241826, "TFLOP/s"),
-    **dict.fromkeys((f"{STEP}/{of}_percent" for of in ("MFU", "peak", "roof")), (64.5247, "%")),
-    f"{STEP}/peak_memory": (97.5664, "MiB"),
-}
+MEASURED = {"time": SECONDS["baseline"], "samples_per_second": 86.1736}
+MEASURED |= {"tokens_per_second": 1.10302e6} | COUNTERS
+STEP_FIGURES = {f"{STEP}/{name}": (MEASURED[name], unit) for name, unit in FIGURES.items()}
 REFERENCES = f"""
 TinyLlamaStep:
   $index: [$partition, size, variant, dtype]
@@ -334,25 +351,26 @@ def run_reframe(
 def test_every_size_and_variant_of_the_step_and_its_components(tmp_path: Path) -> None:
     """One run of ReFrame for all; the fake refuses to be run twice at once."""
     (tmp_path / "references.yaml").write_text(REFERENCES, encoding="utf-8")
+    told = {"/".join(case.split("/")[::-1]): how for case, (how, _) in CASES.items() if how}
+    trouble = {case: how for case, how in told.items() if isinstance(how, str)}
+    rows = {case: row for case, row in told.items() if case not in trouble}
     console, outcomes = run_reframe(
         tmp_path,
         "settings_local.py",
-        fake_bench(tmp_path),
+        fake_bench(tmp_path / "build", rows, **trouble),
         "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
         RFM_REFERENCE_PREFIX=str(tmp_path),
-        FAKE=",".join(f"{case}={how}" for case, (how, _) in CASES.items()),
-        FAKE_LOCK=str(tmp_path / "lock"),
     )
     assert outcomes.keys() == CASES.keys()
     quick = {name for name, case in outcomes.items() if "quick" in case["tags"]}
     assert quick == {"tiny/baseline", "tiny/optimized", "components"}
     for name, (behaviour, reason) in CASES.items():
-        is_skipped = behaviour == "skips"
+        is_skipped = behaviour is SKIPPED
         verdict = "skip" if is_skipped else "fail" if reason else "pass"
         assert outcomes[name]["result"] == verdict, name
         assert reason in (console if is_skipped else outcomes[name]["fail_reason"] or "")
     step, components = outcomes["tiny/baseline"], figures_of(outcomes["components"])
-    assert figures_of(step) == FIGURES
+    assert figures_of(step) == STEP_FIGURES
     assert Path(step["outputdir"], "results.json").is_file()
     # a local job takes the best device present
     assert "--device=auto" in script_of(step)
@@ -408,8 +426,8 @@ def test_the_program_measures_what_fits_and_says_what_does_not(
     assert (step["result"], step["fail_reason"]) == ("pass", None)
     assert figures_of(step)[RATE][0] > 0
     # the fake prints what the program does
-    units = ({name: unit for name, (_, unit) in of.items()} for of in (figures_of(step), FIGURES))
-    assert next(units) == next(units)
+    units = {name: unit for name, (_, unit) in figures_of(step).items()}
+    assert units == {f"{STEP}/{name}": unit for name, unit in FIGURES.items()}
     assert Path(step["outputdir"], "results.json").stat().st_size > 0
     assert outcomes["small/optimized"]["result"] == "skip"
     assert "exceeds 300.00 MiB (--memory-limit)" in console
@@ -429,8 +447,10 @@ def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
     cluster: Cluster, example: str, arguments: list[str], threads: str, options: str
 ) -> None:
     done = cluster.run(example, *arguments, SLURM_CPUS_PER_TASK=threads)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "SUCCESS: 2 cases measured"
+    assert done.returncode == 0, done.stderr
+    # but for the program's progress
+    assert [line for line in done.stderr.splitlines() if not line.startswith("[")] == []
+    assert done.stdout.splitlines()[-1] == "SUCCESS: 6 cases measured"
     (call,) = cluster.srun_calls()
     program = cluster.programs / "tiny_llama_bench"
     start = f"srun --ntasks=1 --cpus-per-task={threads} {program} --threads {threads} "
@@ -445,15 +465,18 @@ def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
 
 
 def test_a_job_that_ran_out_of_time_is_gone_on_with(cluster: Cluster) -> None:
-    stopped = cluster.run("one_gpu.sbatch", FAKE="interrupted")
+    fake_bench(cluster.build, full_step="interrupted")
+    stopped = cluster.run("one_gpu.sbatch")
     assert stopped.returncode == 130
     (folder,) = cluster.results()
     assert f"TINY_LLAMA_RESUME={folder}" in stopped.stderr
+    fake_bench(cluster.build)
     done = cluster.run("one_gpu.sbatch", TINY_LLAMA_RESUME=str(folder))
     assert done.returncode == 0, done.stderr
     assert cluster.results() == [folder]
     assert "--resume" in cluster.srun_calls()[-1]
-    assert cluster.run("one_gpu.sbatch", FAKE="fails").returncode == 1
+    fake_bench(cluster.build, {"full_step": FAILED})
+    assert cluster.run("one_gpu.sbatch").returncode == 1
 
 
 @pytest.mark.parametrize(

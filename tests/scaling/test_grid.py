@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from grid_fake import HELD, Json, measuring_calls, tell, value
 
-from built_programs import start_tool, wait_until
+from built_programs import Json, start_tool, wait_until
+from fake_bench import FAILED, SKIPPED, make_build, runs_of
 from tinyllama_tools.commands import grid
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import full_step, parse_case_name
@@ -27,10 +27,17 @@ CASE_NAMES = {
     for batch, seq in itertools.product((1, 64), (8, 16))
 }
 FILES = ["results.json", "products.json", "check.json"]
+HELD = "ffn/forward_backward/baseline/tiny/f32/batch:64/seq:16"
 
 
 def places(tmp_path: Path) -> list[str]:
     return [f"--output={tmp_path / 'grid'}", f"--build-folder={tmp_path / 'build'}"]
+
+
+def tell(tmp_path: Path, **trouble: str) -> None:
+    """How the program behaves from now on, by a part of a name."""
+    found = {case: {"at": "measure", "how": how} for how, case in trouble.items()}
+    make_build(tmp_path / "build", cases={}, trouble=found)
 
 
 def run_grid(tmp_path: Path, *arguments: str) -> int:
@@ -43,7 +50,7 @@ def document(tmp_path: Path, name: str = "study.json") -> Json:
 
 def names_in(tmp_path: Path, name: str = "results.json") -> list[str]:
     rows = document(tmp_path, name)["benchmarks"]
-    return [row["run_name"].removesuffix("/manual_time") for row in rows]
+    return list(dict.fromkeys(row["run_name"].removesuffix("/manual_time") for row in rows))
 
 
 def journaled(tmp_path: Path) -> list[str]:
@@ -53,7 +60,7 @@ def journaled(tmp_path: Path) -> list[str]:
 
 
 def measured_files(tmp_path: Path) -> list[str]:
-    return [Path(value(call, "benchmark_out")).name for call in measuring_calls(tmp_path)]
+    return [Path(run["benchmark_out"]).name for run in runs_of(tmp_path / "build")]
 
 
 def test_a_grid_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,13 +74,13 @@ def test_a_grid_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert set(names_in(tmp_path)) == CASE_NAMES
     assert f"results.json: {CASES} measured, 0 left out, 0 failed" in capsys.readouterr().out
     assert measured_files(tmp_path) == FILES
-    run, products, check = measuring_calls(tmp_path)
+    run, products, check = runs_of(tmp_path / "build")
     # the grid's cases are proved and timed in one run
-    assert (value(run, "verify"), value(run, "device")) == ("", "cpu")
-    assert value(run, "benchmark_repetitions") == "3"
+    assert "verify" not in run
+    assert (run["device"], run["benchmark_repetitions"]) == ("cpu", "3")
     # GEMMs of tiny at its own batch; steps of a size that is not in the grid
-    assert value(products, "batch") == "" and names_in(tmp_path, "products.json")
-    assert (value(check, "max-seconds-per-case"), value(check, "verify")) == ("60", "off")
+    assert "batch" not in products and names_in(tmp_path, "products.json")
+    assert (check["max-seconds-per-case"], check["verify"]) == ("60", "off")
     start = "full_step/train/baseline/medium/f32/batch:"
     steps = [f"{start}{batch}/seq:512" for batch in (1, 2, 4, 8, 16)]
     assert names_in(tmp_path, "check.json") == steps
@@ -96,13 +103,14 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
     assert run_grid(tmp_path, *SMALL) == 2
     assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
     # values on axes are the program's to judge
-    tell(tmp_path, refuse="tiny_llama_bench: --variants 'foo': must be one of baseline")
+    refusal = "tiny_llama_bench: --variants 'foo': must be one of baseline"
+    make_build(tmp_path / "build", refuse=refusal)
     assert run_grid(tmp_path, "--grid", "tiny", "--variants=foo") == 2
     assert "--variants 'foo': must be one of baseline" in capsys.readouterr().err
     tell(tmp_path)
     assert run_grid(tmp_path, *SMALL, "--dry-run") == 0
     assert f"Grid: {CASES} cases" in capsys.readouterr().out
-    assert not (tmp_path / "grid").exists() and measuring_calls(tmp_path) == []
+    assert not (tmp_path / "grid").exists() and measured_files(tmp_path) == []
     (tmp_path / "grid").write_text("")
     assert run_grid(tmp_path, *SMALL) == 2
     assert str(tmp_path / "grid") in capsys.readouterr().err
@@ -112,7 +120,7 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = "ffn/forward_backward/baseline/tiny/f32/batch:1/seq:8"
-    tell(tmp_path, fail=failing, skip="seq:16")
+    make_build(tmp_path / "build", cases={}, rows={failing: FAILED, "seq:16": SKIPPED})
     assert run_grid(tmp_path, *SMALL, "--check-size=tiny") == 1
     assert document(tmp_path)["finished"]
     # rates are calibrated on it
@@ -125,15 +133,15 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
 @pytest.mark.parametrize(
     ("told", "words", "left"),
     [
-        ({"crash_at": "full_step"}, "results: tiny_llama_bench was ended by signal", FILES),
-        ({"crash_at": "/medium/"}, "check: tiny_llama_bench was ended by", FILES[2:]),
-        ({"stale_at": "full_step"}, "results.json lacks 8 of 8 cases; last words", FILES),
+        ({"signal": "full_step"}, "results: tiny_llama_bench was ended by signal", FILES),
+        ({"signal": "/medium/"}, "check: tiny_llama_bench was ended by", FILES[2:]),
+        ({"full": "full_step"}, "results.json lacks 8 of 8 cases; last words", FILES),
     ],
 )
 def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    told: Json,
+    told: dict[str, str],
     words: str,
     left: list[str],
 ) -> None:
@@ -147,7 +155,7 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     assert len(kept) == (CASES // 2 if left == FILES else 0)
     # what an interrupted process leaves beside its journal is not whole
     (tmp_path / "grid" / left[0]).write_text('{"benchmarks": []}')
-    before = len(measuring_calls(tmp_path))
+    before = len(measured_files(tmp_path))
     tell(tmp_path)
     assert run_grid(tmp_path, *SMALL, "--resume") == 0
     assert (f"results: {CASES - len(kept)} cases" in capsys.readouterr().err) == bool(kept)
@@ -163,8 +171,8 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
 def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     tmp_path: Path, by: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(tmp_path, hold_in="results")
-    said, words, is_asked = tmp_path / "said", f"results [{HELD}/{CASES}", by != signal.SIGKILL
+    tell(tmp_path, hold=HELD)
+    said, words, is_asked = tmp_path / "said", f"results [3/{CASES}", by != signal.SIGKILL
     with said.open("w") as stream:
         process: subprocess.Popen[str] = start_tool(
             "study", *SMALL, *places(tmp_path), stderr=stream
@@ -177,7 +185,7 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     assert status == (130 if is_asked else -by), heard
     kept = journaled(tmp_path)
     # the one in hand was ended, if it had begun when the signal came
-    assert len(kept) in {HELD, HELD + 1}
+    assert len(kept) in {3, 4}
     if is_asked:
         assert "nothing is lost; the same command with --resume continues" in heard
         assert "Ctrl-C once more ends at once" in heard
@@ -197,7 +205,7 @@ def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     assert run_grid(tmp_path, *SMALL, "--variants=fused", "--resume") == 2
     assert "was begun as: scripts/study --grid tiny" in capsys.readouterr().err
     assert journaled(tmp_path)[: len(kept)] == kept
-    before = len(measuring_calls(tmp_path))
+    before = len(measured_files(tmp_path))
     assert run_grid(tmp_path, *SMALL, "--resume") == 0
     assert document(tmp_path)["finished"] and set(names_in(tmp_path)) == CASE_NAMES
     assert measured_files(tmp_path)[before:] == FILES
