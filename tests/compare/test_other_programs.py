@@ -7,8 +7,9 @@ import pytest
 
 from fake_bench import PROGRAM, make_build
 from tinyllama_tools.compare.blocks import SIDES, Interleaved
-from tinyllama_tools.compare.other_programs import OtherProgram, is_other_program
+from tinyllama_tools.compare.other_programs import OtherProcess, is_other_program
 from tinyllama_tools.compare.run import main
+from tinyllama_tools.compare.sides import ServedProgram
 from tinyllama_tools.core.app import BadInputError
 
 FAILED = {"error_occurred": True, "error_message": "no such device"}
@@ -37,7 +38,7 @@ def test_what_became_slower_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_case_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     files = {side: program(tmp_path / side, 1) for side in SIDES}
-    programs = {side: OtherProgram(side, Path(file)) for side, file in files.items()}
+    programs = {s: ServedProgram(s, Path(f), kind=OtherProcess) for s, f in files.items()}
     measurer = Interleaved(programs, 1, pairs=2, slice_seconds=0.001, limit=30)
     names = ["BM_broken", "BM_map<int>"]
     assert measurer.greet()["base"]["cases"] == [

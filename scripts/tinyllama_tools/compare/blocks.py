@@ -49,7 +49,7 @@ from tinyllama_tools.compare.options import (
     regular_expression,
     settings_of,
 )
-from tinyllama_tools.compare.other_programs import OtherProgram, is_other_program
+from tinyllama_tools.compare.other_programs import OtherProcess, is_other_program
 from tinyllama_tools.compare.sides import (
     Builder,
     CaseFailedError,
@@ -527,7 +527,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     if any(are_other.values()):
         refuse_for_other_programs(options, are_other)
     programs = {
-        side: OtherProgram(side, files[side], (), dict(environment))
+        side: ServedProgram(side, files[side], (), dict(environment), OtherProcess)
         if are_other[side]
         else ServedProgram(side, files[side], arguments, dict(environment))
         for side, _, environment, arguments in named

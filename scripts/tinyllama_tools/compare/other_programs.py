@@ -5,7 +5,6 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.compare.sides import (
@@ -39,21 +38,13 @@ def is_other_program(program: Path) -> bool:
     return "--benchmark_list_tests" in said and "--serve" not in said
 
 
-@dataclass(frozen=True)
-class OtherProgram(ServedProgram):
-    """`arguments` come before Google Benchmark's own in every run."""
-
-    def start(self, *, limit: float, padding: int) -> "OtherProcess":
-        """Nothing runs yet."""
-        return OtherProcess(self, limit=limit, padding=padding)
-
-
 class OtherProcess:
-    """Answers as a ServedProcess. ProcessLostError where a run fails, hangs or writes no result."""
+    """Answers as a ServedProcess. The program's arguments come before Google Benchmark's own in
+    every run. ProcessLostError where a run fails, hangs or writes no result."""
 
     is_running = True
 
-    def __init__(self, program: OtherProgram, *, limit: float, padding: int) -> None:
+    def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
         self._command = (str(program.program), *program.arguments)
         self._environment = program.environment_with(padding)

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,12 +178,6 @@ def rows_of(cases: Iterable[ComparedCase]) -> list[Row]:
     return rows
 
 
-def without_lone(rows: Iterable[Row], comparison: Comparison) -> list[Row]:
-    """Those of a table that has lone_lines() below it."""
-    counted = {name for names in lone_cases(comparison).values() for name in names}
-    return [row for row in rows if row.case.name not in counted]
-
-
 def colour_of(comparison: Comparison) -> str:
     """Of the whole: green where every case has an answer and none is a regression."""
     found = {case.outcome for case in comparison.cases}
@@ -211,33 +205,30 @@ def headline(comparison: Comparison) -> str:
     return f"{said or 'no case'}; exit status {status}: {meaning_of(comparison)}"
 
 
-def lone_cases(comparison: Comparison) -> dict[str, list[str]]:
-    """The names of the cases that one side alone has, where they are many, by `not in the new` or
-    `not in the base`."""
+def without_lone(comparison: Comparison) -> tuple[list[Row], list[str]]:
+    """The rows of a table, and what stands below it of the cases that one side alone has, where
+    they are many: `not in the new: 27 cases (ffn/..., loss/..., rotary/..., ...)`."""
     lone: dict[str, list[str]] = {}
     for case in comparison.cases:
         if case.outcome in {Outcome.MISSING, Outcome.ADDED} and case.note.startswith("not in the"):
             lone.setdefault(case.note, []).append(case.name)
-    return {said: names for said, names in lone.items() if len(names) > MOST_LONE}
-
-
-def lone_lines(comparison: Comparison) -> list[str]:
-    """`not in the new: 27 cases (ffn/..., loss/..., rotary/..., ...)`."""
-    return [
+    many = {said: names for said, names in lone.items() if len(names) > MOST_LONE}
+    counted = {name for names in many.values() for name in names}
+    return [row for row in rows_of(comparison.cases) if row.case.name not in counted], [
         f"{said}: {len(names)} cases ({', '.join(names[:NAMED_LONE])}, ...)"
-        for said, names in lone_cases(comparison).items()
+        for said, names in many.items()
     ]
 
 
 def _rendered(
     name: str,
     comparison: Comparison,
-    rows: Sequence[Row],
     most_details: int | None,
     **more: Any,  # noqa: ANN401
 ) -> str:
     """`most_details`: of the cases with another time or a counter that grew; None for all."""
-    changed = [row for row in rows if row.case.outcome in CHANGED or row.case.grown]
+    cases = (case for case in comparison.cases if case.outcome in CHANGED or case.grown)
+    changed = rows_of(cases)
     count, mean = len(comparison.alike), ""
     ratio = comparison.geometric_mean_ratio
     if ratio is not None and count > 1:
@@ -256,7 +247,6 @@ def _rendered(
         warnings=warning_texts(comparison),
         mean=mean,
         grown=sum(case.grown for case in comparison.cases),
-        lone=lone_lines(comparison),
         details=[(row, detail_lines(row.case)) for row in changed[:most_details]],
         more_details=len(changed[most_details:]) if most_details else 0,
         **more,
@@ -265,17 +255,16 @@ def _rendered(
 
 def text_of(comparison: Comparison) -> str:
     """For a terminal; the last line has the counts and the meaning of the exit status."""
-    rows = rows_of(comparison.cases)
-    table = [HEADER, *(row.texts for row in without_lone(rows, comparison))]
+    rows, lone = without_lone(comparison)
+    table = [HEADER, *(row.texts for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
         for texts in table
     ]
     shown: Callable[[str], str] = str
-    return _rendered(
-        "comparison.md.j2", comparison, rows, None, is_comment=False, table=lines, shown=shown
-    )
+    more = {"is_comment": False, "table": lines, "lone": lone, "shown": shown}
+    return _rendered("comparison.md.j2", comparison, None, **more)
 
 
 def _plain(text: str) -> str:
@@ -286,8 +275,8 @@ def _plain(text: str) -> str:
 def markdown_of(comparison: Comparison) -> str:
     """For a comment of a pull request: headline, details, and a folded table of cases, as many as
     a comment may hold."""
-    found, rows, failed = rows_of(comparison.cases), [], []
-    for row in without_lone(found, comparison):
+    (found, lone), rows, failed = without_lone(comparison), [], []
+    for row in found:
         name, *figures, verdict, blocks, note = row.texts
         short = html.escape(note[:MOST_NOTE_OF_COMMENT], quote=False)
         rows.append((f"`{name}`", *figures, f"{MARKS[row.colour]} {verdict}", blocks, short))
@@ -296,9 +285,9 @@ def markdown_of(comparison: Comparison) -> str:
     return _rendered(
         "comparison.md.j2",
         comparison,
-        found,
         MOST_DETAILS_OF_COMMENT,
         is_comment=True,
+        lone=lone,
         table=markdown_table(HEADER, rows[:MOST_ROWS_OF_COMMENT]),
         left_out=len(rows[MOST_ROWS_OF_COMMENT:]),
         regressions=markdown_table(HEADER, failed[:MOST_DETAILS_OF_COMMENT]) if failed else [],
@@ -330,7 +319,6 @@ def page_of(comparison: Comparison) -> str:
     return _rendered(
         "comparison.html.j2",
         comparison,
-        rows,
         None,
         colour=colour_of(comparison),
         header=HEADER,

@@ -205,12 +205,13 @@ class ProcessLostError(CaseFailedError):
 @dataclass(frozen=True)
 class ServedProgram:
     """How a side's process is started. `name`: the side's. `environment`: added to that of this
-    process."""
+    process. `kind`: ServedProcess, or another that answers as it does."""
 
     name: str
     program: Path
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    kind: Callable[..., ServedProcess] = field(default_factory=lambda: ServedProcess)
 
     def environment_with(self, padding: int) -> dict[str, str]:
         """All variables of the process. `padding`: bytes of a variable that moves the stack, so
@@ -224,7 +225,7 @@ class ServedProgram:
 
     def start(self, *, limit: float, padding: int) -> ServedProcess:
         """BadInputError where it cannot be started."""
-        return ServedProcess(self, limit=limit, padding=padding)
+        return self.kind(self, limit=limit, padding=padding)
 
 
 # the key by which --serve tells the version of its protocol
