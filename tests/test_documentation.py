@@ -121,10 +121,15 @@ def test_help_of_a_tool(
         assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 100] == []
 
 
-# what is wrong is told by whoever starts a tool, before a build: command | words
+# what is wrong is told by whoever starts a tool, before a build: command | words, $: their end
 BAD_OPTIONS = """
 compare a.json b.json --alpha 0 | '0': must be a number between 0 and 1
-compare rn | 'rn': is no file and no sub-command; did you mean run?
+compare rnu --base HEAD | 'rnu': is no file and no sub-command; did you mean run?
+compare a.json b.json --format txt | did you mean text?
+compare history ad a.json | did you mean add?
+compare history add a.json --skip-knwn | did you mean --skip-known?
+compare calibrate --record=1m --zzz=4 | '--zzz=4': is no option$
+compare calibrate --recrd=1m -- --pears=4 | did you mean --record?
 compare a.json | 1 files, 0 of --base, 0 of --new (a.json): either BASE.json NEW.json
 compare --base a.json | 0 files, 1 of --base, 0 of --new
 compare --variants a,b --new c.json | --variants with 0 files
@@ -133,6 +138,7 @@ compare run --base=build --new=build --budget=10x | '10x': must be a time such a
 compare run --base=build --new=build --pairs=0 | '0': must be a whole number of 1 or more
 compare run --base=build --new=build --environment-new=A | 'A': must be NAME=VALUE
 compare run --new=build | required: --base
+compare run --base HEAD --budgte=5m | '--budgte=5m': is no option; did you mean --budget?
 compare run --bse=build | '--bse=build': is no option; did you mean --base?
 compare history | add|show|changes|page
 compare calibrate --slow=ffn=0.05 | --runs
@@ -179,7 +185,8 @@ def test_bad_options_are_named(line: str, capsys: pytest.CaptureFixture[str]) ->
     command, words = line.split(" | ")
     with pytest.raises(SystemExit, match="2"):
         run_tool(["--check-options", *command.split()])
-    assert words in capsys.readouterr().err.splitlines()[-1]
+    said = capsys.readouterr().err.splitlines(keepends=True)[-1]
+    assert words.replace("$", "\n") in said
 
 
 RANGES = (

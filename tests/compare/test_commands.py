@@ -16,7 +16,6 @@ from built_programs import write_program
 from tinyllama_tools.compare import run as compare_run
 from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c, run_command
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
-from tools import compare
 
 Json = dict[str, Any]
 
@@ -29,28 +28,6 @@ def test_commands_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert run_command("compare run", Mock(side_effect=error)) == 2
         assert re.search(said, capsys.readouterr().err, re.DOTALL)
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        ("run --bse HEAD --budget=5m", "'--bse': is no option; did you mean --base?"),
-        ("run --base HEAD --budgte=5m", "'--budgte=5m': is no option; did you mean --budget?"),
-        ("a.json b.json --format txt", "did you mean text?"),
-        ("rnu --base HEAD", "'rnu': is no file and no sub-command; did you mean run?"),
-        ("history ad a.json", "did you mean add?"),
-        ("history add a.json --skip-knwn", "did you mean --skip-known?"),
-        ("calibrate --record=1m --zzz=4", "'--zzz=4': is no option\n"),
-        ("calibrate --recrd=1m -- --pears=4", "did you mean --record?"),
-    ],
-)
-def test_a_mistyped_option_or_sub_command_is_told_which_was_meant(
-    words: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        compare(words.split())
-    assert ended.value.code == 2
-    assert meant in capsys.readouterr().err
 
 
 def test_an_ignored_signal_stays_so() -> None:
