@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,24 +16,21 @@ from built_programs import PROJECT_ROOT
 BUILD = PROJECT_ROOT / "build"
 # parts of one source, which says first whether it is HIP, CUDA or emulated
 PARTS = ("model/kernels/gpu/elements.hpp", "model/kernels/gpu/emulation_testing.hpp")
-# what names the file, and the precompiled header, which would hide what is missing
-DROPPED = ("-c", "-Winvalid-pch", "-fpch-preprocess")
-DROPPED_WITH_VALUE = ("-o", "-include", "-MF", "-MT")
+# with the word that follows: what names files, and the precompiled header, which would hide what is
+# missing
+DROPPED = ("-c", "-o", "-include")
 
 
 def compilers() -> dict[str, list[str]]:
-    """The command, without its file, that compiles the sources of each folder."""
+    """The command, without its files, that compiles the sources of each folder."""
     commands: dict[str, list[str]] = {}
     for entry in json.loads((BUILD / "compile_commands.json").read_text(encoding="utf-8")):
         words = shlex.split(entry["command"])
-        compiler = next(
-            i for i, word in enumerate(words) if word.endswith(("c++", "g++", "clang++"))
-        )
-        kept, skips = [], False
-        for word in words[compiler:]:
-            if not skips and word not in (*DROPPED, *DROPPED_WITH_VALUE, entry["file"]):
-                kept.append(word)
-            skips = word in DROPPED_WITH_VALUE
+        kept = [
+            word
+            for before, word in pairwise(["", *words])
+            if before not in DROPPED and word not in DROPPED
+        ]
         commands.setdefault(str(Path(entry["file"]).parent), kept)
     return commands
 
