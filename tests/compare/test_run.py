@@ -461,7 +461,11 @@ def test_a_budget_that_is_too_short_and_a_regression_that_is_known_all_the_same(
     assert "is too short: the first verdicts" in said.out.splitlines()[1]
 
 
-def test_what_the_base_skips_is_not_asked_of_the_new() -> None:
+def test_what_the_base_skips_is_skipped_whatever_the_new_does(tmp_path: Path) -> None:
+    trouble = {FFN: {"at": "open", "how": "skipped"}}
+    builds = [make_build(tmp_path / "base", trouble=trouble), make_build(tmp_path / "new")]
+    found = ran(*builds, tmp_path / "out")
+    assert found.outcomes == {FFN: "skipped", LOSS: "same", NORM: "same"}
     pending = SideCase(is_pending=True)
     told = "skipped in the base: too large; not tried in the new"
     assert outcome_without_times(SideCase(skipped="too large"), pending) == (Outcome.SKIPPED, told)

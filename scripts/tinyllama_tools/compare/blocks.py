@@ -391,8 +391,9 @@ class Measuring:
     def _take(self, item: Json) -> CaseRecord:
         """Whose record it is."""
         record = self.cases[case_of(item)]
-        # before it is kept, which may fail
-        record.add(item)
+        # before it is kept, which may fail; what the base skips counts as not tried in the new
+        if not record.closed:
+            record.add(item)
         self._recent.append(item)
         self._keep(item)
         return record
