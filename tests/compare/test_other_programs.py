@@ -32,7 +32,7 @@ def test_what_became_slower_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
     outcomes = {case["name"]: case["outcome"] for case in found["cases"]}
     assert outcomes.keys() == {"BM_sort/1024", "BM_sort/1"}
     assert outcomes["BM_sort/1024"] == "slower"
-    assert outcomes["BM_sort/1"] != "slower", "the filter of 1024 is not that of 1"
+    assert outcomes["BM_sort/1"] in {"same", "unclear"}, "the filter of 1024 is not that of 1"
     assert "BM_sort/1024" in capsys.readouterr().out
 
 

@@ -75,6 +75,7 @@ def test_a_grid_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"results.json: {CASES} measured, 0 left out, 0 failed" in capsys.readouterr().out
     assert measured_files(tmp_path) == FILES
     run, products, check = runs_of(tmp_path / "build")
+    assert all({"journal", "resume"} < of.keys() for of in (run, products, check))
     # the grid's cases are proved and timed in one run
     assert "verify" not in run
     assert (run["device"], run["benchmark_repetitions"]) == ("cpu", "3")
