@@ -103,20 +103,18 @@ def tell(
         "graph": {"skipped": True, "skip_message": "graph: only a GPU captures its work"},
     }
     counters = STEP | {"model_flops": 10**10, "peak_memory_MiB": 90.0, "operators": 4050}
-    usual = {
-        **{
-            "name": "ours",
-            "cases": {},
-            "seconds": 0.1,
-            "between": 0.005,
-            "within": 0.0,
-            "context": context,
-        },
-        **{"factor": {f"/{variant}/": of for variant, of in {**TIMES, **times}.items()}},
-        **{"counters": counters | {"max_rel_error": 1e-6}, "rows": {**told, **rows}},
-        "rates": {"TFLOPS": 0.01, "MFU_percent": 5.0},
-    }
-    make_build(build, **(usual | behaviour))
+    make_build(
+        build,
+        factor={f"/{variant}/": of for variant, of in {**TIMES, **times}.items()},
+        counters=counters | {"max_rel_error": 1e-6},
+        rates={"TFLOPS": 0.01, "MFU_percent": 5.0},
+        rows={**told, **rows},
+        context=context,
+        **(
+            {"name": "ours", "cases": {}, "seconds": 0.1, "between": 0.005, "within": 0.0}
+            | behaviour
+        ),
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pytest
@@ -37,18 +37,15 @@ COUNTERS |= dict.fromkeys(("MFU_percent", "peak_percent", "roof_percent"), 64.52
 WITHOUT_GEMMS = {f"{of}/": {"TFLOPS": None} for of in ("embedding", "optimizer")}
 
 
-def fake_bench(build: Path, rows: Json | None = None, **trouble: str) -> Path:
-    """The program of a build folder. `rows`: as of fake_bench.py; `trouble`: how its runs end, by
-    size and variant."""
-    ends = ("interrupted", "miscounts")
-    found = {
-        case: {"at": "end" if how in ends else "measure", "how": how}
-        for case, how in trouble.items()
-    }
-    given = {"counters": COUNTERS, "rates": RATES, "rows": WITHOUT_GEMMS | (rows or {})}
+def fake_bench(build: Path, told: Mapping[str, str | Json] = MappingProxyType({})) -> Path:
+    """The program of a build folder. `told`: by part of a name the trouble of its run, or what its
+    row has, as of fake_bench.py."""
+    rows = {case: of for case, of in told.items() if not isinstance(of, str)}
+    trouble = {case: of for case, of in told.items() if case not in rows}
+    given = {"counters": COUNTERS, "rates": RATES, "rows": WITHOUT_GEMMS | rows}
     factor = {f"/{variant}/": seconds for variant, seconds in SECONDS.items()}
     times = {"seconds": 1.0, "factor": factor, "between": 0.0, "within": 0.0}
-    return make_build(build, cases={}, alone=True, trouble=found, **times, **given) / PROGRAM
+    return make_build(build, cases={}, alone=True, trouble=trouble, **times, **given) / PROGRAM
 
 
 # ---- Slurm, which ReFrame asks too
@@ -287,11 +284,11 @@ CASES: dict[str, tuple[str | Json, str]] = {
     "medium/baseline": ("signal", "no line 'SUCCESS: <n> ...' in the output"),
     "medium/optimized": ("interrupted", "exit status 130"),
     "large/baseline": (
-        *({"samples_per_second": None},),
+        {"samples_per_second": None},
         "no line 'FOM full_step/train/baseline/large/f32/batch:8/",
     ),
     "large/optimized": (
-        *({"TFLOPS": float("nan")},),
+        {"TFLOPS": float("nan")},
         "not a number: FOM full_step/train/optimized/large/f32/",
     ),
     "very_large/baseline": ("", "full_step/train/kernels has a reference and was not measured"),
@@ -352,12 +349,10 @@ def test_every_size_and_variant_of_the_step_and_its_components(tmp_path: Path) -
     """One run of ReFrame for all; the fake refuses to be run twice at once."""
     (tmp_path / "references.yaml").write_text(REFERENCES, encoding="utf-8")
     told = {"/".join(case.split("/")[::-1]): how for case, (how, _) in CASES.items() if how}
-    trouble = {case: how for case, how in told.items() if isinstance(how, str)}
-    rows = {case: row for case, row in told.items() if case not in trouble}
     console, outcomes = run_reframe(
         tmp_path,
         "settings_local.py",
-        fake_bench(tmp_path / "build", rows, **trouble),
+        fake_bench(tmp_path / "build", told),
         "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
         RFM_REFERENCE_PREFIX=str(tmp_path),
     )
@@ -465,7 +460,7 @@ def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
 
 
 def test_a_job_that_ran_out_of_time_is_gone_on_with(cluster: Cluster) -> None:
-    fake_bench(cluster.build, full_step="interrupted")
+    fake_bench(cluster.build, {"full_step": "interrupted"})
     stopped = cluster.run("one_gpu.sbatch")
     assert stopped.returncode == 130
     (folder,) = cluster.results()

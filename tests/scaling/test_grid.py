@@ -34,10 +34,9 @@ def places(tmp_path: Path) -> list[str]:
     return [f"--output={tmp_path / 'grid'}", f"--build-folder={tmp_path / 'build'}"]
 
 
-def tell(tmp_path: Path, **trouble: str) -> None:
-    """How the program behaves from now on, by a part of a name."""
-    found = {case: {"at": "measure", "how": how} for how, case in trouble.items()}
-    make_build(tmp_path / "build", cases={}, trouble=found)
+def tell(tmp_path: Path, **behaviour: object) -> None:
+    """How the program behaves from now on."""
+    make_build(tmp_path / "build", cases={}, **behaviour)
 
 
 def run_grid(tmp_path: Path, *arguments: str) -> int:
@@ -104,8 +103,7 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
     assert run_grid(tmp_path, *SMALL) == 2
     assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
     # values on axes are the program's to judge
-    refusal = "tiny_llama_bench: --variants 'foo': must be one of baseline"
-    make_build(tmp_path / "build", refuse=refusal)
+    tell(tmp_path, refuse="tiny_llama_bench: --variants 'foo': must be one of baseline")
     assert run_grid(tmp_path, "--grid", "tiny", "--variants=foo") == 2
     assert "--variants 'foo': must be one of baseline" in capsys.readouterr().err
     tell(tmp_path)
@@ -121,7 +119,7 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = "ffn/forward_backward/baseline/tiny/f32/batch:1/seq:8"
-    make_build(tmp_path / "build", cases={}, rows={failing: FAILED, "seq:16": SKIPPED})
+    tell(tmp_path, rows={failing: FAILED, "seq:16": SKIPPED})
     assert run_grid(tmp_path, *SMALL, "--check-size=tiny") == 1
     assert document(tmp_path)["finished"]
     # rates are calibrated on it
@@ -134,9 +132,9 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
 @pytest.mark.parametrize(
     ("told", "words", "left"),
     [
-        ({"signal": "full_step"}, "results: tiny_llama_bench was ended by signal", FILES),
-        ({"signal": "/medium/"}, "check: tiny_llama_bench was ended by", FILES[2:]),
-        ({"full": "full_step"}, "results.json lacks 8 of 8 cases; last words", FILES),
+        ({"full_step": "signal"}, "results: tiny_llama_bench was ended by signal", FILES),
+        ({"/medium/": "signal"}, "check: tiny_llama_bench was ended by", FILES[2:]),
+        ({"full_step": "full"}, "results.json lacks 8 of 8 cases; last words", FILES),
     ],
 )
 def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
@@ -146,7 +144,7 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
     words: str,
     left: list[str],
 ) -> None:
-    tell(tmp_path, **told)
+    tell(tmp_path, trouble=told)
     assert run_grid(tmp_path, *SMALL) == 1
     said = capsys.readouterr().err
     assert words in said
@@ -172,7 +170,7 @@ def test_a_program_that_dies_leaves_what_it_measured_and_can_go_on(
 def test_a_study_that_is_ended_keeps_what_it_measured_and_is_resumed(
     tmp_path: Path, by: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(tmp_path, hold=HELD)
+    tell(tmp_path, trouble={HELD: "hold"})
     said, words, is_asked = tmp_path / "said", f"results [3/{CASES}", by != signal.SIGKILL
     with said.open("w") as stream:
         process: subprocess.Popen[str] = start_tool(
