@@ -10,7 +10,6 @@ from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_w
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import count_of, say
 from tinyllama_tools.data.results import title_of
-from tinyllama_tools.report.cases import csv_of
 from tinyllama_tools.report.document import (
     Document,
     Kind,
@@ -20,7 +19,7 @@ from tinyllama_tools.report.document import (
     omission_lines,
 )
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
-from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
+from tinyllama_tools.report.output import csv_of, figures_of_merit, markdown_of, page_of, write_pngs
 from tinyllama_tools.report.sections import data_parallel, devices, growth, measured, variants
 
 Fill = Callable[[Section, ReportInputs], None]

@@ -66,7 +66,13 @@ from tinyllama_tools.models.prediction import (
 )
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.document import Kind, Missing, Omission
-from tinyllama_tools.report.order import headline_steps, lacks_parts, main_step, name_rank
+from tinyllama_tools.report.order import (
+    headline_steps,
+    in_order,
+    lacks_parts,
+    main_step,
+    name_rank,
+)
 from tinyllama_tools.stats.laws import (
     GridPoint,
     HeldOutCell,
@@ -309,7 +315,7 @@ class ReportInputs:
     def time_fits(self) -> list[SeriesFit]:
         """Every series, in the order of tables."""
         every: dict[CaseName, list[MeasuredCase]] = {}
-        for case in sorted(self.main.cases.values(), key=lambda case: name_rank(case.name)):
+        for case in in_order(self.main):
             every.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
         return [fitted(cases) for cases in every.values()]
 

@@ -78,10 +78,14 @@ def best_of_each(
     return [min(alike, key=preference) for alike in found.values()]
 
 
+def in_order(results: ResultSet) -> list[MeasuredCase]:
+    """Every case, in the order of tables."""
+    return sorted(results.cases.values(), key=lambda case: name_rank(case.name))
+
+
 def steps(results: ResultSet) -> list[MeasuredCase]:
     """Every training step, in the order of tables."""
-    found = [case for case in results.cases.values() if case.name.component == STEP]
-    return sorted(found, key=lambda case: name_rank(case.name))
+    return [case for case in in_order(results) if case.name.component == STEP]
 
 
 def lacks_parts(results: ResultSet, step: CaseName) -> bool:

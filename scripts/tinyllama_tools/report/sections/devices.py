@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.results import ResultSet
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.prediction import is_own_shape
-from tinyllama_tools.report.cases import CaseFigures, figures_of
 from tinyllama_tools.report.document import (
     FULL,
     KILO,
@@ -22,11 +21,11 @@ from tinyllama_tools.report.document import (
     step_text,
 )
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.order import WHOLE_PASSES, main_step, name_rank
+from tinyllama_tools.report.order import WHOLE_PASSES, in_order, main_step, name_rank
 from tinyllama_tools.report.sections.measured import peaks_of
 
 # by device, the figures of its cases by name
-Cases = Mapping[str, Mapping[CaseName, CaseFigures]]
+Cases = Mapping[str, Mapping[CaseName, MeasuredCase]]
 
 
 def _peaks(devices: Iterable[ReportInputs]) -> list[dict[str, Cell]]:
@@ -51,7 +50,7 @@ def _cases(devices: Iterable[ReportInputs], results: Callable[[ReportInputs], Re
     return {
         one.device: {
             case.name: case
-            for case in figures_of(results(one))
+            for case in in_order(results(one))
             if case.name.pass_name in WHOLE_PASSES and is_own_shape(case.name)
         }
         for one in devices
@@ -59,7 +58,7 @@ def _cases(devices: Iterable[ReportInputs], results: Callable[[ReportInputs], Re
 
 
 def _rows(
-    cases: Cases, columns: Mapping[str, Callable[[CaseFigures], Cell]]
+    cases: Cases, columns: Mapping[str, Callable[[MeasuredCase], Cell]]
 ) -> list[dict[str, Cell]]:
     """A row for each case that has a figure on any device, with the columns of every device: by
     heading, in which {} stands for the device, what computes the figure."""
@@ -76,16 +75,16 @@ def _rows(
     return rows
 
 
-def _time(case: CaseFigures) -> Cell:
-    milliseconds = KILO * case.seconds
+def _time(case: MeasuredCase) -> Cell:
+    milliseconds = KILO * case.median_seconds
     return Shown(milliseconds, f"{number_text(milliseconds)} {case.mark}".rstrip())
 
 
-def _of_the_roofline(case: CaseFigures) -> Cell:
-    return case.case.counters.get("roof_percent")
+def _of_the_roofline(case: MeasuredCase) -> Cell:
+    return case.counters.get("roof_percent")
 
 
-def _speedup(case: CaseFigures) -> Cell:
+def _speedup(case: MeasuredCase) -> Cell:
     if case.speedup is None:
         return None
     return Shown(case.speedup.median, f"{case.speedup.marked_text()} {case.mark}".rstrip())

@@ -13,7 +13,6 @@ from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text
 from tinyllama_tools.data.machine import BYTES, CURVE, MEMORY_BANDWIDTH, Machine, unit_of
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
-from tinyllama_tools.report.cases import figures_of
 from tinyllama_tools.report.document import (
     COLOURS,
     FULL,
@@ -40,6 +39,7 @@ from tinyllama_tools.report.order import (
     COMPONENTS,
     HOLLOW,
     headline_steps,
+    in_order,
     main_step,
     name_rank,
     rank,
@@ -49,7 +49,7 @@ from tinyllama_tools.report.order import (
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:
-    page.table("all_cases", figures_of(inputs.main_result()))
+    page.table("all_cases", in_order(inputs.main_result()))
 
 
 def _size_text(size: float) -> str:

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from tinyllama_tools.core.app import Json, shown_path
 from tinyllama_tools.data.names import BASELINE, CaseName
-from tinyllama_tools.data.results import ResultSet
-from tinyllama_tools.report.cases import CaseFigures, figures_of
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import (
     FULL,
     KILO,
@@ -29,6 +28,7 @@ from tinyllama_tools.report.order import (
     HOLLOW,
     WHOLE_PASSES,
     best_of_each,
+    in_order,
     main_step,
     symbol_of,
     variant_colours,
@@ -36,12 +36,12 @@ from tinyllama_tools.report.order import (
 )
 
 # by variant, the cases of one component, pass, size, dtype, batch and sequence
-Row = Mapping[str, CaseFigures]
+Row = Mapping[str, MeasuredCase]
 
 
-def _rows(cases: Iterable[CaseFigures]) -> list[Row]:
+def _rows(cases: Iterable[MeasuredCase]) -> list[Row]:
     """Those of several variants, in the order of tables."""
-    found: dict[object, dict[str, CaseFigures]] = {}
+    found: dict[object, dict[str, MeasuredCase]] = {}
     for case in cases:
         found.setdefault(replace(case.name, variant=""), {})[case.name.variant] = case
     return [row for row in found.values() if len(row) > 1]
@@ -67,16 +67,16 @@ def stars_of(row: Row) -> Mapping[str, str]:
     """By variant. Where every other variant is shown to be slower than the fastest, that has the
     full star; else it and those that are not shown to be slower have hollow ones. A variant without
     an interval is not shown to be slower, and has no star."""
-    best, *others = sorted(row.values(), key=lambda case: case.seconds)
+    best, *others = sorted(row.values(), key=lambda case: case.median_seconds)
     unsure = [case for case in others if not case.over(best).shows_difference]
     alike = [case for case in unsure if case.ends and best.ends]
     return {case.name.variant: "☆" if unsure else "★" for case in (best, *alike)}
 
 
-def _cell(case: CaseFigures | None, star: str) -> Cell:
+def _cell(case: MeasuredCase | None, star: str) -> Cell:
     if case is None:
         return None
-    milliseconds = KILO * case.seconds
+    milliseconds = KILO * case.median_seconds
     time = " ".join(filter(None, (number_text(milliseconds), case.mark, star)))
     return Shown(milliseconds, time + (f"\n{case.speedup.marked_text()}" if case.speedup else ""))
 
@@ -107,11 +107,11 @@ def _tables(rows: Sequence[Row]) -> Iterator[Table]:
     for start in range(0, len(variants), MOST_VARIANTS):
         records = []
         for name, row in zip(names, rows, strict=True):
-            stars, best = stars_of(row), min(row.values(), key=lambda case: case.seconds)
+            stars, best = stars_of(row), min(row.values(), key=lambda case: case.median_seconds)
             record: dict[str, Cell] = {axis: getattr(name, axis) for axis in axes}
             for variant in variants[start : start + MOST_VARIANTS]:
                 record[f"{variant} [ms]"] = _cell(row.get(variant), stars.get(variant, ""))
-            record["fastest [tokens/s]"] = best.case.counters.get("tokens_per_second")
+            record["fastest [tokens/s]"] = best.counters.get("tokens_per_second")
             records.append(record)
         identity = f"variants_{names[0].component}_{names[0].pass_name}_{start}"
         further = ", further variants" if start else ""
@@ -132,7 +132,7 @@ def _lines(
         medians = [case.speedup if is_speedup else case.milliseconds for case in own]
         if own:
             more = {"mode": "lines+markers", "colour": colours[variant]}
-            more |= {"symbol": [symbol_of(c.name.component, c.case) for c in own]}
+            more |= {"symbol": [symbol_of(c.name.component, c) for c in own]}
             more |= {"ends": error_bars(medians)}
             values = [median.median for median in medians]
             yield trace(variant, [getattr(case.name, along) for case in own], values, **more)
@@ -172,7 +172,7 @@ def _overview(
     """Speed-ups of every component at the main step's size, dtype and shape."""
     step = main_step(results)
     wanted = [getattr(step.name, axis) for axis in AXES] if step else []
-    found: dict[str, dict[str, CaseFigures]] = {}
+    found: dict[str, dict[str, MeasuredCase]] = {}
     for variant, case in (pair for row in rows for pair in row.items()):
         if case.speedup and [getattr(case.name, axis) for axis in AXES] == wanted:
             found.setdefault(variant, {})[_label(case.name)] = case
@@ -182,7 +182,7 @@ def _overview(
     traces = [trace("baseline", labels, [1] * len(labels), mode="lines", colour=colours[BASELINE])]
     for variant, own in found.items():
         speedups = [case.speedup for case in own.values()]
-        symbols = [symbol_of(case.name.component, case.case) for case in own.values()]
+        symbols = [symbol_of(case.name.component, case) for case in own.values()]
         more = {"colour": colours[variant], "symbol": symbols, "ends": error_bars(speedups)}
         traces.append(trace(variant, own, [speedup.median for speedup in speedups], **more))
     size, dtype, batch, seq = wanted
@@ -198,7 +198,7 @@ def variants(page: Section, inputs: ReportInputs) -> None:
     results = inputs.with_variants
     if results is not inputs.main:
         page.text.append(f"Of another run: {shown_path(results.paths[0])}, {results.title}.")
-    rows = _rows(figures_of(results))
+    rows = _rows(in_order(results))
     if not rows:
         what = f"{inputs.main.title} has no two variants at one size, dtype, batch and sequence"
         raise Missing(f"{what}; measure some: scripts/bench --variants baseline,optimized")
