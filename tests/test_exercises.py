@@ -31,7 +31,7 @@ from fake_training import (
 )
 from published import FOLDER, OLDER
 from tinyllama_tools.commands import exercise, exercise_3, profile
-from tinyllama_tools.commands.sizes import PROFILES
+from tinyllama_tools.commands.study import PROFILES
 from tinyllama_tools.commands.worksheet import holds
 from tinyllama_tools.data.profiles import MeasuredRun
 from tinyllama_tools.models.step_ratios import Evidence, StepRatio

@@ -16,7 +16,7 @@ from tinyllama_tools.commands.profile import (
     report_text,
     shaped,
 )
-from tinyllama_tools.commands.sizes import (
+from tinyllama_tools.commands.study import (
     SizeRun,
     plan_sizes,
     run_sizes,
