@@ -62,14 +62,6 @@ missing_packages() {
   done <<<"$package_list"
 }
 
-# packages_but <package>...: every package of the list but these, one a line
-packages_but() {
-  local package
-  while read -r package _; do
-    if [[ " $* " != *" $package "* ]]; then printf '%s\n' "$package"; fi
-  done <<<"$package_list"
-}
-
 can_install_packages() { [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; }
 
 install_packages() {

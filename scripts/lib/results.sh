@@ -72,16 +72,16 @@ unfinished_run() {
 }
 
 new_run_folder() { # <device slug>
-  local folder="" try
-  for try in 1 2 3 4 5; do
+  local folder="" pause
+  mkdir -p "$results_folder"
+  # again after two runs in one second; or the folder may not be written
+  for pause in 0 1 1 1 1; do
+    sleep "$pause"
     folder="$results_folder/$(date -u +%Y%m%dT%H%M%SZ)_$1"
-    mkdir -p "$results_folder"
     if mkdir "$folder" 2>/dev/null; then
       printf '%s\n' "$folder"
       return
     fi
-    # two runs in one second, or a folder that may not be written
-    if [[ $try -lt 5 ]]; then sleep 1; fi
   done
   say "error: cannot make the results folder $folder"
   return 2

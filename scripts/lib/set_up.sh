@@ -18,7 +18,7 @@ set_up_group_alone() { # <group>
   if environment_has "$1"; then return 0; fi
   local others=()
   lock_set_up
-  mapfile -t others < <(packages_but python3 python3-venv)
+  mapfile -t others < <(sed -E '/^python3(-venv)? /d; s/ .*//' <<<"$package_list")
   set_up_packages "${others[@]}"
   set_up_group "$1"
   unlock_set_up

@@ -574,14 +574,12 @@ def test_files_of_other_google_benchmark_programs_are_compared(tmp_path: Path) -
     assert f"{paths[0]}: fits of complexity, which are no times: BM_Sort" in found.warnings
     # what no program writes is named, and a counter that is no number is none
     row = {"name": "BM_A", "real_time": 1.0, "cpu_time": 1.0}
-    assert (
-        "rate" not in read_other_rows({"benchmarks": [row | {"rate": math.nan}]}, paths[0]).rows[0]
-    )
+    assert "rate" not in read_other_rows({"benchmarks": [row | {"rate": math.nan}]}, paths[0])[0][0]
     for bad in ({"run_name": 7}, {"time_unit": []}, {"time_unit": "h"}, {"name": None}):
         with pytest.raises(BadInputError, match=r"0\.json: "):
             read_other_rows({"benchmarks": [row | bad]}, paths[0])
     strange = {"repetition_index": [], "aggregate_name": {}, "real_time": "1"}
-    assert read_other_rows({"benchmarks": [row | strange]}, paths[0]).rows == []
+    assert read_other_rows({"benchmarks": [row | strange]}, paths[0])[0] == []
     # the rules of verdicts are the same
     sides = [
         [

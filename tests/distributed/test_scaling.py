@@ -342,7 +342,7 @@ def test_a_report_of_several_runs_names_what_it_lacks(
     both = read_inputs([*inputs.sources, source_of(other)])
     (damaged,) = both.omissions
     assert damaged.is_error and "ranks: 'many' is not" in damaged.reason
-    assert rows(section(both), "parallel_efficiency_2")
+    assert rows(section(both), "parallel_efficiency_run_2")
     own, figures = (figures_of_merit(of).splitlines()[:-1] for of in (inputs, both))
     names = [line.split()[1] for line in figures]
     assert len(names) == len(set(names)) and figures[: len(own)] == own

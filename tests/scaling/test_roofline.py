@@ -64,7 +64,7 @@ def result_set(cases: Sequence[MeasuredCase], products: Sequence[ProductRate] = 
     }
     context = {"peaks": {"measured": peaks}, "device": {"name": "toy"}}
     by_name = {str(one.name): one for one in cases}
-    return ResultSet("toy", (Path("toy.json"),), context, by_name, (), tuple(products))
+    return ResultSet((Path("toy.json"),), context, by_name, (), tuple(products))
 
 
 def rate(factor: float, *shape: int) -> ProductRate:

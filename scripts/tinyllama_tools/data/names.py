@@ -7,7 +7,7 @@ measured, the layers are L x block + rms_norm."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,10 @@ TIMED_BY = "/manual_time"
 ITERATION = "iteration"
 # of a whole training step
 STEP, TRAIN = "full_step", "train"
+
+
+# of every case, as a row in a result file has them
+AXES = ("component", "pass", "variant", "size", "dtype", "batch", "seq")
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,7 @@ class CaseName:
     @property
     def axes(self) -> dict[str, str | int]:
         """The axes as keys of a row in a result file."""
-        return {
-            "component": self.component,
-            "pass": self.pass_name,
-            "variant": self.variant,
-            "size": self.size,
-            "dtype": self.dtype,
-            "batch": self.batch,
-            "seq": self.seq,
-        }
+        return dict(zip(AXES, astuple(self), strict=False))
 
     @property
     def is_data_parallel(self) -> bool:

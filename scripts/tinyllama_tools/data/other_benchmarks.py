@@ -5,7 +5,6 @@ They have no FLOPs, peaks or memory, but verdicts about times hold for them too.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, Json, bad_file, is_number
 from tinyllama_tools.core.text import listed
@@ -13,13 +12,6 @@ from tinyllama_tools.data.names import ITERATION, OWN_KEYS, UNITS
 
 # aggregates of a fit of complexity over several sizes, which are not times of a case
 FITS = ("BigO", "RMS")
-
-
-class OtherRows(NamedTuple):
-    """`rows` in the form of the suite's own; `warnings`: what was left out."""
-
-    rows: Sequence[Json]
-    warnings: tuple[str, ...]
 
 
 def _row(row: object, path: Path) -> Json:
@@ -40,9 +32,10 @@ def _row(row: object, path: Path) -> Json:
     return {k: v for k, v in whole.items() if k not in counters or is_number(v)}
 
 
-def read_other_rows(document: Json, path: Path) -> OtherRows:
-    """Every case that has a time, failed or was skipped. Others are named in a warning: cases whose
-    time is 0, those with aggregates but no median, and fits of complexity.
+def read_other_rows(document: Json, path: Path) -> tuple[Sequence[Json], tuple[str, ...]]:
+    """Every case that has a time, failed or was skipped, in the form of the suite's own rows; and
+    warnings that name what is left out: cases whose time is 0, those with aggregates but no median,
+    and fits of complexity.
 
     BadInputError for a row without a name, or with an unknown unit of time.
     """
@@ -75,4 +68,4 @@ def read_other_rows(document: Json, path: Path) -> OtherRows:
         warnings.append(f"{path}: without a time or a median, left out: {listed(timeless, 3)}")
     if fits:
         warnings.append(f"{path}: fits of complexity, which are no times: {listed(list(fits), 3)}")
-    return OtherRows(kept, tuple(warnings))
+    return kept, tuple(warnings)

@@ -41,17 +41,13 @@ class TrainingError(ProgramError):
 
 def axis_options(cases: Sequence[CaseName]) -> list[str]:
     """Options for exactly these cases: axes whose grid contains them, and a filter."""
-    axes: dict[str, list[object]] = {
-        "components": [c.component for c in cases],
-        "passes": [c.pass_name for c in cases],
-        "variants": [c.variant for c in cases],
-        "sizes": [c.size for c in cases],
-        "dtypes": [c.dtype for c in cases],
-        "batch": [c.batch for c in cases],
-        "seq": [c.seq for c in cases],
-    }
+    axes = ("components", "passes", "variants", "sizes", "dtypes", "batch", "seq")
+    values = zip(*(case.axes.values() for case in cases), strict=True)
     # each value once, in the order of the cases
-    options = [f"--{axis}={','.join(map(str, dict.fromkeys(v)))}" for axis, v in axes.items()]
+    options = [
+        f"--{name}={','.join(map(str, dict.fromkeys(own)))}"
+        for name, own in zip(axes, values, strict=True)
+    ]
     names = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", str(case)) for case in cases)
     return [*options, f"--benchmark_filter=^({names})$"]
 

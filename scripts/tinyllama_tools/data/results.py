@@ -349,7 +349,6 @@ class ResultSet:
     rounds. `context`: of the first file, with the best peaks of all; the files agree in SAME_RUN.
     `warnings`: doubtful values, and cases that some round lacks."""
 
-    title: str
     paths: tuple[Path, ...]
     context: Mapping[str, Any]
     cases: Mapping[str, MeasuredCase]
@@ -357,13 +356,22 @@ class ResultSet:
     products: tuple[ProductRate, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """title_of() its context."""
+        return title_of(self.context)
+
+
+def commit_text(context: Mapping[str, Any]) -> str:
+    """`0a1b2c3d with changes`."""
+    changed = " with changes" if context.get("git_dirty") else ""
+    return f"{str(context.get('git_commit') or 'unknown')[:8]}{changed}"
+
 
 def title_of(context: Mapping[str, Any]) -> str:
     """Device, commit and day of a result, to tell it from others."""
-    device = (context.get("device") or {}).get("name") or "unknown device"
-    commit = str(context.get("git_commit") or "unknown commit")[:8]
-    changed = " with changes" if context.get("git_dirty") else ""
-    return f"{device} · {commit}{changed} · {str(context.get('date') or 'unknown date')[:10]}"
+    device = value_at(context, "device.name") or "unknown device"
+    return f"{device} · {commit_text(context)} · {str(context.get('date') or 'unknown date')[:10]}"
 
 
 def refuse_other_run(
@@ -466,8 +474,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
             baseline = cases.get(str(replace(case.name, variant=BASELINE)))
             cases[text] = replace(case, baseline=baseline)
     paths, told = tuple(run.path for run in rounds or runs), tuple(dict.fromkeys((*warnings, *odd)))
-    title = title_of(first.context)
-    return ResultSet(title, paths, context, cases, left_out, products, told)
+    return ResultSet(paths, context, cases, left_out, products, told)
 
 
 def _foreign(path: Path, document: Json, programs: str) -> BadInputError:

@@ -235,7 +235,7 @@ class Predictions(NamedTuple):
 # ---- what was read
 
 # in place of a result that is not there
-NOTHING = ResultSet("", (), {}, {})
+NOTHING = ResultSet((), {}, {})
 
 
 class GridStudy(NamedTuple):

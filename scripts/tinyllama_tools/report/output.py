@@ -29,7 +29,7 @@ from plotly.utils import PlotlyJSONEncoder
 from tinyllama_tools.core.app import BadInputError, is_number, write_whole
 from tinyllama_tools.core.text import MIB, count_of, markdown_table, template, value_at
 from tinyllama_tools.data.machine import BYTES, CURVE, FLOPS, MEMORY_BANDWIDTH
-from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.names import AXES, parse_case_name
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.document import (
     COLOURS,
@@ -272,7 +272,6 @@ CSV_COUNTERS = (
     *("TFLOPS", "MFU_percent", "peak_percent", "roof_percent", "GB_per_second"),
     *("samples_per_second", "tokens_per_second", "peak_memory_MiB"),
 )
-AXES = ("component", "pass", "variant", "size", "dtype", "batch", "seq")
 RUN = {"device": "device.name", "architecture": "device.architecture", "threads": "threads"}
 RUN |= {"git_commit": "git_commit"}
 HEADER = (*AXES, "status", *CSV_FIGURES, *CSV_COUNTERS, "disturbed", "reason", *RUN)

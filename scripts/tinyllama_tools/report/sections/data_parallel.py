@@ -8,7 +8,7 @@ from typing import Any
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
-from tinyllama_tools.data.results import Failure
+from tinyllama_tools.data.results import Failure, commit_text
 from tinyllama_tools.models.data_parallel import Analysis
 from tinyllama_tools.report.document import (
     GREY,
@@ -71,10 +71,8 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
     """What the figures belong to, and what to know before reading any."""
     context, ranks = analysis.results[0].context, analysis.results[-1].distributed
     name = analysis.name
-    changed = " with changes" if context.get("git_dirty") else ""
     yield (
-        f"{analysis.device or 'unknown device'}, commit "
-        f"{str(context.get('git_commit', 'unknown'))[:8]}{changed}, libtorch "
+        f"{analysis.device or 'unknown device'}, commit {commit_text(context)}, libtorch "
         f"{context.get('torch_version')}, {ranks['backend']}, "
         f"threads a rank: {context.get('threads')}"
     )
@@ -146,7 +144,8 @@ def build(page: Section, inputs: ReportInputs) -> None:
         raise Missing(f"{what}; {Kind.SCALING.command} makes one")
     page.text.append(METHOD)
     for number, run in enumerate(inputs.scalings):
-        mark = f"_{number + 1}" if number else ""
+        # not _2, which a second device has
+        mark = f"_run_{number + 1}" if number else ""
         page.text += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
         _speedup_figure(page, f"speedup{mark}", run.analysis)
         _loss_figure(page, f"scaling_loss{mark}", run.analysis)

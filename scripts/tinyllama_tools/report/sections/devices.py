@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.data.results import MeasuredCase, ResultSet, commit_text
 from tinyllama_tools.models.prediction import is_own_shape
 from tinyllama_tools.report.document import (
     FULL,
@@ -117,10 +117,8 @@ def _parts_figure(page: Section, devices: Iterable[ReportInputs]) -> None:
 
 def _about(one: ReportInputs) -> str:
     """Which run the figures are of."""
-    commit = str(one.context.get("git_commit") or "unknown")[:8]
-    changed = " with changes" if one.context.get("git_dirty") else ""
     day, torch = str(one.context.get("date"))[:10], one.context.get("torch_version")
-    about = f"commit {commit}{changed}, {day}, libtorch {torch}"
+    about = f"commit {commit_text(one.context)}, {day}, libtorch {torch}"
     about += f", threads: {one.context.get('threads')}"
     step = main_step(one.main)
     about += f"; main step: {step_text(step.name)}" if step else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinyllama_tools.core.app import Json, problem_sizes, shown_path
-from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text
+from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text, value_at
 from tinyllama_tools.data.machine import BYTES, CURVE, MEMORY_BANDWIDTH, Machine, unit_of
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
@@ -344,7 +344,7 @@ def facts(inputs: ReportInputs) -> Iterator[Fact]:
     """What the device can do at best, what the main step reaches of it, and the parts that lose
     most."""
     context = inputs.main.context
-    device = (context.get("device") or {}).get("name") or "unknown device"
+    device = value_at(context, "device.name") or "unknown device"
     for peak in peaks_of(context):
         if peak["measured"] and not str(peak["figure"]).startswith("bandwidth"):
             value = f"{number_text(peak['measured'])} {peak['unit']}"
