@@ -85,7 +85,7 @@ def run_part(name: str, scope: Scope) -> int:
             counts[kind] += count
         found = [text for tried in part for text in tried.found]
         figures = {
-            "date": now_text()[:16],
+            "date": now_text(),
             "commit": commit,
             "machine": f"{processor_name()}, {os.cpu_count()} processors",
             "minutes": round(seconds / 60, 1),
