@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -348,15 +348,21 @@ def value_differences(
     return found
 
 
+def utc(text: str) -> str:
+    """An ISO 8601 time in UTC; without a zone it is taken for that already."""
+    # Python 3.10 does not read the Z
+    at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    known = at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+    return known.astimezone(timezone.utc).isoformat(timespec="seconds")
+
+
 def one_after_the_other(base: Contexts, new: Contexts) -> str:
     """A warning where all files of one side are older than all of the other: what changed in
     between then looks like a difference of the sides. Empty where that is not so, or a file has no
     date."""
     try:
-        # "Z" is not read before Python 3.11
-        texts = [[str(c.get("date")).replace("Z", "+00:00") for c in side] for side in (base, new)]
-        before, after = ([datetime.fromisoformat(t).timestamp() for t in side] for side in texts)
-    except (ValueError, OverflowError, OSError):
+        before, after = ([utc(str(c.get("date"))) for c in side] for side in (base, new))
+    except (ValueError, OverflowError):
         return ""
     if max(before) < min(after) or max(after) < min(before):
         return (

@@ -5,7 +5,6 @@ times that can be compared: where settings or work differ, another one begins.
 """
 
 import argparse
-import datetime
 import fcntl
 import json
 import os
@@ -24,6 +23,7 @@ from tinyllama_tools.compare.comparison import (
     WORK_COUNTERS,
     compared_settings,
     peak_differences,
+    utc,
 )
 from tinyllama_tools.compare.options import regular_expression
 from tinyllama_tools.core.app import (
@@ -65,14 +65,6 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 ORDER = itemgetter("at", "date", "result")
 
 
-def _utc(text: str) -> str:
-    """An ISO 8601 time in UTC; without a zone it is taken for that already."""
-    # Python 3.10 does not read the Z
-    at = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
-    known = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
-    return known.astimezone(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
 def commit_time(commit: str) -> str:
     """When it was committed, in UTC; empty where it is no commit, or none of this repository."""
     # it comes from a file: no name of a branch and no option may reach git
@@ -80,7 +72,7 @@ def commit_time(commit: str) -> str:
         return ""
     name = ("--end-of-options", f"{commit}^0")
     found = git(PROJECT, "show", "--no-patch", "--format=%cI", *name)
-    return _utc(found) if found else ""
+    return utc(found) if found else ""
 
 
 # The one setting that may change within a series, since in containers and in hosted CI each run has
@@ -129,7 +121,7 @@ def result_of(path: Path) -> Json:
         raise bad_file(path, what, MEASURE_AGAIN)
     date = str(context.get("date", ""))
     try:
-        at = _utc(date)
+        at = utc(date)
     except (ValueError, OverflowError) as error:
         raise bad_file(path, f"date '{date}' is no ISO 8601 time", MEASURE_AGAIN) from error
 

@@ -1,7 +1,6 @@
 """A side of `compare run` that is another Google Benchmark program. No process of it stays between
 answers: each answer is a run of one case, for a slice with its length as --benchmark_min_time."""
 
-import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -16,13 +15,12 @@ from tinyllama_tools.compare.sides import (
 )
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import last_words
+from tinyllama_tools.data.programs import filter_of
 from tinyllama_tools.data.results import read_stored
 
 HELP_SECONDS = 60.0
 # for a run of one iteration: Google Benchmark refuses 0
 SHORTEST_SECONDS = 1e-9
-# characters that mean something in --benchmark_filter, an extended regular expression
-SPECIAL = re.compile(r"[.\[\]{}()\\*+?|^$]")
 
 
 def is_other_program(program: Path) -> bool:
@@ -74,12 +72,11 @@ class OtherProcess:
         """Does nothing, since no process runs."""
 
     def _measure(self, case: str, seconds: float) -> tuple[float, dict[str, float]]:
-        pattern = SPECIAL.sub(lambda special: f"\\{special[0]}", case)
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "result.json"
             self._run(
                 [
-                    f"--benchmark_filter=^{pattern}$",
+                    filter_of([case]),
                     f"--benchmark_min_time={seconds:g}",
                     f"--benchmark_out={out}",
                     "--benchmark_out_format=json",

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -39,6 +39,12 @@ class TrainingError(ProgramError):
     """An error of tiny_llama_train."""
 
 
+def filter_of(names: Iterable[str]) -> str:
+    """The option for exactly these cases, by an extended regular expression."""
+    escaped = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", name) for name in names)
+    return f"--benchmark_filter=^({escaped})$"
+
+
 def axis_options(cases: Sequence[CaseName]) -> list[str]:
     """Options for exactly these cases: axes whose grid contains them, and a filter."""
     axes = ("components", "passes", "variants", "sizes", "dtypes", "batch", "seq")
@@ -48,8 +54,7 @@ def axis_options(cases: Sequence[CaseName]) -> list[str]:
         f"--{name}={','.join(map(str, dict.fromkeys(own)))}"
         for name, own in zip(axes, values, strict=True)
     ]
-    names = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", str(case)) for case in cases)
-    return [*options, f"--benchmark_filter=^({names})$"]
+    return [*options, filter_of(map(str, cases))]
 
 
 def rows_of(document: Json, case: CaseName) -> list[Json]:
