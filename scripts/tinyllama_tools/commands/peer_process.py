@@ -174,6 +174,11 @@ class Peer:
         return {"seconds": wall, "cpu_seconds": cpu, "minor_faults": faults, "loss": loss}
 
 
+def said_by(error: Exception) -> str:
+    """Its first line: those of libtorch have many."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
 def main() -> None:
     """Answers requests on standard output; what libraries print there goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -185,16 +190,19 @@ def main() -> None:
 
     asked, threads = sys.argv[1:3]
     torch.set_num_threads(int(threads.removeprefix("--threads=")))
-    peer = Peer(**json.loads(asked))
-    say({"turns": 1, "cases": [], "context": peer.context()})
+    try:
+        peer = Peer(**json.loads(asked))
+        context = peer.context()
+    except Exception as error:
+        sys.exit(said_by(error))
+    say({"turns": 1, "cases": [], "context": context})
     for line in sys.stdin:
         request = json.loads(line)
         given = {key: request[key] for key in ("case", "seconds") if key in request}
         try:
             answer = getattr(peer, request["do"])(**given)
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            answer = {"failed": f"{type(error).__name__}: {reason}"}
+            answer = {"failed": said_by(error)}
         say(answer)
 
 
