@@ -579,6 +579,15 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc that keeps" in page
 
 
+def test_a_peer_has_times_where_none_of_ours_can_run(build: Path, tmp_path: Path) -> None:
+    tell(build, rows={"/baseline/": WRONG})
+    options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128", "--slice=1ms"]
+    options += ["--peers=sdpa", "--variants=baseline", f"--output={tmp_path}"]
+    assert tools.peers(options) == 1
+    document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
+    assert [entry["iterations"] for entry in document["benchmarks"]] == [0, 1]
+
+
 def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     build: Path, tmp_path: Path
 ) -> None:

@@ -312,9 +312,10 @@ class InterleavedSteps:
         self._get_ready(self.sides)
         self._get_ready(self.further())
         ours = [side.variant for side in self._ready.values() if isinstance(side, OurSide)]
-        axes = axis_options([replace(case, variant=name) for name in ours])
-        arguments = (*axes, *self.program.arguments)
-        self.served.program = replace(self.served.program, arguments=arguments)
+        if ours:
+            axes = axis_options([replace(case, variant=name) for name in ours])
+            arguments = (*axes, *self.program.arguments)
+            self.served.program = replace(self.served.program, arguments=arguments)
         pairs = {
             f"{replace(case, variant=below)} beside {above}": Pair(case, below, above)
             for above, below in self.pairs(self._run)
