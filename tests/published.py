@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from built_programs import write_json
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.results import read_scaling_run
 from tinyllama_tools.models.data_parallel import Analysis, analyse
@@ -44,9 +45,7 @@ def document(ranks: int = 2, rounds: int = 8, kind: str = "ranks") -> Json:
 
 def write_world(folder: Path, ranks: int = 2, changed: Json | None = None) -> Path:
     """ranks_<N>.json. `changed`: instead of its document."""
-    path = folder / f"ranks_{ranks}.json"
-    path.write_text(json.dumps(changed or document(ranks)), encoding="utf-8")
-    return path
+    return write_json(folder / f"ranks_{ranks}.json", changed or document(ranks))
 
 
 def write_run(folder: Path, ranks: Sequence[int] = (1, 2, 4), rounds: int = 8) -> Path:

@@ -2,7 +2,6 @@
 which order, ratios, verdicts, pages, files and what is refused; and of the real ones, shortly."""
 
 import functools
-import json
 import math
 import os
 import random
@@ -22,7 +21,7 @@ import pytest
 from scipy.stats import binom
 
 import tools
-from built_programs import PROJECT_ROOT
+from built_programs import PROJECT_ROOT, read_json
 from fake_bench import PROGRAM, make_build, noted
 from published import FOLDER, MEASURED, OLDER
 from tinyllama_tools.commands import interleaved, peers, step_sides
@@ -75,7 +74,7 @@ for line in sys.stdin:
 
 
 CASE = full_step("tiny", "f32", 8, 128)
-DOCUMENT = json.loads(MEASURED.read_text(encoding="utf-8"))
+DOCUMENT = read_json(MEASURED)
 STEP = next(row for row in DOCUMENT["benchmarks"] if row["name"].startswith("full_step/"))
 # as often as long as a step of 0.1 s
 TIMES = {"qkv": 0.8, "sdpa": 0.9, "fused": 0.6, "optimized": 0.5}
@@ -156,7 +155,7 @@ MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--batch=8", *QUICK]
 def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]:
     """What the command leaves in the folder."""
     assert tools.ablation([*arguments, f"--output={folder}"]) == status
-    document = json.loads((folder / "ablation.json").read_text())
+    document = read_json(folder / "ablation.json")
     return document, (folder / "ABLATION.md").read_text()
 
 
@@ -244,7 +243,7 @@ def test_a_published_page_is_that_of_the_published_result(
     name: str, page_of: Callable[[Json], str]
 ) -> None:
     path = FOLDER / f"{name}_{OLDER}.json"
-    page = page_of(json.loads(path.read_text()))
+    page = page_of(read_json(path))
     assert (PROJECT_ROOT / f"results/{name.upper()}.md").read_text() == page
 
 
@@ -526,7 +525,7 @@ def test_a_page_says_what_of_a_ratio_is_the_allocators(build: Path, tmp_path: Pa
     tell(build, between=0.0)
     axes = [*AXES_OF_ALLOCATORS, "--batch=8", "--seq=128", STEPS, *QUICK]
     assert tools.peers([*axes, f"--output={tmp_path}"]) == 0
-    document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
+    document = read_json(tmp_path / "peers.json")
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     page = re.sub(" +", " ", (tmp_path / "PEERS.md").read_text(encoding="utf-8"))
     point = "tiny f32, batch 8 x sequence 128 | peer:eager"
@@ -546,7 +545,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     tell(build, between=0.0, trouble={"/qkv/": {"at": "measure", "how": "signal"}})
     assert tools.peers([*AXES, STEPS, "--variants=baseline,optimized,qkv"]) == 1
     (folder,) = tmp_path.glob("*_peers")
-    document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
+    document = read_json(folder / "peers.json")
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     entries, about = document["benchmarks"], document["context"]["peers"]
     sdpa = [e for e in entries if e["name"] == str(CASE).replace("baseline", "peer:sdpa")]
@@ -584,7 +583,7 @@ def test_a_peer_has_times_where_none_of_ours_can_run(build: Path, tmp_path: Path
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128", "--slice=1ms"]
     options += ["--peers=sdpa", "--variants=baseline", f"--output={tmp_path}"]
     assert tools.peers(options) == 1
-    document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
+    document = read_json(tmp_path / "peers.json")
     assert [entry["iterations"] for entry in document["benchmarks"]] == [0, 1]
 
 
@@ -600,7 +599,7 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     # with no peer beside them, once
     assert {*timed(build)} == {"baseline 2", "optimized 3"}
     assert len(timed(build)) == 2 + 2 * first
-    document = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
+    document = read_json(tmp_path / "peers.json")
     entries, about = document["benchmarks"], document["context"]["peers"]
     assert [e["error_message"] for e in entries if "error_message" in e] == [
         f"the process ended with 7 at open {name}; it last said: last words"
@@ -668,7 +667,7 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
         (build / PROGRAM).with_name("work").unlink(missing_ok=True)
         assert tool([*options, f"--output={made}"]) == 130
     file, page = made / f"{name}.json", made / f"{name.upper()}.md"
-    document = json.loads(file.read_text(encoding="utf-8"))
+    document = read_json(file)
     assert len(document["benchmarks"]) == rows
     assert document["context"][name]["not_measured"] == missing
     assert f"Not measured: {'; '.join(missing)}." in page.read_text()

@@ -2,7 +2,6 @@
 it, in this process."""
 
 import copy
-import json
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from built_programs import write_json
+from built_programs import read_json, write_json
 from fake_bench import FFN, LOSS, NORM, STEP
 from fake_training import made_up_summary
 from published import MEASURED
@@ -30,7 +29,7 @@ TIMES |= {OPTIMIZER: 0.0033, STEP: 0.0820}
 COUNTERS = {"samples_per_second": 1000.0, "TFLOPS": 0.2, "MFU_percent": 40.0}
 COUNTERS |= {"peak_memory_MiB": 12.5, "allocations": 29.0, "operators": 74.0}
 COUNTERS |= {"model_flops": 1e9, "parameters": 256.0}
-MEASURED_CONTEXT = json.loads(MEASURED.read_text(encoding="utf-8"))["context"]
+MEASURED_CONTEXT = read_json(MEASURED)["context"]
 CONTEXT: Mapping[str, Any] = MEASURED_CONTEXT | {
     "date": "2026-01-02T03:04:05+00:00",
     "git_commit": "a" * 40,
@@ -110,7 +109,7 @@ class Found:
     def __init__(self, output: Path, *arguments: object) -> None:
         self.status = compare([*map(str, arguments), f"--output={output}"])
         file = output / "comparison.json"
-        self.document: Json = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        self.document: Json = read_json(file) if file.exists() else {}
         self.warnings: list[str] = self.document.get("warnings", [])
         self.cases: dict[str, Json] = {c["name"]: c for c in self.document.get("cases", [])}
         self.outcomes = {name: case["outcome"] for name, case in self.cases.items()}

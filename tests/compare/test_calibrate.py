@@ -19,7 +19,7 @@ import pytest
 from samples import CONTEXT, FFN, LOSS, NORM, STEP, TIMES, Played, failed, skipped
 from scipy import signal
 
-from built_programs import write_json
+from built_programs import read_json, write_json
 from fake_bench import make_build, noted
 from published import RECORDED
 from tinyllama_tools.calibrate import command, rates
@@ -27,7 +27,7 @@ from tinyllama_tools.calibrate.command import document_standing, finished_runs, 
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, IN_ALL, NOT_SHOWN
 from tinyllama_tools.compare.blocks import SIDES, Costs, Sides, read_recording
 from tinyllama_tools.compare.run import SequentialRun
-from tinyllama_tools.core.app import BadInputError, Json, read_json
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats import verdicts as rules
 from tinyllama_tools.stats.rank_tests import LOG_RATIO, summarise, summarise_pairs
@@ -109,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def document(folder: Path) -> Json:
-    return json.loads((folder / "calibration.json").read_text(encoding="utf-8"))
+    return read_json(folder / "calibration.json")
 
 
 def test_recordings_are_cut_into_runs_and_slowed_ones_say_how_large_a_change_is(
@@ -191,7 +191,7 @@ def judged(folder: Path, path: Path) -> tuple[int, Json]:
         # what is simulated is not in question
         patch.setattr(rates, "CHANGES", (0.0,))
         status = calibrate(folder, "--recording", str(path), "--tries", "1", *usual)
-    return status, json.loads((folder / "calibration.json").read_text(encoding="utf-8"))
+    return status, read_json(folder / "calibration.json")
 
 
 def test_a_recording_that_favours_a_side_is_broken(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_rule_that_errs_too_often_is_found_out(
     monkeypatch.setattr(rates, "judge_family", erring)
     recorded = ("--recording", str(folder / "blocks_0002.jsonl"))
     assert calibrate(tmp_path, *recorded, "--tries", "20") == 1
-    found = json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
+    found = read_json(tmp_path / "calibration.json")
     broken = {row["change"] for row in found["operating"] if row.get("standing") == BROKEN}
     assert 0.015 in broken and 0.0 not in broken
     assert found["standing"] == BROKEN
@@ -491,7 +491,7 @@ def test_runs_are_grouped_and_all_count_but_the_interrupted(tmp_path: Path) -> N
     together = tmp_path / "kept" / "runs.jsonl"
     together.parent.mkdir()
     files = sorted(tmp_path.glob("run_*/comparison.json"))
-    together.write_text("".join(f"{json.dumps(read_json(file)[0])}\n" for file in files))
+    together.write_text("".join(f"{json.dumps(read_json(file))}\n" for file in files))
     assert finished_runs(together.parent) == finished_runs(tmp_path)
     together.write_text("[]\n")
     with pytest.raises(BadInputError, match=r"runs\.jsonl: "):

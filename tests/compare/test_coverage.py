@@ -1,14 +1,13 @@
 """How often the interval of a case's time covers: of made-up runs, whose repetitions vary as much
 as they say, and of such as do not."""
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from built_programs import write_json
+from built_programs import read_json, write_json
 from published import MEASURED
 from tinyllama_tools.calibrate.coverage import coverage_row
 from tinyllama_tools.calibrate.rates import BROKEN, HELD
@@ -33,7 +32,7 @@ def test_the_interval_is_students_of_the_logarithms() -> None:
 def test_results_are_judged_and_too_few_repetitions_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = json.loads(MEASURED.read_text(encoding="utf-8"))
+    document = read_json(MEASURED)
     row = next(row for row in document["benchmarks"] if row["run_type"] == "iteration")
     still = np.exp(0.05 * np.random.default_rng(3).standard_normal(30))
     stepping = [1.0] * 15 + [2.0] * 15

@@ -1,10 +1,10 @@
 """`compare run` of two other programs of Google Benchmark, which are run once for each answer."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from built_programs import read_json
 from fake_bench import PROGRAM, make_build
 from tinyllama_tools.compare.blocks import SIDES, Interleaved
 from tinyllama_tools.compare.other_programs import OtherProcess, is_other_program
@@ -28,7 +28,7 @@ def test_what_became_slower_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
     effort = ["--budget", "10m", "--looks", "1", "--pairs", "1", "--slice", "1ms", "--seed", "1"]
     out = tmp_path / "out"
     assert main([*sides, *effort, "--benchmark_filter", "sort", "--output", str(out)]) == 1
-    found = json.loads((out / "comparison.json").read_text())
+    found = read_json(out / "comparison.json")
     outcomes = {case["name"]: case["outcome"] for case in found["cases"]}
     assert outcomes.keys() == {"BM_sort/1024", "BM_sort/1"}
     assert outcomes["BM_sort/1024"] == "slower"

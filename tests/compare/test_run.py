@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from samples import ATTENTION, EMBEDDING, OPTIMIZER, Json, Played, cut_wait_short, ran
 
-from built_programs import start_tool, wait_until
+from built_programs import read_json, start_tool, wait_until
 from fake_bench import DEFAULTS, FFN, LOSS, NORM, PROGRAM, STEP, make_build, noted
 from tinyllama_tools.compare import blocks
 from tinyllama_tools.compare.blocks import (
@@ -432,7 +432,7 @@ def test_being_asked_to_end_judges_and_writes_what_was_measured(tmp_path: Path) 
     process.send_signal(signal.SIGHUP)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    document = json.loads((output / "comparison.json").read_text(encoding="utf-8"))
+    document = read_json(output / "comparison.json")
     assert document["warnings"][0].startswith("interrupted after ")
     assert document["cases"][0]["outcome"] in {"unclear", "no verdict"}
     assert document["cases"][0]["blocks"] >= 3

@@ -31,7 +31,7 @@ from samples import (
 )
 from scipy import stats
 
-from built_programs import write_json
+from built_programs import read_json, write_json
 from chromium import PageOpener
 from fake_training import FOUR_RANKS
 from published import MEASURED
@@ -462,7 +462,7 @@ def test_a_comment_is_no_longer_than_it_may_be() -> None:
 
 
 def test_all_counters_of_the_schema_have_a_kind_and_are_documented() -> None:
-    schema = json.loads((PROJECT / "results/schema.json").read_text(encoding="utf-8"))
+    schema = read_json(PROJECT / "results/schema.json")
     page = (PROJECT / "docs/counters.md").read_text(encoding="utf-8")
     for name, rule in schema["$defs"]["measured"]["properties"].items():
         is_counter = "type" in rule and name not in OWN_KEYS
@@ -593,7 +593,7 @@ def test_files_of_other_google_benchmark_programs_are_compared(tmp_path: Path) -
 
 def test_a_measured_file_is_read_as_google_benchmark_summed_it_up() -> None:
     run = read_stored(MEASURED)
-    rows = json.loads(MEASURED.read_text(encoding="utf-8"))["benchmarks"]
+    rows = read_json(MEASURED)["benchmarks"]
     medians = [row for row in rows if row.get("aggregate_name") == "median"]
     assert len(run.cases) == len(medians) > 10
     for row in medians:

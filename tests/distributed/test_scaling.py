@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from built_programs import Json, read_json
+from built_programs import Json, read_json, write_json
 from fake_training import set_key
 from published import (
     MEASURED,
@@ -338,7 +338,7 @@ def test_a_report_of_several_runs_names_what_it_lacks(
     # a second run whose projections are damaged; its figures count
     other, found = write_run(tmp_path / "other", (2, 3), 3), read_json(folder / "scaling.json")
     set_key(found, "projection.steps.3.ranks", "many")
-    (other / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
+    write_json(other / "scaling.json", found)
     both = read_inputs([*inputs.sources, source_of(other)])
     (damaged,) = both.omissions
     assert damaged.is_error and "ranks: 'many' is not" in damaged.reason
@@ -578,7 +578,7 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     run, source = write_run(tmp_path / "run", (1, 2)), tmp_path / "gpu.json"
     made = read_json(MEASURED)
     made["context"]["device"] |= MI300X
-    source.write_text(json.dumps(made), encoding="utf-8")
+    write_json(source, made)
     assert main([f"--from={run}", f"--local-step={source}"]) == 0
     found, said = read_json(run / "scaling.json")["projection"], capsys.readouterr().out
     pairs = {(r["size"], r["device"].partition(" (")[0], r["interconnect"]) for r in found["steps"]}
@@ -597,7 +597,7 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     of_ranks = read_json(run / "ranks_1.json")["context"]
     made_here = read_json(MEASURED)
     made_here["context"] |= {key: of_ranks[key] for key in ("device", "num_cpus")}
-    own.write_text(json.dumps(made_here), encoding="utf-8")
+    write_json(own, made_here)
     assert main([f"--from={run}", f"--local-step={own}"]) == 0
     found = read_json(run / "scaling.json")["projection"]
     assert {(r["size"], r["interconnect"]) for r in found["steps"]} == {
@@ -612,7 +612,7 @@ def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
     (run / "ranks_4.json").unlink()
     # caches that were made cold are no step's
     made["context"]["cold_cache"] = True
-    source.write_text(json.dumps(made), encoding="utf-8")
+    write_json(source, made)
     assert main([f"--from={run}", f"--local-step={source}"]) == 2
     assert "was measured with --cold-cache" in capsys.readouterr().err
 

@@ -4,7 +4,6 @@ on a fake Slurm cluster; and the sbatch examples, with a fake srun and fake prog
 
 import enum
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,16 @@ from typing import Any
 import pytest
 import yaml
 
-from built_programs import PROJECT_ROOT, Completed, Json, finish, give_up, start, write_program
+from built_programs import (
+    PROJECT_ROOT,
+    Completed,
+    Json,
+    finish,
+    give_up,
+    read_json,
+    start,
+    write_program,
+)
 from fake_bench import FAILED, FIGURES, PROGRAM, SKIPPED, make_build
 
 FOLDER = PROJECT_ROOT / "integrations"
@@ -336,7 +344,7 @@ def run_reframe(
     env = os.environ | {"HOME": str(folder), "TMPDIR": str(folder)} | environment
     done = finish(start(command, cwd=folder, env=env), 300)
     assert report.is_file(), done.stdout + done.stderr
-    runs = json.loads(report.read_text(encoding="utf-8"))["runs"]
+    runs = read_json(report)["runs"]
     outcomes = {}
     for case in (case for run in runs for case in run["testcases"]):
         kind, size, variant, *_ = (p.split("=")[-1] for p in case["display_name"].split())

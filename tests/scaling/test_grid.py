@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import Json, start_tool, wait_until
+from built_programs import Json, read_json, start_tool, wait_until, write_json
 from fake_bench import FAILED, SKIPPED, make_build, runs_of
 from tinyllama_tools.commands import grid
 from tinyllama_tools.core.app import problem_sizes
@@ -44,7 +44,7 @@ def run_grid(tmp_path: Path, *arguments: str) -> int:
 
 
 def document(tmp_path: Path, name: str = "study.json") -> Json:
-    return json.loads((tmp_path / "grid" / name).read_text())
+    return read_json(tmp_path / "grid" / name)
 
 
 def names_in(tmp_path: Path, name: str = "results.json") -> list[str]:
@@ -220,11 +220,11 @@ def test_the_newest_grid_that_did_not_end_is_resumed(
     assert "holds no grid that did not end" in capsys.readouterr().err
     assert run_tool(command) == 0
     (folder,) = (tmp_path / "results").glob("*_grid")
-    record = json.loads((folder / "study.json").read_text())
+    record = read_json(folder / "study.json")
     for day, finished in ((1, ""), (2, ""), (3, record["finished"])):
         older = folder.with_name(f"2026010{day}T000000Z_grid")
         older.mkdir()
-        (older / "study.json").write_text(json.dumps(record | {"finished": finished}))
+        write_json(older / "study.json", record | {"finished": finished})
     assert run_tool([*command, "--resume"]) == 0
     done = [path.parent.name[:8] for path in (tmp_path / "results").glob("*/check.json")]
     assert sorted(done) == ["20260102", folder.name[:8]]

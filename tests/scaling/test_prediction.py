@@ -5,7 +5,6 @@ At the end, what laws and predictions are worth on the machine of that study, co
 rounds anew: the cells that were held out, and a step of a size that was not calibrated on."""
 
 import itertools
-import json
 import math
 import shutil
 import statistics
@@ -19,6 +18,7 @@ import pytest
 from scipy.optimize import curve_fit
 from scipy.stats import t as student
 
+from built_programs import write_json
 from published import STUDY
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.names import CaseName
@@ -310,7 +310,7 @@ def run_of_a_round(folder: Path, number: int) -> Path:
         shutil.copy(STUDY / name, folder)
     shutil.copy(STUDY / f"round_{number}.json", folder / "results.json")
     state = {"kind": "grid", "schema_version": 1, "command": "scripts/study", "finished": "now"}
-    (folder / "study.json").write_text(json.dumps(state), encoding="utf-8")
+    write_json(folder / "study.json", state)
     return folder
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from built_programs import write_json
+from built_programs import read_json, write_json
+from compare.samples import entry
 from published import MEASURED
 from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.data.machine import Machine, ProductRate
@@ -290,7 +291,7 @@ NAME, TINY_STEP = f"embedding/forward_backward/{TINY}", f"full_step/train/{TINY}
 
 def document(**more: object) -> Json:
     """The measured file, to be changed."""
-    return json.loads(MEASURED.read_text(encoding="utf-8")) | more
+    return read_json(MEASURED) | more
 
 
 @pytest.fixture(scope="module")
@@ -299,12 +300,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def gemm_row(name: str, tflops: float, label: str = "oneDNN", repetition: int = 0) -> Json:
-    full = f"{name}/iterations:1/manual_time"
-    return {
-        **{"name": full, "run_name": full, "run_type": "iteration", "label": label},
-        **{"repetition_index": repetition, "iterations": 1, "TFLOPS": tflops},
-        **{"real_time": 1.0 / tflops, "time_unit": "ms"},
-    }
+    more = {"label": label, "TFLOPS": tflops, "iterations": 1}
+    return entry(f"{name}/iterations:1", 1e-3 / tflops, repetition, **more)
 
 
 TINY_PEAK = document()["context"]["peaks"]["measured"]["f32"]["flops_per_second"]
