@@ -5,8 +5,6 @@ One file a side shows differences without a verdict; several files a side give o
 one observation. It holds if base and new were measured alternately, not one side after the other.
 --variants A,B compares two variants of the same files, A being the base. Of one file it judges by
 the interval of the `speedup` over `baseline`, where the file has one.
-Exit status: 0 no regression; 1 regression; 2 bad input, nothing to compare, or files that cannot be
-written; 3 with --strict where a case has no answer.
 """
 
 import argparse
@@ -293,8 +291,31 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
     )
 
 
-EPILOG = """Google Benchmark's own compare.py reads the files as well:
-  python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json"""
+EPILOG = """\
+scripts/compare BASE.json NEW.json                        stored results, one file a side
+scripts/compare --base FILE... --new FILE...              stored results, several files a side
+scripts/compare --variants A,B FILE...                    two variants of the same stored results
+scripts/compare run --base BUILD|REF [--new BUILD|REF]    two builds interleaved, on this machine
+scripts/compare calibrate ...                             error rates on this machine
+scripts/compare history add|show|changes|page ...         results over commits; advisory
+
+Each case gets a verdict: slower or faster (by more than --margin), same (shown to lie within the
+margin) or unclear. A false alarm is a `slower` or `faster` of a case whose true change is within
+the margin; the chance of any false alarm in the whole comparison is at most --alpha. The chance of
+a false `same` is at most 5 % for each case. With --variants and one file, each verdict is by the
+interval of the case's `speedup` and wrong in up to 5 %, whatever --alpha says. docs/compare.md
+explains the verdicts.
+
+Stored results and the history need the group tools of pyproject.toml, whose packages are installed
+into .venv. `calibrate --record`, `calibrate --runs`, and `run` unless a side is a BUILD, need the
+suite, and first set up and build whatever is missing. `run --help`, `calibrate --help` and
+`history --help` have their options. Google Benchmark's own compare.py reads the files as well:
+  python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json
+
+Exit status: 0 no regression; 1 a regression, or a case of the base that is missing or failed in the
+new; 2 bad input, nothing comparable, a budget too short for any verdict, files that cannot be
+written, or the set-up failed; 3 with --strict, where a case has no answer; 130 interrupted, with
+what was measured written."""
 SUB_COMMANDS = ("run", "calibrate", "history")
 
 

@@ -119,11 +119,9 @@ NOT_MEASURED = "-"
 MIB = 2**20
 
 
-def number(value: float | None, digits: int = 1, unit: str = "") -> str:
-    """`12.3 %`."""
-    if value is None:
-        return NOT_MEASURED
-    return f"{value:,.{digits}f}{' ' if unit else ''}{unit}"
+def number(value: float | None, digits: int = 1) -> str:
+    """`1,234.5`."""
+    return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
 
 
 SECONDS_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

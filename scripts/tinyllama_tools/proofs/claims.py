@@ -47,10 +47,10 @@ def measured_rows(readme: str) -> list[str]:
     return [cell for cell in cells[1:] if cell.strip("-")]
 
 
-def has_test(test: str, project: Path = PROJECT) -> bool:
+def has_test(test: str) -> bool:
     """Whether the sources have a test of that name."""
     path, _, name = test.partition("::")
-    source = project / path
+    source = PROJECT / path
     if not source.is_file():
         return False
     suite, _, case = name.partition(".")
@@ -58,7 +58,7 @@ def has_test(test: str, project: Path = PROJECT) -> bool:
     return re.search(made, source.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
-def problems_of(claims: Sequence[Claim], readme: str, project: Path = PROJECT) -> Iterator[str]:
+def problems_of(claims: Sequence[Claim], readme: str) -> Iterator[str]:
     """Rows of README without a claim, claims of rows that are gone, and tests that do not exist."""
     rows, named = measured_rows(readme), [claim.row for claim in claims if claim.row]
     yield from (f"no claim for README's row '{row}'" for row in rows if row not in named)
@@ -66,5 +66,5 @@ def problems_of(claims: Sequence[Claim], readme: str, project: Path = PROJECT) -
     for claim in claims:
         if not claim.tests:
             yield f"claim '{claim.name}' has no test"
-        absent = (test for test in claim.tests if not has_test(test, project))
+        absent = (test for test in claim.tests if not has_test(test))
         yield from (f"claim '{claim.name}': no test {test}" for test in absent)
