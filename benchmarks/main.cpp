@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <iostream>
-#include <optional>
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/benchmark_flags.hpp"
-#include "benchmarks/harness/dry_run.hpp"
 #include "benchmarks/harness/find_limit.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/serve.hpp"
@@ -33,7 +31,7 @@ ExitCode run(int argc, char** argv) {
   const instruments::BringUp machine("tiny_llama_bench", argv,
                                      {options->device, options->threads, options->libraries});
   const instruments::Device& device = machine.device();
-  const std::optional<Weights> weights = harness::open_weights(*options);
+  harness::open_weights(*options);
   harness::initialize_benchmark(*options);
 
   const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
@@ -51,11 +49,11 @@ ExitCode run(int argc, char** argv) {
               << "\n";
     return ExitCode::ok;
   }
-  if (weights) {
+  if (options->weights) {
     const auto longest = std::ranges::max_element(
         plan.cases, {}, [](const harness::Case& one) { return one.workload.seq; });
     const int64_t seq = longest == plan.cases.end() ? 0 : longest->workload.seq;
-    const std::string warning = longer_than_made_for(weights->config_text(), seq);
+    const std::string warning = longer_than_made_for(options->weights->config_text(), seq);
     if (!warning.empty()) fmt::print(stderr, "tiny_llama_bench: warning: {}\n", warning);
   }
   if (options->dry_run) {
@@ -63,9 +61,8 @@ ExitCode run(int argc, char** argv) {
     return ExitCode::ok;
   }
   if (options->find_limit) return harness::run_find_limit(*options, plan, device);
-  if (options->serve) return harness::serve(*options, plan, device, weights ? &*weights : nullptr);
-  return harness::run_suite(*options, plan, device, components::parts_of_step(),
-                            weights ? &*weights : nullptr);
+  if (options->serve) return harness::serve(*options, plan, device);
+  return harness::run_suite(*options, plan, device, components::parts_of_step());
 }
 
 }  // namespace

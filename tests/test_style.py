@@ -61,14 +61,14 @@ def test_shell_scripts_parse_and_commands_are_executable() -> None:
 
 # Layers of the harness, from the bottom; a file includes only what stands before it.
 LAYERS = (
-    "counters outcome changed_inputs case",
-    "run_options benchmark_flags options plan",
-    "failure timing metering memory_check peak_cases",
+    "counters changed_inputs case rows",
+    "options benchmark_flags plan",
+    "failure timing metering memory_check",
     "rounding parity_gate gate_run",
     "known_slowdown prepared_case",
-    "rows case_counters run_context journal",
-    "trace runner interleaved speedups sum_of_parts tables",
-    "dry_run find_limit suite serve_request serve",
+    "case_counters run_context journal",
+    "trace runner interleaved sum_of_parts tables",
+    "find_limit suite serve",
 )
 
 

@@ -1,5 +1,3 @@
-#include "benchmarks/harness/benchmark_flags.hpp"
-
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +8,8 @@
 #include <cstdlib>
 #include <ranges>
 #include <stdexcept>
+
+#include "benchmarks/harness/options.hpp"
 
 namespace tinyllama::harness {
 namespace {

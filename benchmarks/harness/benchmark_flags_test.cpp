@@ -1,5 +1,3 @@
-#include "benchmarks/harness/benchmark_flags.hpp"
-
 #include <benchmark/benchmark.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/testing.hpp"
 
 namespace tinyllama::harness {
@@ -86,13 +85,40 @@ TEST(BenchmarkFlagsTest, WhatIsOffAnywayMayBeSaid) {
   for (const char* argument :
        {"--benchmark_dry_run=false", "--benchmark_enable_random_interleaving=0",
         "--benchmark_color=auto", "--benchmark_counters_tabular", "--benchmark_time_unit=ms",
-        "--benchmark_report_aggregates_only=no", "--v=0"})
+        "--benchmark_report_aggregates_only=no", "--benchmark_list_tests=false", "--v=0"}) {
     EXPECT_FALSE(taken(argument).writes_aggregates_only) << argument;
-  EXPECT_CONTAINS(error_of("--benchmark_dry_run=maybe"), "must be true or false");
-  EXPECT_CONTAINS(error_of("--benchmark_context=a"), "must be KEY=VALUE");
-  EXPECT_CONTAINS(error_of("--benchmark_speed=9"), "is no flag of Google Benchmark; those are");
+    EXPECT_FALSE(taken(argument).list) << argument;
+  }
   Options options;
   EXPECT_FALSE(take_benchmark_flag("--seed", options));
+}
+
+TEST(BenchmarkFlagsTest, ValuesAreReadAsTheLibraryDoes) {
+  EXPECT_EQ(taken("--benchmark_filter=all").filter, ".");
+  EXPECT_EQ(taken("--benchmark_filter=a=b").filter, "a=b");
+  EXPECT_TRUE(taken("--benchmark_list_tests").list);
+  EXPECT_EQ(taken("--benchmark_min_time=2").timing.min_seconds, 2);
+  EXPECT_EQ(taken("--benchmark_min_time=20x").timing.iterations, 20);
+  EXPECT_EQ(taken("--benchmark_min_warmup_time=0").timing.warm_up_seconds, 0);
+  const std::pair<const char*, const char*> bad[] = {
+      {"min_time=0", "must be positive"},
+      {"min_time=-1s", "must be positive"},
+      {"min_time=infs", "must be positive"},
+      {"min_time=soon", "must be positive"},
+      {"min_time", "must be positive"},
+      {"repetitions=0", "must be positive"},
+      {"min_warmup_time=-1", "must be positive"},
+      {"min_time=5ms", "must be seconds, as 0.5s, or iterations"},
+      {"min_time=1.5x", "must be a whole number"},
+      {"repetitions=2.5", "must be a whole number"},
+      {"filter", "write --benchmark_filter=VALUE"},
+      {"filter=", "write --benchmark_filter=VALUE"},
+      {"format=csv", "--benchmark_format 'csv': must be console or json; csv drops counters that"},
+      {"dry_run=maybe", "must be true or false"},
+      {"context=a", "must be KEY=VALUE"},
+      {"speed=9", "is no flag of Google Benchmark; those are"}};
+  for (const auto& [argument, rule] : bad)
+    EXPECT_CONTAINS(error_of(std::string("--benchmark_") + argument), rule) << argument;
 }
 
 TEST(BenchmarkFlagsTest, TheEnvironmentCountsAsTheCommandLineDoes) {

@@ -16,6 +16,12 @@ std::string Case::name() const {
                      workload.seq);
 }
 
+std::string Case::point() const {
+  Case baseline = *this;
+  baseline.workload.variant = Variant();
+  return baseline.name();
+}
+
 const PredictedMemory& Case::memory() const {
   if (known_memory) return *known_memory;
   // Work keeps an eighth at the least of the bytes that it has to move.

@@ -88,6 +88,8 @@ struct Case {
 
   /// <component>/<pass>/<variant>/<size>/<dtype>/batch:<B>/seq:<S>
   std::string name() const;
+  /// The same of the baseline: all variants of a point have it.
+  std::string point() const;
   Cost cost() const { return component->cost(workload, pass); }
   /// Predicted at the first call, which takes milliseconds, and cached: after a change of the case,
   /// reset known_memory.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include "core/statistics.hpp"
@@ -163,11 +162,9 @@ void add_shares(const Case& test_case, const instruments::MeasuredPeaks& peaks,
 
 void add_all_shares(const std::vector<Case>& cases, const instruments::MeasuredPeaks& peaks,
                     std::vector<CaseResult>& results) {
-  std::map<std::string, const Case*> by_name;
-  for (const Case& test_case : cases) by_name.emplace(test_case.name(), &test_case);
-  for (CaseResult& result : results) {
-    const auto found = by_name.find(result.name);
-    if (found != by_name.end()) add_shares(*found->second, peaks, result);
+  for (const Case& test_case : cases) {
+    const auto own = std::ranges::find(results, test_case.name(), &CaseResult::name);
+    if (own != results.end()) add_shares(test_case, peaks, *own);
   }
 }
 

@@ -6,7 +6,6 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/metering.hpp"
-#include "benchmarks/harness/outcome.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/timing.hpp"
 #include "benchmarks/instruments/measured_peaks.hpp"

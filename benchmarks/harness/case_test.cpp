@@ -1,6 +1,9 @@
 #include "benchmarks/harness/case.hpp"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include "benchmarks/harness/testing.hpp"
@@ -79,16 +82,7 @@ TEST(LayerWorkTest, ForwardBackwardDoesBothInRun) {
   EXPECT_EQ(first(gemm.work.results()[2].second), 6.0);
 }
 
-TEST(LayerWorkTest, PrepareDropsOutputsAndGradients) {
-  CountedGemm gemm(Pass::forward_backward);
-  gemm.work.run();
-  gemm.work.prepare();
-  EXPECT_FALSE(gemm.x.grad().defined());
-  EXPECT_FALSE(gemm.w.grad().defined());
-  for (const auto& [name, tensor] : gemm.work.results()) EXPECT_FALSE(tensor.defined()) << name;
-}
-
-TEST(LayerWorkTest, PrepareGivesTheirMemoryBack) {
+TEST(LayerWorkTest, PrepareDropsOutputsAndGradientsWithTheirMemory) {
   CountedGemm gemm(Pass::forward_backward);
   gemm.work.prepare();
   const int64_t before = instruments::host_allocator::read().live_bytes;
@@ -96,6 +90,7 @@ TEST(LayerWorkTest, PrepareGivesTheirMemoryBack) {
   EXPECT_GT(instruments::host_allocator::read().live_bytes, before);
   gemm.work.prepare();
   EXPECT_EQ(instruments::host_allocator::read().live_bytes, before);
+  for (const auto& [name, tensor] : gemm.work.results()) EXPECT_FALSE(tensor.defined()) << name;
 }
 
 TEST(LayerWorkTest, ALossStartsItsOwnBackward) {
@@ -121,6 +116,20 @@ TEST(LayerWorkTest, OnlyTheForwardRunsUnderAutocast) {
   work.run();
   EXPECT_EQ(seen, c10::ScalarType::BFloat16);
   EXPECT_EQ(x.matmul(x).scalar_type(), c10::ScalarType::Float);
+}
+
+// More elements than a narrow type can count.
+TEST(ChangedInputsTest, AVectorIsScaledAlikeInEveryType) {
+  const auto scaled = [](c10::ScalarType type) {
+    at::Tensor vector = at::ones({3000}, type);
+    scale_by_turns(vector);
+    return vector.to(at::kDouble);
+  };
+  const at::Tensor exact = scaled(at::kDouble);
+  EXPECT_EQ(exact[0].item<double>(), 0.5);
+  EXPECT_EQ(exact[2999].item<double>(), 2);
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf})
+    EXPECT_TRUE(at::equal(scaled(type), exact)) << c10::toString(type);
 }
 
 }  // namespace

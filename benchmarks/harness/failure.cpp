@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -25,23 +26,6 @@ void drop_tasks_of_failed_backward() {
   }
 }
 
-std::string thrown_by(const instruments::Device& device, int64_t memory_limit_bytes,
-                      const std::function<void()>& step) {
-  try {
-    const AllocationLimit limit(device.is_gpu() ? 0 : memory_limit_bytes);
-    step();
-    return {};
-  } catch (const c10::OutOfMemoryError& error) {
-    return fmt::format("out of memory: {}", error.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    return "out of memory: the system refused an allocation";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 }  // namespace
 
 AllocationLimit::AllocationLimit(int64_t bytes)
@@ -53,9 +37,26 @@ AllocationLimit::~AllocationLimit() {
 
 std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
                        const std::function<void()>& step) {
-  std::string failure = thrown_by(device, memory_limit_bytes, step);
-  if (!failure.empty()) drop_tasks_of_failed_backward();
+  std::string failure;
+  try {
+    const AllocationLimit limit(device.is_gpu() ? 0 : memory_limit_bytes);
+    step();
+    return {};
+  } catch (const c10::OutOfMemoryError& error) {
+    failure = fmt::format("out of memory: {}", error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    failure = "out of memory: the system refused an allocation";
+  } catch (const c10::Error& error) {
+    failure = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  drop_tasks_of_failed_backward();
   return failure;
+}
+
+void release_memory(const instruments::Device& device) {
+  failure_of(device, 0, [&] { instruments::release_cached_memory(device); });
 }
 
 }  // namespace tinyllama::harness

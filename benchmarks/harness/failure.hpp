@@ -26,4 +26,8 @@ class AllocationLimit {
 std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
                        const std::function<void()>& step);
 
+/// Gives back what the allocator keeps for later. An error of the device is ignored: the next case
+/// will meet and report it.
+void release_memory(const instruments::Device& device);
+
 }  // namespace tinyllama::harness

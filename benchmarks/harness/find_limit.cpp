@@ -54,67 +54,50 @@ int64_t smallest(const Case& test_case, LimitAxis axis) {
   return refused(1) ? 2 : 1;
 }
 
-// Bytes that a case is predicted to need, at the values that were asked about.
-class Needs {
- public:
-  Needs(const Case& test_case, LimitAxis axis) : test_case_(test_case), axis_(axis) {}
-  int64_t at(int64_t value) {
-    const auto found = known_.find(value);
-    if (found != known_.end()) return found->second;
-    return known_[value] = moved(test_case_, axis_, value).memory().peak();
-  }
-
- private:
-  const Case& test_case_;
-  LimitAxis axis_;
-  std::map<int64_t, int64_t> known_;
-};
-
-// The next value to try, between one that fits and one that does not: where a straight line between
-// their needs meets the limit or, every other time, the middle, because memory may grow with the
-// square of the sequence.
-int64_t next_to_ask(Needs& needs, int64_t fits, int64_t beyond, int64_t limit_bytes, bool middle) {
-  if (middle) return fits + (beyond - fits) / 2;
-  const auto low = static_cast<double>(needs.at(fits));
-  const auto high = static_cast<double>(needs.at(beyond));
-  const double share = (static_cast<double>(limit_bytes) - low) / (high - low);
+// The next value to try, between one that fits and one that does not, whose needs are `low` and
+// `high`: where a straight line between these meets the limit. Memory may grow with the square of
+// the sequence.
+int64_t on_the_line(int64_t fits, int64_t beyond, int64_t low, int64_t high, int64_t limit_bytes) {
+  const double share = static_cast<double>(limit_bytes - low) / static_cast<double>(high - low);
   const auto value = fits + static_cast<int64_t>(share * static_cast<double>(beyond - fits));
   return std::clamp(value, fits + 1, beyond - 1);
 }
 
 FoundLimit search(const Case& test_case, LimitAxis axis, int64_t limit_bytes) {
-  Needs needs(test_case, axis);
-  FoundLimit found;
+  std::map<int64_t, int64_t> known;
+  const auto needs = [&](int64_t value) {
+    const auto [found, is_new] = known.try_emplace(value);
+    if (is_new) found->second = moved(test_case, axis, value).memory().peak();
+    return found->second;
+  };
+  // Where the search ends, as if that did not fit.
+  constexpr int64_t end = kLargestSearched + 1;
+  const auto is_beyond = [&](int64_t value) { return value == end || needs(value) > limit_bytes; };
   int64_t fits = smallest(test_case, axis);
-  if (needs.at(fits) <= limit_bytes) {
-    int64_t beyond = 4 * fits;
-    for (; beyond <= kLargestSearched && needs.at(beyond) <= limit_bytes; beyond *= 4)
-      fits = beyond;
-    if (beyond > kLargestSearched) {
-      beyond = kLargestSearched + 1;
-      if (needs.at(kLargestSearched) <= limit_bytes)
-        fits = kLargestSearched;
-      else
-        beyond = kLargestSearched;
-    }
-    bool middle = false;
-    while (beyond - fits > 1) {
-      const int64_t value = next_to_ask(needs, fits, beyond, limit_bytes, middle);
-      middle = !middle;
-      if (needs.at(value) > limit_bytes) {
-        beyond = value;
-      } else {
-        fits = value;
-        // A line between neighbours ends right below the limit: most often one more is too much.
-        if (beyond - fits > 1 && needs.at(fits + 1) > limit_bytes) beyond = fits + 1;
-      }
-    }
-    found.largest = fits;
-    if (beyond <= kLargestSearched) found.needed_bytes_beyond = needs.at(beyond);
+  int64_t largest = 0;
+  int64_t beyond = fits;
+  while (!is_beyond(beyond)) {
+    fits = largest = beyond;
+    // The end is reached by kLargestSearched alone.
+    beyond = fits == kLargestSearched ? end : std::min(4 * fits, kLargestSearched);
   }
-  found.at = moved(test_case, axis, fits);
-  found.needed_bytes = needs.at(fits);
-  return found;
+  bool middle = false;
+  while (largest > 0 && beyond - fits > 1) {
+    // Every other time the middle: a line alone may come closer by one at a time.
+    const int64_t value = middle
+                              ? fits + (beyond - fits) / 2
+                              : on_the_line(fits, beyond, needs(fits), needs(beyond), limit_bytes);
+    middle = !middle;
+    if (is_beyond(value)) {
+      beyond = value;
+    } else {
+      fits = largest = value;
+      // A line between neighbours ends right below the limit: most often one more is too much.
+      if (beyond - fits > 1 && is_beyond(fits + 1)) beyond = fits + 1;
+    }
+  }
+  const bool has_beyond = largest > 0 && beyond < end;
+  return {moved(test_case, axis, fits), largest, needs(fits), has_beyond ? needs(beyond) : 0};
 }
 
 // The work is built without the limit: values are drawn in float64, which the prediction leaves
@@ -167,8 +150,8 @@ std::string limits_table(const std::vector<FoundLimit>& limits, LimitAxis axis,
   std::vector<std::vector<std::string>> cells;
   for (const FoundLimit& found : limits) {
     std::vector<std::string> row = {row_name(found.at, axis)};
-    if (!found.skip_reason.empty()) {
-      row.insert(row.end(), {"no: " + found.skip_reason, "", ""});
+    if (!found.at.skip_reason.empty()) {
+      row.insert(row.end(), {"no: " + found.at.skip_reason, "", ""});
     } else {
       const bool at_end = found.largest > 0 && found.needed_bytes_beyond == 0;
       row.insert(row.end(),
@@ -211,7 +194,7 @@ Json limits_document(const std::vector<FoundLimit>& limits, LimitAxis axis,
          {"largest", found.largest},
          {"predicted_memory_bytes", found.needed_bytes},
          {"predicted_memory_bytes_beyond", found.needed_bytes_beyond},
-         {"skip_reason", found.skip_reason},
+         {"skip_reason", found.at.skip_reason},
          {"tried", to_json(found.tried)},
          {"tried_beyond", to_json(found.tried_beyond)}});
   }
@@ -231,18 +214,17 @@ std::vector<FoundLimit> find_limits(const std::vector<Case>& cases, LimitAxis ax
   std::set<std::string> seen;
   for (const Case& test_case : cases) {
     if (!seen.insert(row_name(test_case, axis)).second) continue;
-    if (test_case.skip_reason.empty()) {
+    if (test_case.skip_reason.empty())
       limits.push_back(search(test_case, axis, budget.bytes));
-    } else {
-      limits.push_back({test_case, test_case.skip_reason, 0, 0, 0, std::nullopt, std::nullopt});
-    }
+    else
+      limits.push_back({test_case});
   }
   return limits;
 }
 
 void confirm(FoundLimit& found, LimitAxis axis, const MemoryBudget& budget,
              const instruments::Device& device, uint64_t seed) {
-  if (!found.skip_reason.empty()) return;
+  if (!found.at.skip_reason.empty()) return;
   if (found.largest > 0) found.tried = run_within(found.at, budget, device, seed);
   // Where none fits, the smallest is the one that must not.
   const int64_t beyond = found.largest > 0 ? found.largest + 1 : smallest(found.at, axis);

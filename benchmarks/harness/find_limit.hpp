@@ -7,10 +7,7 @@
 #include <vector>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/memory_check.hpp"
-#include "benchmarks/harness/plan.hpp"
-#include "benchmarks/harness/run_options.hpp"
 #include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::harness {
@@ -29,13 +26,14 @@ struct LimitTry {
 };
 
 struct FoundLimit {
-  Case at;                   ///< the largest that fits, or the smallest there is where none does
-  std::string skip_reason;   ///< why nothing was searched
-  int64_t largest = 0;       ///< 0: none fits
-  int64_t needed_bytes = 0;  ///< predicted, at the largest
-  int64_t needed_bytes_beyond = 0;       ///< and one step beyond; 0 where that was not looked at
-  std::optional<LimitTry> tried;         ///< with --confirm: at the largest
-  std::optional<LimitTry> tried_beyond;  ///< and one step beyond, which must not fit
+  /// The largest that fits, or the smallest there is where none does; one with a skip_reason was
+  /// not searched.
+  Case at;
+  int64_t largest = 0;                     ///< 0: none fits
+  int64_t needed_bytes = 0;                ///< predicted, at the largest
+  int64_t needed_bytes_beyond = 0;         ///< and one step beyond; 0 where that was not looked at
+  std::optional<LimitTry> tried{};         ///< with --confirm: at the largest
+  std::optional<LimitTry> tried_beyond{};  ///< and one step beyond, which must not fit
 };
 
 /// Searches along `axis`, once for cases that differ in nothing else.

@@ -31,11 +31,8 @@ TEST_F(FindLimitTest, IsTheLastThatFits) {
     EXPECT_EQ(limits[0].needed_bytes, peak_at(batch));
     EXPECT_EQ(limits[0].needed_bytes_beyond, peak_at(batch + 1));
   }
-}
-
-TEST_F(FindLimitTest, OneByteLessIsOneLess) {
   const auto limits = find_limits(cases, LimitAxis::batch, {peak_at(5) - 1, "--memory-limit"});
-  EXPECT_EQ(limits[0].largest, 4);
+  EXPECT_EQ(limits[0].largest, 4) << "one byte less";
 }
 
 TEST_F(FindLimitTest, NoneWhereTheSmallestDoesNotFitAndNoEndWhereAllDo) {
@@ -52,7 +49,7 @@ TEST_F(FindLimitTest, CasesThatDifferInWhatIsSearchedAreOneAndSkippedOnesSayWhy)
   cases[2].skip_reason = "has no such switch";
   const auto limits = find_limits(cases, LimitAxis::batch, room_for(3));
   ASSERT_EQ(limits.size(), 2U);
-  EXPECT_EQ(limits[1].skip_reason, "has no such switch");
+  EXPECT_EQ(limits[1].at.skip_reason, "has no such switch");
   EXPECT_EQ(find_limits(cases, LimitAxis::seq, room_for(3)).size(), 3U);
 }
 

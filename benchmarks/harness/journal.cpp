@@ -198,47 +198,26 @@ void Journal::write_line(const Json& line) {
     fail_system(file_, "cannot be flushed to disk");
 }
 
-namespace {
-
-// The first member in which two values differ, with its path, because nobody can find it in a text
-// of all settings.
-std::string narrow(std::string path, const Json*& then, const Json*& now) {
-  static const Json nothing;
-  while (then->is_object() && now->is_object()) {
-    Json names = *then;
-    names.update(*now);
-    const Json* const object = then;
-    for (const auto& member : names.items()) {
-      const Json& before = then->contains(member.key()) ? then->at(member.key()) : nothing;
-      const Json& after = now->contains(member.key()) ? now->at(member.key()) : nothing;
-      if (before == after) continue;
-      path += "/" + member.key();
-      then = &before;
-      now = &after;
-      break;
-    }
-    if (then == object) break;  // they differ in order alone
-  }
-  constexpr std::string_view options = "goals/";
-  return path.starts_with(options) ? "--" + path.substr(options.size()) : path;
-}
-
-}  // namespace
-
 void check_same_circumstances(const std::filesystem::path& file, const Json& header,
                               const Json& now, const std::vector<std::string>& paths) {
+  const auto at = [](const Json& context, const Json::json_pointer& place) {
+    return context.contains(place) ? context.at(place) : Json();
+  };
   for (const auto& path : paths) {
     const Json::json_pointer pointer("/" + path);
-    const Json before = header.contains(pointer) ? header.at(pointer) : Json();
-    const Json after = now.contains(pointer) ? now.at(pointer) : Json();
-    if (before == after) continue;
-    const Json* then = &before;
-    const Json* current = &after;
-    const std::string name = narrow(path, then, current);
+    const Json before = at(header, pointer);
+    const Json after = at(now, pointer);
+    const Json differences = Json::diff(before, after);
+    if (differences.empty()) continue;
+    // The first member that differs, because nobody can find it in a text of all settings.
+    const std::string inner = differences.front().at("path");
+    const Json::json_pointer place(inner);
+    const bool is_option = path == "goals" && !inner.empty();
+    const std::string name = is_option ? "--" + inner.substr(1) : path + inner;
     throw std::invalid_argument(fmt::format(
         "--resume: journal {} was written with {} = {}, this run has {}; results of both must "
         "not be mixed",
-        file.string(), name, printable_json(*then), printable_json(*current)));
+        file.string(), name, printable_json(at(before, place)), printable_json(at(after, place))));
   }
 }
 

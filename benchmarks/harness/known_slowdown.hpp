@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/run_options.hpp"
+#include "benchmarks/harness/options.hpp"
 
 namespace tinyllama::harness {
 

@@ -3,10 +3,65 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
 
+#include "benchmarks/console/text_table.hpp"
+#include "benchmarks/instruments/context.hpp"
 #include "core/text.hpp"
 
 namespace tinyllama::harness {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct DryRunRow {
+  std::string name;
+  Cost cost;
+  int64_t predicted_bytes;
+  std::string refusal;  ///< empty where it fits
+};
+
+std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget& budget) {
+  std::vector<std::vector<std::string>> cells;
+  for (const auto& [name, cost, predicted_bytes, refusal] : rows) {
+    cells.push_back({name, fmt::format("{}", cost.parameters),
+                     format_count(static_cast<double>(cost.model_flops)),
+                     format_count(static_cast<double>(cost.elementwise_flops)),
+                     format_bytes(cost.bytes), format_bytes(predicted_bytes),
+                     refusal.empty() ? "yes" : "no: " + refusal});
+  }
+  return console::format_table(
+             {"case", "parameters", "model FLOPs", "elementwise", "bytes", "peak memory", "fits"},
+             cells) +
+         fmt::format("{} cases; memory budget {} ({})\n", rows.size(), format_bytes(budget.bytes),
+                     budget.source);
+}
+
+// With the device that things fit on and the commit of the formulas.
+Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& budget,
+                      const instruments::Device& device) {
+  Json cases = Json::array();
+  for (const auto& [name, cost, predicted_bytes, refusal] : rows) {
+    cases.push_back({{"name", name},
+                     {"parameters", cost.parameters},
+                     {"model_flops", cost.model_flops},
+                     {"causal_flops", cost.causal_flops},
+                     {"hardware_flops", cost.hardware_flops},
+                     {"elementwise_flops", cost.elementwise_flops},
+                     {"bytes", cost.bytes},
+                     {"predicted_memory_bytes", predicted_bytes},
+                     {"fits", refusal.empty()},
+                     {"reason", refusal}});
+  }
+  return {{"device", instruments::describe_device(device)},
+          {"git_commit", instruments::source_version().commit},
+          {"memory_budget_bytes", budget.bytes},
+          {"memory_budget_source", budget.source},
+          {"cases", std::move(cases)}};
+}
+
+}  // namespace
 
 MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes,
                            int64_t live_bytes) {
@@ -21,6 +76,20 @@ std::string refuse_for_memory(const Case& test_case, const MemoryBudget& budget)
   if (predicted <= budget.bytes) return {};
   return fmt::format("predicted peak memory {} exceeds {} ({})", format_bytes(predicted),
                      format_bytes(budget.bytes), budget.source);
+}
+
+std::string dry_run_text(const Options& options, const Plan& plan,
+                         const instruments::Device& device) {
+  const auto budget = memory_budget(device, options.memory_limit_bytes, 0);
+  std::vector<DryRunRow> rows;
+  for (const Case& test_case : plan.cases) {
+    // What cannot be built has no memory to predict.
+    const bool is_possible = test_case.skip_reason.empty();
+    rows.push_back({test_case.name(), test_case.cost(), is_possible ? test_case.memory().peak() : 0,
+                    is_possible ? refuse_for_memory(test_case, budget) : test_case.skip_reason});
+  }
+  return options.format == "json" ? dry_run_document(rows, budget, device).dump(1) + "\n"
+                                  : dry_run_table(rows, budget);
 }
 
 }  // namespace tinyllama::harness

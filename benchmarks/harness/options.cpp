@@ -12,7 +12,6 @@
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/harness/benchmark_flags.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "model/variant.hpp"
 
@@ -34,48 +33,62 @@ constexpr const char* kFooter =
     "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or\n"
     "files; 130 interrupted.";
 
-// Runs `parse` on each name; its error gets the option's name in front.
+// The names of a list, each read by `parse`, whose error gets the option's name in front.
 template <typename Parse>
-void parse_each(const char* option, const std::string& text, Parse parse) {
+auto parse_each(const char* option, const std::string& text, Parse parse) {
+  std::vector<decltype(parse(text))> values;
   for (const auto& name : console::parse_names(option, text))
-    console::parse_named(option, name, parse);
+    values.push_back(console::parse_named(option, name, parse));
+  return values;
 }
 
-// Texts that become checked values once CLI11 has split the command line.
-struct RawOptions {
-  std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit, columns;
-  std::optional<double> precision_percent;
-  std::vector<std::string> slow;
-  ModelDimensions custom;
-};
-
-void add_axis_options(CLI::App& app, RawOptions& raw) {
-  const char* const group = "Axes";
-  app.add_option("--components", raw.components, "embedding,rms_norm,...; peak for the peaks")
-      ->group(group);
-  app.add_option("--passes", raw.passes,
-                 "forward, backward, forward_backward, forward_loss, update, train")
-      ->group(group);
-  app.add_option("--variants", raw.variants,
-                 fmt::format("baseline, fused, optimized, or switches joined by '+': {}",
-                             fmt::join(all_switches() | std::views::transform([](Switch option) {
-                                         return to_string(option);
-                                       }),
-                                       ", ")))
-      ->group(group);
-  app.add_option("--sizes", raw.sizes, "names of problem sizes, or custom")->group(group);
-  app.add_option("--dtypes", raw.dtypes, "f32, bf16, f16, amp_bf16, amp_f16")->group(group);
-  app.add_option("--batch", raw.batches, "samples in a step (default: the size's own)")
-      ->group(group);
-  app.add_option("--seq", raw.seqs, "tokens in a sample (default: the size's own)")->group(group);
+void add_axis_options(CLI::App& app, AxisOptions& axes,
+                      const std::vector<std::string>& component_names) {
+  // `take`: gets the option's name and its text.
+  const auto add = [&](const char* name, const std::string& help, auto take) {
+    app.add_option_function<std::string>(
+           name, [name, take](const std::string& text) { take(name, text); }, help)
+        ->group("Axes");
+  };
+  add("--components", "embedding,rms_norm,...; peak for the peaks", [&](auto name, auto& text) {
+    axes.components = console::parse_names(name, text, component_names);
+  });
+  add("--passes", "forward, backward, forward_backward, forward_loss, update, train",
+      [&](auto name, auto& text) { axes.passes = parse_each(name, text, parse_pass); });
+  add("--variants",
+      fmt::format("baseline, fused, optimized, or switches joined by '+': {}",
+                  fmt::join(all_switches() | std::views::transform(
+                                                 [](Switch option) { return to_string(option); }),
+                            ", ")),
+      [&](auto name, auto& text) {
+        axes.variants = console::parse_names(name, text);
+        parse_each(name, text, Variant::parse);
+      });
+  add("--sizes", "names of problem sizes, or custom",
+      [&](auto name, auto& text) { axes.sizes = console::parse_names(name, text); });
+  add("--dtypes", "f32, bf16, f16, amp_bf16, amp_f16", [&](auto name, auto& text) {
+    std::vector<std::string> known;
+    for (const Dtype dtype : benchmark_dtypes()) known.emplace_back(to_string(dtype));
+    for (const auto& word : console::parse_names(name, text, known))
+      axes.dtypes.push_back(parse_dtype(word));
+  });
+  add("--batch", "samples in a step (default: the size's own)",
+      [&](auto name, auto& text) { axes.batches = console::parse_numbers(name, text); });
+  add("--seq", "tokens in a sample (default: the size's own)",
+      [&](auto name, auto& text) { axes.seqs = console::parse_numbers(name, text); });
 }
 
-void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
-  for (const auto& [name, size] : console::kSizeOptions) {
-    app.add_option(name, raw.custom.*size)
+void add_custom_size_options(CLI::App& app, Options& options) {
+  for (const console::SizeOption& option : console::kSizeOptions) {
+    const auto take = [&options, option](int64_t value) {
+      if (!options.custom_size) options.custom_size.emplace();
+      *options.custom_size.*option.size = value;
+      options.given_sizes.push_back(option);
+    };
+    app.add_option_function<int64_t>(option.name, take)
         ->transform(console::integer<int64_t>())
         ->group("Size `custom`")
-        ->capture_default_str();
+        ->default_str(fmt::format("{}", ModelDimensions().*option.size));
   }
   app.add_option("--weights", options.weights_folder,
                  "folder with config.json and model.safetensors of a LLaMA model, or of Hugging "
@@ -84,7 +97,22 @@ void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->group("Size `custom`");
 }
 
-void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
+KnownSlowdown parse_slowdown(const std::string& text) {
+  constexpr double most = 10;
+  const size_t equals = text.rfind('=');
+  const bool has_both = equals != std::string::npos && equals > 0;
+  const std::string number = has_both ? text.substr(equals + 1) : "";
+  char* end = nullptr;
+  const double fraction = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !(fraction > 0 && fraction <= most)) {
+    throw std::invalid_argument(
+        fmt::format("--slow '{}': must be REGEX=FRACTION with a fraction above 0 and at most {:g}",
+                    text, most));
+  }
+  return {text.substr(0, equals), fraction};
+}
+
+void add_run_options(CLI::App& app, Options& options) {
   app.add_option("--device", options.device, "auto, cpu, cuda[:N] or hip[:N]")
       ->capture_default_str();
   app.add_option("--blas", options.libraries.blas,
@@ -105,9 +133,12 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       {{"before", Verify::before}, {"only", Verify::only}, {"off", Verify::off}},
       "before: compare with the float64 baseline, time, compare with new inputs; only: both "
       "comparisons; off: just time");
-  app.add_option("--memory-limit", raw.memory_limit,
-                 "skip cases whose tensors are predicted to need more, e.g. 8GiB (default: what is "
-                 "free)");
+  app.add_option_function<std::string>(
+      "--memory-limit",
+      [&](const std::string& text) {
+        options.memory_limit_bytes = console::parse_memory_size("--memory-limit", text);
+      },
+      "skip cases whose tensors are predicted to need more, e.g. 8GiB (default: what is free)");
   console::add_choice(
       app, "--admit", options.admit, {{"fitting", Admit::fitting}, {"all", Admit::all}},
       "fitting: skip cases predicted not to fit; all: attempt them, each failing where its memory "
@@ -120,10 +151,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->check(console::number("positive, and at most 1e+09",
                               [](double value) { return value > 0 && value <= 1e9; }))
       ->capture_default_str();
-  app.add_option("--precision", raw.precision_percent,
-                 "go on timing a repetition until the 95 % interval of its median, by the medians "
-                 "of ten batches, is within so many percent, or the case's time is used up "
-                 "(default: 2, for at most three times --benchmark_min_time)")
+  app.add_option_function<double>(
+         "--precision", [&](double percent) { options.timing.precision = percent / 100; },
+         "go on timing a repetition until the 95 % interval of its median, by the medians of ten "
+         "batches, is within so many percent, or the case's time is used up (default: 2, for at "
+         "most three times --benchmark_min_time)")
       ->check(console::number("above 0 and below 100 percent",
                               [](double value) { return value > 0 && value < 100; }));
   app.add_flag("--cold-cache", options.cold_cache,
@@ -137,9 +169,13 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--dry-run", options.dry_run,
                "print costs and predicted memory of every case, and run none; exact figures with "
                "--benchmark_format=json");
-  app.add_option("--columns", raw.columns,
-                 "counters that the tables show as well, e.g. TFLOPS,kernels, or all; of the "
-                 "default grid tables in place of a digest");
+  app.add_option_function<std::string>(
+      "--columns",
+      [&](const std::string& text) {
+        options.columns = console::parse_names("--columns", text, column_names());
+      },
+      "counters that the tables show as well, e.g. TFLOPS,kernels, or all; of the default grid "
+      "tables in place of a digest");
   app.add_option("--trace", options.trace_folder,
                  "write a Chrome trace of one untimed iteration of each case into this folder");
   console::add_choice<std::optional<LimitAxis>>(
@@ -156,50 +192,16 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--serve", options.serve,
                "stay resident, and open and time cases as requests on standard input say "
                "(docs/serve.md)");
-  app.add_option(
-      "--slow", raw.slow,
+  app.add_option_function<std::vector<std::string>>(
+      "--slow",
+      [&](const std::vector<std::string>& texts) {
+        for (const std::string& text : texts) options.slow.push_back(parse_slowdown(text));
+      },
       "with --serve: REGEX=FRACTION; cases whose name the expression finds spin for that "
       "fraction of each iteration (calibrates comparisons)");
 }
 
-AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
-                      const std::vector<std::string>& component_names) {
-  const auto given = [&](const char* option) { return app.count(option) > 0; };
-  AxisOptions axes;
-  if (given("--components"))
-    axes.components = console::parse_names("--components", raw.components, component_names);
-  if (given("--passes")) {
-    parse_each("--passes", raw.passes,
-               [&](const auto& name) { axes.passes.push_back(parse_pass(name)); });
-  }
-  if (given("--variants")) {
-    axes.variants = console::parse_names("--variants", raw.variants);
-    parse_each("--variants", raw.variants, [](const auto& name) { Variant::parse(name); });
-  }
-  if (given("--sizes")) axes.sizes = console::parse_names("--sizes", raw.sizes);
-  if (given("--dtypes")) {
-    std::vector<std::string> known;
-    for (const Dtype dtype : benchmark_dtypes()) known.emplace_back(to_string(dtype));
-    for (const auto& name : console::parse_names("--dtypes", raw.dtypes, known))
-      axes.dtypes.push_back(parse_dtype(name));
-  }
-  if (given("--batch")) axes.batches = console::parse_numbers("--batch", raw.batches);
-  if (given("--seq")) axes.seqs = console::parse_numbers("--seq", raw.seqs);
-  return axes;
-}
-
-void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
-  for (const console::SizeOption& option : console::kSizeOptions) {
-    if (app.count(option.name) == 0) continue;
-    options.custom_size = raw.custom;
-    options.given_sizes.push_back(option);
-  }
-  if (options.custom_size && options.axes.sizes.empty()) options.axes.sizes = {"custom"};
-  if (app.count("--columns") > 0)
-    options.columns = console::parse_names("--columns", raw.columns, column_names());
-  if (app.count("--memory-limit") > 0)
-    options.memory_limit_bytes = console::parse_memory_size("--memory-limit", raw.memory_limit);
-  if (raw.precision_percent) options.timing.precision = *raw.precision_percent / 100;
+void check_values(const CLI::App& app, const Options& options) {
   for (const char* name : {"--journal", "--problem-sizes", "--weights", "--trace"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
@@ -211,21 +213,10 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
   }
-}
-
-KnownSlowdown parse_slowdown(const std::string& text) {
-  constexpr double most = 10;
-  const size_t equals = text.rfind('=');
-  const bool has_both = equals != std::string::npos && equals > 0;
-  const std::string number = has_both ? text.substr(equals + 1) : "";
-  char* end = nullptr;
-  const double fraction = std::strtod(number.c_str(), &end);
-  if (number.empty() || *end != '\0' || !(fraction > 0 && fraction <= most)) {
+  if (!options.slow.empty() && !options.serve) {
     throw std::invalid_argument(
-        fmt::format("--slow '{}': must be REGEX=FRACTION with a fraction above 0 and at most {:g}",
-                    text, most));
+        "--slow: only with --serve; it slows cases on purpose, to calibrate comparisons");
   }
-  return {text.substr(0, equals), fraction};
 }
 
 // Without a rule, an option about results would be ignored without a word where nothing is timed.
@@ -291,12 +282,11 @@ void refuse_contradictions(const Options& options, const ModelConfig& config) {
 std::optional<Options> parse_options(int argc, const char* const* argv,
                                      const std::vector<std::string>& component_names) {
   Options options;
-  RawOptions raw;
   CLI::App app(kDescription, "tiny_llama_bench");
   app.footer(kFooter);
-  add_axis_options(app, raw);
-  add_custom_size_options(app, raw, options);
-  add_run_options(app, raw, options);
+  add_axis_options(app, options.axes, component_names);
+  add_custom_size_options(app, options);
+  add_run_options(app, options);
 
   take_benchmark_environment(options);
   std::vector<std::string> arguments;
@@ -305,25 +295,21 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   }
   if (!console::parse_command_line(app, std::move(arguments), ", --benchmark_*"))
     return std::nullopt;
-  options.axes = read_axes(app, raw, component_names);
-  read_values(app, raw, options);
-  for (const std::string& text : raw.slow) options.slow.push_back(parse_slowdown(text));
-  if (!options.slow.empty() && !options.serve) {
-    throw std::invalid_argument(
-        "--slow: only with --serve; it slows cases on purpose, to calibrate comparisons");
-  }
+  if (options.custom_size && options.axes.sizes.empty()) options.axes.sizes = {"custom"};
+  check_values(app, options);
   check_modes(options);
   return options;
 }
 
-std::optional<Weights> open_weights(Options& options) {
-  if (options.weights_folder.empty()) return std::nullopt;
-  Weights weights = console::parse_named("--weights", options.weights_folder,
-                                         [](const auto& folder) { return Weights(folder); });
-  refuse_contradictions(options, weights.config());
-  options.custom_size = weights.config().dimensions();
+void open_weights(Options& options) {
+  if (options.weights_folder.empty()) return;
+  options.weights = console::parse_named(
+      "--weights", options.weights_folder,
+      [](const auto& folder) { return std::make_shared<const Weights>(folder); });
+  const ModelConfig& config = options.weights->config();
+  refuse_contradictions(options, config);
+  options.custom_size = config.dimensions();
   options.axes.sizes = {"custom"};
-  return weights;
 }
 
 }  // namespace tinyllama::harness

@@ -3,10 +3,9 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include <ostream>
 #include <stdexcept>
+#include <tuple>
 
-#include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
@@ -32,21 +31,20 @@ std::string error(const Names& arguments) {
 
 TEST(OptionsTest, Defaults) {
   const Options options = parse({});
-  EXPECT_FALSE(options.axes.any());
+  EXPECT_FALSE(options.axes.any() || options.custom_size || options.threads);
   EXPECT_EQ(options.device, "auto");
-  EXPECT_EQ(options.problem_sizes_file, "");
-  EXPECT_FALSE(options.custom_size);
-  EXPECT_FALSE(options.threads);
   EXPECT_EQ(options.seed, 42U);
   EXPECT_EQ(options.verify, Verify::before);
+  EXPECT_EQ(options.admit, Admit::fitting);
   EXPECT_EQ(options.memory_limit_bytes, 0);
   EXPECT_EQ(options.max_seconds_per_case, 10.0);
-  EXPECT_FALSE(options.cold_cache || options.resume || options.list || options.dry_run);
-  EXPECT_EQ(options.journal_file, "");
   EXPECT_EQ(options.filter, ".");
-  EXPECT_EQ(options.out_file, "");
   EXPECT_EQ(options.format, "console");
-  EXPECT_TRUE(options.benchmark_arguments.empty());
+  EXPECT_EQ(options.timing.min_seconds, 0.1);
+  EXPECT_EQ(options.timing.repetitions, 3);
+  EXPECT_FALSE(options.timing.iterations || options.timing.precision);
+  EXPECT_FALSE(options.cold_cache || options.resume || options.list || options.dry_run ||
+               options.figures_of_merit || options.serve);
 }
 
 TEST(OptionsTest, Axes) {
@@ -91,10 +89,32 @@ TEST(OptionsTest, CustomSize) {
 }
 
 TEST(OptionsTest, RunOptions) {
-  const Options options =
-      parse({"--device", "hip:1", "--problem-sizes", "sizes.json", "--threads", "3", "--seed", "7",
-             "--verify", "off", "--memory-limit", "8GiB", "--max-seconds-per-case", "2.5",
-             "--cold-cache", "--journal", "a.jsonl", "--resume"});
+  const Options options = parse({"--device",
+                                 "hip:1",
+                                 "--problem-sizes",
+                                 "sizes.json",
+                                 "--threads",
+                                 "3",
+                                 "--seed",
+                                 "7",
+                                 "--verify",
+                                 "off",
+                                 "--memory-limit",
+                                 "8GiB",
+                                 "--max-seconds-per-case",
+                                 "2.5",
+                                 "--cold-cache",
+                                 "--journal",
+                                 "a.jsonl",
+                                 "--resume",
+                                 "--admit",
+                                 "all",
+                                 "--precision",
+                                 "0.5",
+                                 "--columns=kernels,TFLOPS",
+                                 "--trace",
+                                 "a",
+                                 "--figures-of-merit"});
   EXPECT_EQ(options.device, "hip:1");
   EXPECT_EQ(options.problem_sizes_file, "sizes.json");
   EXPECT_EQ(options.threads, 3);
@@ -102,67 +122,27 @@ TEST(OptionsTest, RunOptions) {
   EXPECT_EQ(options.verify, Verify::off);
   EXPECT_EQ(options.memory_limit_bytes, int64_t{8} << 30);
   EXPECT_EQ(options.max_seconds_per_case, 2.5);
-  EXPECT_TRUE(options.cold_cache && options.resume);
-  EXPECT_TRUE(parse({"--list"}).list && parse({"--dry-run"}).dry_run);
+  EXPECT_TRUE(options.cold_cache && options.resume && options.figures_of_merit);
   EXPECT_EQ(options.journal_file, "a.jsonl");
-  EXPECT_EQ(parse({"--verify", "before"}).verify, Verify::before);
+  EXPECT_EQ(options.admit, Admit::all);
+  EXPECT_EQ(options.timing.precision, 0.005);
+  EXPECT_EQ(options.columns, (Names{"kernels", "TFLOPS"}));
+  EXPECT_EQ(options.trace_folder, "a");
+  EXPECT_TRUE(parse({"--list"}).list && parse({"--dry-run"}).dry_run);
+  EXPECT_TRUE(parse({"--describe-device"}).describe_device);
   EXPECT_EQ(parse({"--verify", "only"}).verify, Verify::only);
   EXPECT_EQ(parse({"--seed", "18446744073709551615"}).seed, UINT64_MAX);
-  EXPECT_TRUE(parse({"--describe-device"}).describe_device);
+  const Options with_zeros = parse({"--n-layers=010", "--seed=010", "--threads=010"});
+  EXPECT_EQ(with_zeros.custom_size, ModelDimensions{.n_layers = 10});
+  EXPECT_EQ(with_zeros.seed, 10U);
+  EXPECT_EQ(with_zeros.threads, 10);
 }
 
-TEST(OptionsTest, BenchmarkFlagsAreTakenOrKept) {
-  const Options options = parse({"--benchmark_filter=a/b$", "--benchmark_min_time=0.2s",
-                                 "--benchmark_out=out.json", "--benchmark_out_format=json",
-                                 "--benchmark_format=json", "--benchmark_repetitions=5"});
-  EXPECT_EQ(options.filter, "a/b$");
-  EXPECT_EQ(options.out_file, "out.json");
-  EXPECT_EQ(options.format, "json");
-  EXPECT_EQ(options.benchmark_arguments,
+TEST(OptionsTest, BenchmarkFlagsOfResultsAreKept) {
+  EXPECT_EQ(parse({"--benchmark_filter=a", "--benchmark_min_time=0.2s", "--benchmark_out=out.json",
+                   "--benchmark_format=json", "--benchmark_repetitions=5"})
+                .benchmark_arguments,
             Names({"--benchmark_min_time=0.2s", "--benchmark_repetitions=5"}));
-  EXPECT_EQ(parse({"--benchmark_filter=all"}).filter, ".");
-  EXPECT_EQ(parse({"--benchmark_filter=a=b"}).filter, "a=b");
-  EXPECT_TRUE(parse({"--benchmark_list_tests"}).list);
-  EXPECT_TRUE(parse({"--benchmark_list_tests=true"}).list);
-  EXPECT_FALSE(parse({"--benchmark_list_tests=false"}).list);
-}
-
-TEST(OptionsTest, TimingFlags) {
-  const TimingOptions defaults = parse({}).timing;
-  EXPECT_EQ(defaults.min_seconds, 0.1);
-  EXPECT_EQ(defaults.repetitions, 3);
-  EXPECT_FALSE(defaults.iterations || defaults.precision);
-  const TimingOptions timing = parse({"--benchmark_min_time=0.2s", "--benchmark_repetitions=5",
-                                      "--benchmark_min_warmup_time=0", "--precision", "0.5"})
-                                   .timing;
-  EXPECT_EQ(timing.min_seconds, 0.2);
-  EXPECT_EQ(timing.repetitions, 5);
-  EXPECT_EQ(timing.warm_up_seconds, 0);
-  EXPECT_EQ(timing.precision, 0.005);
-  EXPECT_EQ(parse({"--benchmark_min_time=2"}).timing.min_seconds, 2);
-  EXPECT_EQ(parse({"--benchmark_min_time=20x"}).timing.iterations, 20);
-  for (const char* flag :
-       {"--benchmark_min_time=0", "--benchmark_min_time=-1s", "--benchmark_min_time=infs",
-        "--benchmark_min_time=soon", "--benchmark_min_time", "--benchmark_repetitions=0",
-        "--benchmark_min_warmup_time=-1"})
-    EXPECT_CONTAINS(error({flag}), "must be positive") << flag;
-  EXPECT_CONTAINS(error({"--benchmark_time_unit=us"}), "must be ms");
-  EXPECT_EQ(parse({"--benchmark_time_unit=ms"}).benchmark_arguments.size(), 1U);
-  EXPECT_CONTAINS(error({"--benchmark_min_time=5ms"}), "must be seconds, as 0.5s, or iterations");
-  for (const char* flag : {"--benchmark_min_time=1.5x", "--benchmark_repetitions=2.5"})
-    EXPECT_CONTAINS(error({flag}), "must be a whole number") << flag;
-}
-
-TEST(OptionsTest, BadBenchmarkFlags) {
-  for (const char* flag : {"--benchmark_filter", "--benchmark_filter=", "--benchmark_out"})
-    EXPECT_CONTAINS(error({flag}), "=VALUE");
-  EXPECT_EQ(error({"--benchmark_format=csv"}),
-            "--benchmark_format 'csv': must be console or json; csv drops counters that the first "
-            "case lacks");
-  EXPECT_EQ(error({"--benchmark_format", "csv"}),
-            "--benchmark_format: write --benchmark_format=VALUE");
-  EXPECT_CONTAINS(error({"--benchmark_out_format=csv"}),
-                  "--benchmark_out_format 'csv': must be json");
 }
 
 TEST(OptionsTest, UnknownOptionNamesItAndWhatWasMeantOrIsKnown) {
@@ -190,147 +170,94 @@ TEST(OptionsTest, HelpIsPrintedAndNothingReturned) {
   }
 }
 
-struct BadValue {
-  const char* option;
-  const char* value;
-  const char* allowed;
-};
-
-void PrintTo(const BadValue& bad, std::ostream* out) {
-  *out << bad.option << " '" << bad.value << "'";
-}
-
-class OptionsBadValueTest : public ::testing::TestWithParam<BadValue> {};
-
-TEST_P(OptionsBadValueTest, NamesOptionValueAndWhatIsAllowed) {
-  const auto& [option, value, allowed] = GetParam();
-  const std::string message = error({option, value});
-  EXPECT_CONTAINS(message, option);
-  EXPECT_CONTAINS(message, value);
-  EXPECT_CONTAINS(message, allowed);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, OptionsBadValueTest,
-    ::testing::Values(
-        BadValue{"--components", "norm", "rms_norm, ffn, peak"},
-        BadValue{"--components", "", "write names as"},
-
-        BadValue{"--passes", "", "write names as"}, BadValue{"--variants", "", "write names as"},
-        BadValue{"--sizes", "tiny,,small", "write names as"},
-        BadValue{"--sizes", "", "write names as"},
-        BadValue{"--dtypes", "f64", "f32, bf16, f16, amp_bf16, amp_f16"},
-        BadValue{"--dtypes", "int8", "f32, bf16, f16, amp_bf16, amp_f16"},
-        BadValue{"--dtypes", "", "write names as"}, BadValue{"--batch", "0", "at least 1"},
-        BadValue{"--batch", "", "write numbers as"}, BadValue{"--seq", "many", "write numbers as"},
-        BadValue{"--seq", "", "write numbers as"},
-        BadValue{"--verify", "sometimes", "before, only, off"},
-        BadValue{"--memory-limit", "lots", "8GiB"}, BadValue{"--memory-limit", "", "8GiB"},
-        BadValue{"--threads", "0", "from 1 to 4096"},
-        BadValue{"--threads", "4097", "from 1 to 4096"}, BadValue{"--threads", "two", ""},
-        BadValue{"--seed", "luck", ""}, BadValue{"--max-seconds-per-case", "0", "must be positive"},
-        BadValue{"--max-seconds-per-case", "-1", "must be positive"},
-        BadValue{"--max-seconds-per-case", "1e+30", "at most 1e+09"},
-        BadValue{"--max-seconds-per-case", "nan", "must be positive"},
-        BadValue{"--max-seconds-per-case", "soon", ""}, BadValue{"--hidden-dim", "wide", ""},
-        BadValue{"--n-layers", "1.5", ""}, BadValue{"--precision", "0", "above 0 and below 100"},
-        BadValue{"--precision", "100", "above 0 and below 100"},
-        BadValue{"--precision", "high", ""}),
-    ::tinyllama::testing::kNamedByParameter);
-
 // CLI11 by itself wraps and saturates integers.
-INSTANTIATE_TEST_SUITE_P(WrappingOrUnknown, OptionsBadValueTest,
-                         ::testing::Values(BadValue{"--passes", "sideways", "forward_backward"},
-                                           BadValue{"--variants", "turbo", "baseline"},
-                                           BadValue{"--seed", "-1", ""},
-                                           BadValue{"--seed", "99999999999999999999", ""},
-                                           BadValue{"--vocab-size", "99999999999999999999", ""}),
-                         ::tinyllama::testing::kNamedByParameter);
-
-TEST(OptionsTest, MissingAndRepeatedValuesNameTheOption) {
-  for (const char* option : {"--components", "--batch", "--journal", "--threads"})
-    EXPECT_CONTAINS(error({option}), option);
-  EXPECT_CONTAINS(error({"--batch", "4", "--batch", "8"}), "--batch");
+TEST(OptionsTest, BadValuesAreNamedWithTheirOptionAndWhatIsAllowed) {
+  const std::tuple<const char*, const char*, const char*> bad[] = {
+      {"--components", "norm", "rms_norm, ffn, peak"},
+      {"--components", "", "write names as"},
+      {"--passes", "", "write names as"},
+      {"--passes", "sideways", "forward_backward"},
+      {"--variants", "", "write names as"},
+      {"--variants", "turbo", "baseline"},
+      {"--sizes", "tiny,,small", "write names as"},
+      {"--sizes", "", "write names as"},
+      {"--dtypes", "f64", "f32, bf16, f16, amp_bf16, amp_f16"},
+      {"--dtypes", "", "write names as"},
+      {"--batch", "0", "at least 1"},
+      {"--batch", "", "write numbers as"},
+      {"--seq", "many", "write numbers as"},
+      {"--seq", "", "write numbers as"},
+      {"--verify", "sometimes", "before, only, off"},
+      {"--admit", "some", "fitting, all"},
+      {"--columns", "kernels,speed", "must be one of all, speedup, samples_per_second, "},
+      {"--memory-limit", "lots", "8GiB"},
+      {"--memory-limit", "", "8GiB"},
+      {"--threads", "0", "from 1 to 4096"},
+      {"--threads", "4097", "from 1 to 4096"},
+      {"--threads", "two", ""},
+      {"--seed", "luck", ""},
+      {"--seed", "-1", ""},
+      {"--seed", "99999999999999999999", ""},
+      {"--max-seconds-per-case", "0", "must be positive"},
+      {"--max-seconds-per-case", "-1", "must be positive"},
+      {"--max-seconds-per-case", "1e+30", "at most 1e+09"},
+      {"--max-seconds-per-case", "nan", "must be positive"},
+      {"--max-seconds-per-case", "soon", ""},
+      {"--hidden-dim", "wide", ""},
+      {"--vocab-size", "99999999999999999999", ""},
+      {"--n-layers", "1.5", ""},
+      {"--precision", "0", "above 0 and below 100"},
+      {"--precision", "100", "above 0 and below 100"},
+      {"--precision", "high", ""}};
+  for (const auto& [option, value, allowed] : bad) {
+    const std::string message = error({option, value});
+    for (const char* part : {option, value, allowed}) EXPECT_CONTAINS(message, part);
+  }
 }
 
-TEST(OptionsTest, ResumeNeedsAJournal) {
-  EXPECT_EQ(error({"--resume"}),
-            "--resume: needs --journal FILE, the journal of the run to continue");
-  EXPECT_CONTAINS(error({"--resume", "--journal", ""}), "--journal");
+TEST(OptionsTest, WhatIsMissingRepeatedOrDoesNotGoTogetherIsNamed) {
+  const std::pair<Names, const char*> refused[] = {
+      {{"--components"}, "--components"},
+      {{"--batch"}, "--batch"},
+      {{"--journal"}, "--journal"},
+      {{"--threads"}, "--threads"},
+      {{"--batch", "4", "--batch", "8"}, "--batch"},
+      {{"--trace="}, "--trace '': needs the name of a file or folder"},
+      {{"--resume"}, "--resume: needs --journal FILE, the journal of the run to continue"},
+      {{"--resume", "--journal", ""}, "--journal '': needs"},
+      {{"--confirm"}, "--confirm: only with --find-limit"},
+      {{"--slow", "ffn=0.1"}, "--slow: only with --serve"},
+      {{"--figures-of-merit", "--benchmark_format=json"},
+       "--figures-of-merit: not with --benchmark_format=json"},
+      {{"--serve", "--benchmark_format=json"}, "--benchmark_format: not with --serve"},
+      {{"--verify=only", "--benchmark_format=json"}, "--benchmark_format: not with --verify only"},
+      {{"--list", "--find-limit=seq"}, "--list: not with --find-limit"},
+      {{"--list", "--serve"}, "--list: not with --serve, which answers requests"},
+      {{"--verify=only", "--serve"}, "--verify only: not with --serve, which answers requests"},
+      {{"--benchmark_repetitions=3", "--serve"},
+       "--benchmark_repetitions=3: not with --serve, which answers requests"}};
+  for (const auto& [arguments, message] : refused) EXPECT_CONTAINS(error(arguments), message);
+  // What times nothing has no results.
+  for (const std::string mode : {"--serve", "--verify=only", "--find-limit=batch"}) {
+    for (const std::string other : {"--benchmark_out=a.json", "--journal=a", "--trace=a",
+                                    "--columns=all", "--figures-of-merit"})
+      EXPECT_CONTAINS(error({mode, other}),
+                      other.substr(0, other.find('=')) + ": not with " + mode.substr(0, 6));
+  }
+  EXPECT_EQ(parse({"--dry-run", "--benchmark_format=json", "--journal=a"}).format, "json");
+  EXPECT_TRUE(parse({"--serve", "--components=ffn", "--verify=off", "--threads=1",
+                     "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
+                  .serve);
 }
 
-TEST(OptionsTest, AdmitsWhatFitsUnlessToldOtherwise) {
-  EXPECT_EQ(parse({}).admit, Admit::fitting);
-  EXPECT_EQ(parse({"--admit", "all"}).admit, Admit::all);
-  EXPECT_CONTAINS(error({"--admit=some"}), "--admit: 'some' must be one of fitting, all");
-}
-
-TEST(OptionsTest, AKnownSlowdownIsOfTheServedProgramOnly) {
+TEST(OptionsTest, AKnownSlowdownIsARegularExpressionAndAFraction) {
   const auto slow = parse({"--serve", "--slow", "ffn/.*=a=0.05", "--slow", "loss=10"}).slow;
   ASSERT_EQ(slow.size(), 2U);
   EXPECT_EQ(slow[0].pattern, "ffn/.*=a");
   EXPECT_EQ(slow[0].fraction, 0.05);
   EXPECT_EQ(slow[1].fraction, 10);
-  EXPECT_CONTAINS(error({"--slow", "ffn=0.1"}), "--slow: only with --serve");
   for (const char* bad : {"ffn", "ffn=", "ffn=0", "ffn=-1", "ffn=11", "ffn=nan", "ffn=5%", "=0.5"})
     EXPECT_CONTAINS(error({"--serve", "--slow", bad}), "must be REGEX=FRACTION") << bad;
-}
-
-TEST(OptionsTest, FiguresOfMeritNeedAConsoleAndTimes) {
-  EXPECT_FALSE(parse({}).figures_of_merit);
-  EXPECT_TRUE(parse({"--figures-of-merit"}).figures_of_merit);
-  EXPECT_CONTAINS(error({"--figures-of-merit", "--benchmark_format=json"}),
-                  "--figures-of-merit: not with --benchmark_format=json");
-}
-
-TEST(OptionsTest, WhatTimesNothingHasNoResults) {
-  const Names modes = {"--serve", "--verify=only", "--find-limit=batch"};
-  for (const std::string& mode : modes) {
-    for (const char* other : {"--benchmark_out=a.json", "--journal=a", "--trace=a", "--columns=all",
-                              "--figures-of-merit"}) {
-      const std::string option = std::string(other).substr(0, std::string(other).find('='));
-      EXPECT_CONTAINS(error({mode, other}), option + ": not with " + mode.substr(0, 6));
-    }
-  }
-  for (const char* mode : {"--serve", "--verify=only"})
-    EXPECT_CONTAINS(error({mode, "--benchmark_format=json"}), "--benchmark_format: not with");
-  EXPECT_EQ(parse({"--dry-run", "--benchmark_format=json", "--journal=a"}).format, "json");
-  EXPECT_CONTAINS(error({"--list", "--find-limit=seq"}), "--list: not with --find-limit");
-}
-
-TEST(OptionsTest, LeadingZerosDoNotChangeANumber) {
-  const Options options = parse({"--n-layers=010", "--seed=010", "--threads=010"});
-  EXPECT_EQ(options.custom_size, ModelDimensions{.n_layers = 10});
-  EXPECT_EQ(options.seed, 10U);
-  EXPECT_EQ(options.threads, 10);
-}
-
-TEST(OptionsTest, ColumnsAreCounters) {
-  EXPECT_TRUE(parse({}).columns.empty());
-  EXPECT_EQ(parse({"--columns=kernels,TFLOPS"}).columns, (Names{"kernels", "TFLOPS"}));
-  EXPECT_EQ(parse({"--columns", "all"}).columns, Names{"all"});
-  EXPECT_CONTAINS(error({"--columns=kernels,speed"}),
-                  "--columns 'speed': must be one of all, speedup, samples_per_second, ");
-}
-
-TEST(OptionsTest, TracesAreOfWhatIsTimed) {
-  EXPECT_EQ(parse({"--trace", "a"}).trace_folder, "a");
-  EXPECT_CONTAINS(error({"--trace="}), "--trace");
-}
-
-TEST(OptionsTest, ServingLeavesTheRestToTheRequests) {
-  EXPECT_FALSE(parse({}).serve);
-  EXPECT_TRUE(parse({"--serve", "--components=ffn", "--verify=off", "--threads=1",
-                     "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
-                  .serve);
-  for (const Names& refused :
-       {Names{"--list"}, Names{"--verify=only"}, Names{"--benchmark_repetitions=3"}}) {
-    Names arguments = refused;
-    arguments.push_back("--serve");
-    const std::string option = refused.front().substr(0, refused.front().find('='));
-    EXPECT_CONTAINS(error(arguments), option) << "the option that does not go with it";
-    EXPECT_CONTAINS(error(arguments), "not with --serve, which answers requests");
-  }
 }
 
 // 8 wide, 2 layers, 16 words.
@@ -343,11 +270,9 @@ class WeightsOptionTest : public ::testing::Test {
       tensors.emplace_back(name, at::ones(shape) * value);
     save_weights(folder, testing::small_config(), tensors);
   }
-  Options parse(std::vector<std::string> arguments) const {
+  Options parse(Names arguments) const {
     arguments.push_back("--weights=" + (folder_ / "weights").string());
-    std::vector<const char*> argv = {"tiny_llama_bench"};
-    for (const auto& argument : arguments) argv.push_back(argument.c_str());
-    return parse_options(static_cast<int>(argv.size()), argv.data(), {"linear", "peak"}).value();
+    return harness::parse(arguments);
   }
   std::string refusal(const std::vector<std::string>& arguments) const {
     Options options = parse(arguments);
@@ -359,7 +284,8 @@ class WeightsOptionTest : public ::testing::Test {
 
 TEST_F(WeightsOptionTest, NothingIsOpenedWithoutIt) {
   Options options;
-  EXPECT_FALSE(open_weights(options));
+  open_weights(options);
+  EXPECT_FALSE(options.weights);
   EXPECT_FALSE(options.custom_size);
   EXPECT_FALSE(options.axes.any());
 }
@@ -368,14 +294,10 @@ TEST_F(WeightsOptionTest, MakesItsConfigTheSizeCustom) {
   for (const auto& arguments : std::vector<std::vector<std::string>>{
            {}, {"--sizes=custom"}, {"--hidden-dim=8", "--vocab-size=16"}}) {
     Options options = parse(arguments);
-    const auto weights = open_weights(options);
-    ASSERT_TRUE(weights);
+    open_weights(options);
+    ASSERT_TRUE(options.weights);
     EXPECT_EQ(options.custom_size, testing::small_config().dimensions());
     EXPECT_EQ(options.axes.sizes, std::vector<std::string>{"custom"});
-    const std::vector<Component> components = {testing::linear_component()};
-    const Plan plan = make_plan(options, components, {}, DeviceTraits());
-    EXPECT_EQ(plan.cases.front().name(), "linear/forward/baseline/custom/f32/batch:8/seq:128");
-    EXPECT_EQ(plan.cases.front().workload.config, testing::small_config());
   }
 }
 
@@ -396,13 +318,14 @@ TEST_F(WeightsOptionTest, RefusesAFolderWithoutWeights) {
 
 TEST_F(WeightsOptionTest, IsPartOfTheContextWithoutItsPath) {
   const auto device = instruments::Device::select("cpu");
-  const Weights weights(folder_ / "weights");
-  const Json context = run_context({}, device, &weights);
+  Options options = parse({});
+  open_weights(options);
+  const Json context = run_context(options, device);
   EXPECT_EQ(context.at("weights").at("parameters"), 1256);
   EXPECT_EQ(context.at("weights").at("fingerprint").get<std::string>().size(), 16);
   EXPECT_EQ(context.at("weights").at("hidden_dim"), 8);
   EXPECT_EQ(context.dump().find(folder_.path().string()), std::string::npos);
-  EXPECT_FALSE(run_context({}, device, nullptr).contains("weights"));
+  EXPECT_FALSE(run_context({}, device).contains("weights"));
 }
 
 TEST_F(WeightsOptionTest, FingerprintTellsWeightsApart) {

@@ -37,20 +37,17 @@ std::string compare_error(const NamedTensors& results, const ReferenceValues& re
       [&] { compare(results, reference, expect_gradients); });
 }
 
-TEST(CompareTest, EqualResultsHaveNoError) {
-  const Comparison comparison = compare({{"a", tensor({1, -2, 0})}, {"b", tensor({0, 0})}},
-                                        {{"a", {1, -2, 0}}, {"b", {0, 0}}}, false);
-  EXPECT_EQ(comparison.max_rel_error, 0);
-  EXPECT_EQ(comparison.worst_tensor, "");
-  EXPECT_EQ(comparison.compared_tensors, 2);
-}
-
 TEST(CompareTest, ErrorIsRelativeToTheLargestMagnitudeAndNamesTheElement) {
-  const Comparison comparison =
-      compare({{"a", tensor({1, 2, 3.75})}, {"b", tensor({100, -200, 21})}},
-              {{"a", {1, 2, 4}}, {"b", {100, -200, 1}}}, false);
-  EXPECT_DOUBLE_EQ(comparison.max_rel_error, 20.0 / 200.0);
-  EXPECT_EQ(comparison.worst_tensor, "b[2]");
+  const ReferenceValues reference = {{"a", {1, 2, 4}}, {"b", {100, -200, 1}}};
+  const Comparison equal =
+      compare({{"a", tensor({1, 2, 4})}, {"b", tensor({100, -200, 1})}}, reference);
+  EXPECT_EQ(equal.max_rel_error, 0);
+  EXPECT_EQ(equal.worst_tensor, "");
+  EXPECT_EQ(equal.compared_tensors, 2);
+  const Comparison off =
+      compare({{"a", tensor({1, 2, 3.75})}, {"b", tensor({100, -200, 21})}}, reference);
+  EXPECT_DOUBLE_EQ(off.max_rel_error, 20.0 / 200.0);
+  EXPECT_EQ(off.worst_tensor, "b[2]");
 }
 
 TEST(CompareTest, LooksThroughShapesTypesAndStrides) {
@@ -187,18 +184,13 @@ TEST_F(ParityGateTest, HonestResultsPassInEveryPassAndDtype) {
   }
 }
 
-TEST_F(ParityGateTest, AWrongOutputIsCaught) {
-  const Component component = testing::linear_component({.scale = 1.01});
-  const Comparison forward = check(component, Pass::forward);
-  EXPECT_NEAR(forward.max_rel_error, 0.01, 1e-3);
-  EXPECT_FALSE(forward.passes());
-  EXPECT_TRUE(forward.worst_tensor.starts_with("output["));
-  EXPECT_FALSE(check(component, Pass::backward).passes());
-}
-
 TEST_F(ParityGateTest, WhatANarrowerTypeWouldBeAllowedIsCaught) {
   const Component component = testing::linear_component({.scale = 1.002});
-  EXPECT_FALSE(check(component, Pass::forward, Dtype::f32).passes());
+  const Comparison wrong = check(component, Pass::forward, Dtype::f32);
+  EXPECT_NEAR(wrong.max_rel_error, 0.002, 2e-4);
+  EXPECT_FALSE(wrong.passes());
+  EXPECT_TRUE(wrong.worst_tensor.starts_with("output["));
+  EXPECT_FALSE(check(component, Pass::backward, Dtype::f32).passes());
   EXPECT_TRUE(check(component, Pass::forward, Dtype::bf16).passes());
 }
 
@@ -219,16 +211,6 @@ TEST_F(ParityGateTest, ALostGradientIsCaught) {
             "result 'gradient of weight' was not computed");
   EXPECT_EQ(check_error({.gradient_not_reported = true}),
             "'gradient of weight' is missing from the results");
-}
-
-TEST_F(ParityGateTest, AnotherSeedIsAnotherReference) {
-  ParityGate other(cpu, kSeed + 1, kFast);
-  const Component component = testing::linear_component();
-  const Case test_case = testing::small_case(component, Pass::forward);
-  const auto item = component.build({test_case.workload, test_case.pass, kSeed, cpu.torch()});
-  item->run();
-  EXPECT_LT(gate.check(test_case, 2, item->results()).max_rel_error, 1e-5);
-  EXPECT_GT(other.check(test_case, 2, item->results()).max_rel_error, 0.1);
 }
 
 class ParityGateBuildsTest : public ParityGateTest {

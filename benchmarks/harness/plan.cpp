@@ -260,4 +260,17 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   return plan;
 }
 
+instruments::PeaksNeeded Plan::peaks_needed() const {
+  std::set<GemmShape> shapes;
+  int64_t traffic = 1;
+  for (const Case& test_case : cases) {
+    const Cost cost = test_case.cost();
+    if (cost.model_flops > 0) shapes.merge(linear_gemms(test_case.workload));
+    traffic = std::max(traffic, cost.bytes);
+  }
+  const auto is_of_bandwidth = [](const PeakCase& peak) { return peak.type.empty(); };
+  if (std::ranges::any_of(peak_cases, is_of_bandwidth)) traffic = instruments::kTrafficOfMemory;
+  return {gemm_types, {shapes.begin(), shapes.end()}, traffic};
+}
+
 }  // namespace tinyllama::harness

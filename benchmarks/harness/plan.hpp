@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/run_options.hpp"
+#include "benchmarks/harness/options.hpp"
+#include "benchmarks/instruments/measured_peaks.hpp"
 #include "model/config.hpp"
 #include "model/step_gemms.hpp"
 #include "model/variant.hpp"
@@ -31,6 +32,10 @@ struct Plan {
   /// When they were asked for. `--components peak` with a size, batch or sequence: also every
   /// GEMM of the training step there.
   std::vector<PeakCase> peak_cases;
+
+  /// Each type of GEMMs that its rows are of, with the shapes that its cases run; the largest
+  /// traffic of a case, or memory's where a row is of it.
+  instruments::PeaksNeeded peaks_needed() const;
 };
 
 /// Throws std::invalid_argument naming the value and the rule for an unknown size, an impossible

@@ -21,11 +21,6 @@ namespace {
 // Iterations that even the shortest measurement needs: the gate's, the metered and the timed one.
 constexpr int kFewestIterations = 3;
 
-// An error of the device is ignored here: the next case will meet and report it.
-void release_memory(const instruments::Device& device) {
-  failure_of(device, 0, [&] { instruments::release_cached_memory(device); });
-}
-
 // A key of cases that should reach about the same rate. It has the switches because rates may
 // differ widely: bfloat16 GEMMs computed in float32 are thirty times as fast on some processors.
 std::string reached_key(const Case& test_case) {
@@ -69,13 +64,11 @@ std::string refuse_without_gradient(const Case& test_case, const WorkItem& item)
 }  // namespace
 
 Preparation::Preparation(const instruments::Device& device_of_cases, const Options& all_options,
-                         const Weights* given_weights,
                          const instruments::MeasuredPeaks* measured_peaks)
     : device(device_of_cases),
       options(all_options),
-      weights(given_weights),
       peaks(measured_peaks),
-      gate(device, options.seed, std::nullopt, weights) {
+      gate(device, options.seed, std::nullopt, options.weights.get()) {
   if (options.cold_cache) flusher = std::make_unique<CacheFlusher>(device);
 }
 
@@ -103,7 +96,7 @@ void PreparedCase::prepare(const Steps& steps) {
   const Variant& variant = case_.workload.variant;
   if (variant.name() != variant.switch_names())
     add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
-  work_ = build_work(shared_.device, case_, shared_.options.seed, shared_.weights);
+  work_ = build_work(shared_.device, case_, shared_.options.seed, shared_.options.weights.get());
   if (steps.proof != Steps::Proof::none) pass_gate(steps);
   if (is_over() || !steps.times) return;
   remarks_.skip = refuse_after_gate();
@@ -147,8 +140,8 @@ void PreparedCase::pass_gate(const Steps& steps) {
     add_to_label(fmt::format("verified at batch:{}", batch));
     Workload workload = case_.workload;
     workload.batch = batch;
-    smaller = case_.component->build(
-        {workload, case_.pass, shared_.options.seed, shared_.device.torch(), shared_.weights});
+    smaller = case_.component->build({workload, case_.pass, shared_.options.seed,
+                                      shared_.device.torch(), shared_.options.weights.get()});
   }
   WorkItem& item = smaller ? *smaller : *work_.item;
   double first_seconds = 0;
@@ -245,10 +238,6 @@ void PreparedCase::meter() {
   const std::string blas = instruments::preferred_blas(shared_.device);
   if (!blas.empty()) add_to_label("BLAS: " + blas);
   remarks_.failure = wrong_flops(case_, metering_);
-}
-
-Timing PreparedCase::time(const TimingGoal& goal) {
-  return time_until(shared_.device, *work_.item, shared_.flusher.get(), goal);
 }
 
 // Copies of inputs and results take memory that the timed work did not need.

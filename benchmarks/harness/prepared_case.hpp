@@ -10,9 +10,9 @@
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/metering.hpp"
-#include "benchmarks/harness/outcome.hpp"
+#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
-#include "benchmarks/harness/run_options.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/timing.hpp"
 #include "benchmarks/instruments/measured_peaks.hpp"
 
@@ -22,11 +22,10 @@ struct GateRun;
 
 /// What the cases of a run share.
 struct Preparation {
-  /// `weights`: null where they are drawn from the seed. `peaks`: rates that tell how long a case
-  /// would take; null: none is refused for that. All three references must outlive it. Of the
-  /// options' `verify` it knows nothing: Steps say it.
+  /// `peaks`: rates that tell how long a case would take; null: none is refused for that. All
+  /// references must outlive it. Of the options' `verify` it knows nothing: Steps say it.
   Preparation(const instruments::Device& device, const Options& options,
-              const Weights* weights = nullptr, const instruments::MeasuredPeaks* peaks = nullptr);
+              const instruments::MeasuredPeaks* peaks = nullptr);
 
   /// Keeps the best rate of GEMMs that a component's pass reached in a type: libraries may fall far
   /// short of their own best GEMM, and a case that would take minutes is better foreseen.
@@ -34,7 +33,6 @@ struct Preparation {
 
   instruments::Device device;
   const Options& options;
-  const Weights* weights;
   const instruments::MeasuredPeaks* peaks;
   ParityGate gate;
   std::unique_ptr<CacheFlusher> flusher;  ///< null without --cold-cache
@@ -71,8 +69,6 @@ class PreparedCase {
   instruments::TimePoint timing_began() const { return timing_began_; }
   double warm_seconds() const { return warm_seconds_; }
 
-  /// One repetition or slice.
-  Timing time(const TimingGoal& goal);
   /// The very work that was timed, once more, with what it cannot have kept. `usual_seconds`: of an
   /// iteration, as timed. Where memory is too small for that the label says so.
   void prove_after_timing(double usual_seconds);
@@ -101,8 +97,8 @@ class PreparedCase {
   Comparison comparison_;
   Metering metering_;
   instruments::TimePoint timing_began_{};
-  double gate_seconds_ =
-      0;  // of the iteration that the gate looked at, where it was the case's own
+  // of the iteration that the gate looked at, where it was the case's own
+  double gate_seconds_ = 0;
   double warm_seconds_ = 0;
 };
 

@@ -20,6 +20,13 @@ double to_double(int64_t count) {
   return static_cast<double>(count);
 }
 
+double seconds_of_unit(const std::string& time_unit) {
+  if (time_unit == "ns") return 1e-9;
+  if (time_unit == "us") return 1e-6;
+  if (time_unit == "ms") return 1e-3;
+  return 1;
+}
+
 // The axes in the name of a case, of a collective or peak none: <component>/<pass>/<variant>/<size>
 // /<dtype>/batch:<B>/seq:<S>, after which a data-parallel step's has more.
 Json axes_of(const std::string& name) {
@@ -184,15 +191,13 @@ Json aggregate_row(const RowIdentity& identity, const std::vector<Repetition>& r
 
 }  // namespace
 
-double seconds_of_unit(const std::string& time_unit) {
-  if (time_unit == "ns") return 1e-9;
-  if (time_unit == "us") return 1e-6;
-  if (time_unit == "ms") return 1e-3;
-  return 1;
+std::string CaseResult::message(const char* flag, const char* key) const {
+  if (entries.empty() || !entries.front().contains(flag)) return {};
+  return entries.front().value(key, "for no known reason");
 }
 
-CaseResult to_rows(const std::string& name, const RowIdentity& identity, const Outcome& outcome) {
-  CaseResult result{name};
+CaseResult to_rows(const RowIdentity& identity, const Outcome& outcome) {
+  CaseResult result{identity.run_name};
   const auto& repetitions = outcome.repetitions;
   if (repetitions.empty() || !outcome.failure.empty()) {
     result.entries.push_back(stopped_row(identity, repetitions.size(), outcome));
@@ -204,7 +209,7 @@ CaseResult to_rows(const std::string& name, const RowIdentity& identity, const O
         result.entries.push_back(aggregate_row(identity, repetitions, statistic));
     }
   }
-  Outcome labelled;
+  Remarks labelled;
   labelled.label = outcome.label;
   if (outcome.without_time > 0 && outcome.failure.empty())
     labelled.add_to_label(
@@ -236,28 +241,30 @@ std::string ResultDocument::text(bool aggregates_only) const {
                      rows);
 }
 
-double seconds_of(const Json& entry) {
-  return entry.at("real_time").get<double>() * seconds_of_unit(entry.value("time_unit", "s"));
+const Json* CaseResult::median() const {
+  if (!skip().empty() || !failure().empty()) return nullptr;
+  const Json* chosen = nullptr;
+  for (const Json& entry : entries) {
+    const std::string aggregate = entry.value("aggregate_name", "");
+    if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
+  }
+  return chosen;
 }
 
 std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result) {
-  const Json* chosen = nullptr;
-  int64_t repetitions = 0;
-  for (const auto& entry : result.entries) {
-    if (!entry.contains("real_time") || entry.contains("error_occurred") ||
-        entry.contains("skipped"))
-      continue;
-    const std::string aggregate = entry.value("aggregate_name", "");
-    repetitions += aggregate.empty() ? 1 : 0;
-    if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
-  }
-  if (!chosen) return std::nullopt;
-  std::optional<double> precision;
-  if (const auto interval = chosen->find("interval_ns"); interval != chosen->end()) {
+  const Json* entry = result.median();
+  if (!entry || !entry->contains("real_time")) return std::nullopt;
+  const auto is_repetition = [](const Json& one) { return !one.contains("aggregate_name"); };
+  MeasuredCase measured{&test_case};
+  measured.seconds =
+      entry->at("real_time").get<double>() * seconds_of_unit(entry->value("time_unit", "s"));
+  measured.repetitions = std::ranges::count_if(result.entries, is_repetition);
+  measured.entry = *entry;
+  if (const auto interval = entry->find("interval_ns"); interval != entry->end()) {
     const double nanoseconds = interval->at(1).get<double>() - interval->at(0).get<double>();
-    precision = nanoseconds * 1e-9 / 2 / seconds_of(*chosen);
+    measured.precision = nanoseconds * 1e-9 / 2 / measured.seconds;
   }
-  return MeasuredCase{&test_case, seconds_of(*chosen), precision, repetitions, *chosen};
+  return measured;
 }
 
 }  // namespace tinyllama::harness

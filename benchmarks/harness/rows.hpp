@@ -1,19 +1,48 @@
-// From the repetitions of a case to its rows, Google Benchmark's JSON objects with our counters,
-// the file that they make up, and back.
+// What became of a case, its rows, Google Benchmark's JSON objects with our counters, the file that
+// they make up, and back.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/outcome.hpp"
 
 namespace tinyllama::harness {
 
 using Json = nlohmann::ordered_json;
+using Counters = std::map<std::string, double>;
+
+struct Repetition {
+  double seconds = 0;      ///< of an iteration: their median
+  double cpu_seconds = 0;  ///< of an iteration, of the timing thread: their mean
+  int64_t iterations = 1;
+  Counters counters{};
+  std::vector<double>
+      samples{};               ///< seconds of each iteration; none where they are no figure of ours
+  double watched_seconds = 0;  ///< of the clock, while others' work was watched
+  double taken_seconds = 0;    ///< of processors, which others took from our threads meanwhile
+};
+
+/// What is said of a case beside its figures.
+struct Remarks {
+  std::string label;
+  std::string skip;     ///< why it was not measured
+  std::string failure;  ///< what was wrong with it; outweighs repetitions that went well
+
+  void add_to_label(const std::string& text) {
+    label += label.empty() || text.empty() ? text : "; " + text;
+  }
+};
+
+struct Outcome : Remarks {
+  bool interrupted = false;  ///< before all repetitions were done: no result
+  int64_t without_time = 0;  ///< repetitions left out because the case's time was used up
+  std::vector<Repetition> repetitions;
+};
 
 /// Format of context and counters; results/schema.json describes it.
 inline constexpr int kSchemaVersion = 4;
@@ -39,17 +68,23 @@ struct RowIdentity {
 };
 
 struct CaseResult {
-  std::string name;              ///< the plan's name of the case
+  std::string name;
   Json entries = Json::array();  ///< every repetition and, of two or more, mean, median, stddev and
                                  ///< cv; or the one entry of a skip or failure
+
+  /// Why it was skipped, or has failed; empty where neither.
+  std::string skip() const { return message("skipped", "skip_message"); }
+  std::string failure() const { return message("error_occurred", "error_message"); }
+  /// Of its entries the median, or the only repetition; null where it has no time.
+  const Json* median() const;
+
+ private:
+  std::string message(const char* flag, const char* key) const;
 };
 
 /// A repetition's time is the median of its samples, the case's the median over its repetitions.
 /// Where the time is doubtful, the label says why after kDisturbedLabel.
-CaseResult to_rows(const std::string& name, const RowIdentity& identity, const Outcome& outcome);
-
-/// Seconds of a unit of `time_unit`.
-double seconds_of_unit(const std::string& time_unit);
+CaseResult to_rows(const RowIdentity& identity, const Outcome& outcome);
 
 struct ResultDocument {
   Json context;
@@ -61,17 +96,15 @@ struct ResultDocument {
 /// A case with its median repetition.
 struct MeasuredCase {
   const Case* test_case;
-  double seconds;  ///< median over repetitions of the median over samples
+  double seconds = 0;  ///< median over repetitions of the median over samples
   /// Half the 95 % interval of the time over the time; nothing for a single repetition.
-  std::optional<double> precision;
-  int64_t repetitions;
-  Json entry;  ///< Google Benchmark's object: median, or the only repetition
+  std::optional<double> precision{};
+  int64_t repetitions = 0;
+  Json entry = Json::object();  ///< Google Benchmark's: median, or the only repetition
+  std::string why_not{};        ///< in tables: "skipped" or "FAILED" where there is no time
 };
 
 /// Looks a case's measurement up among its entries; nothing if it was skipped or failed.
 std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result);
-
-/// The time of a row, whatever its unit.
-double seconds_of(const Json& entry);
 
 }  // namespace tinyllama::harness

@@ -42,8 +42,7 @@ Json benchmark_context() {
   return context;
 }
 
-Json run_context(const Options& options, const instruments::Device& device,
-                 const Weights* weights) {
+Json run_context(const Options& options, const instruments::Device& device) {
   Json context = benchmark_context();
   context["schema_version"] = kSchemaVersion;
   context.update(instruments::machine_context(device));
@@ -51,7 +50,7 @@ Json run_context(const Options& options, const instruments::Device& device,
   context["verify"] = options.verify == Verify::off ? "off" : "before";
   context["cold_cache"] = options.cold_cache;
   // Not where they lie: a path is private, and says nothing elsewhere.
-  if (weights != nullptr) context["weights"] = describe_weights(*weights);
+  if (options.weights) context["weights"] = describe_weights(*options.weights);
   return context;
 }
 

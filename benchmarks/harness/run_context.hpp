@@ -4,20 +4,18 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/rows.hpp"
-#include "benchmarks/harness/run_options.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "model/config.hpp"
-#include "model/weights.hpp"
 
 namespace tinyllama::harness {
 
 /// Google Benchmark's own context: date, host, caches, library version.
 Json benchmark_context();
 
-/// Google Benchmark's context with ours; peaks are added when they have been measured. `weights`:
-/// null where they are drawn from the seed.
-Json run_context(const Options& options, const instruments::Device& device, const Weights* weights);
+/// Google Benchmark's context with ours; peaks are added when they have been measured.
+Json run_context(const Options& options, const instruments::Device& device);
 
 /// The dimensions behind a size's name.
 Json dimensions_of(const ModelConfig& config);

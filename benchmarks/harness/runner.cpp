@@ -9,12 +9,10 @@
 #include <set>
 #include <utility>
 
-#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/failure.hpp"
 #include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/host_load.hpp"
-#include "benchmarks/instruments/memory_meter.hpp"
 #include "core/statistics.hpp"
 
 namespace tinyllama::harness {
@@ -43,34 +41,25 @@ struct Runner::Session {
 };
 
 Runner::Runner(const instruments::Device& device, instruments::MeasuredPeaks& peaks,
-               const Options& options, const Weights* weights,
-               std::optional<instruments::SystemReader> sensors)
+               const Options& options, std::optional<instruments::SystemReader> sensors)
     : device_(device),
       peaks_(peaks),
       options_(options),
       sensors_(std::move(sensors)),
-      preparation_(device, options, weights, &peaks) {}
+      preparation_(device, options, &peaks) {}
 
 Runner::~Runner() = default;
 
-// What freeing throws, of a device in error, the next case will meet again and report.
 void Runner::close() {
   session_.reset();
-  failure_of(device_, 0, [&] { instruments::release_cached_memory(device_); });
+  release_memory(device_);
 }
 
 void Runner::begin(const Case& test_case) {
   close();
-  if (on_start_) on_start_(test_case);
   const auto proof = options_.verify == Verify::off ? Steps::Proof::none : Steps::Proof::results;
   session_.reset(new Session{PreparedCase(preparation_, test_case, {.proof = proof})});
   if (!session_->prepared.is_over() && !options_.trace_folder.empty()) write_trace(*session_);
-}
-
-PreparedCase Runner::verify(const Case& test_case) {
-  close();
-  if (on_start_) on_start_(test_case);
-  return {preparation_, test_case, {.proof = Steps::Proof::results_and_new_inputs, .times = false}};
 }
 
 void Runner::write_trace(Session& session) const {
@@ -82,10 +71,6 @@ void Runner::write_trace(Session& session) const {
 }
 
 void Runner::repeat(const Case& test_case, Outcome& outcome) {
-  if (console::interrupted()) {
-    outcome.interrupted = true;
-    return;
-  }
   if (!session_ || &session_->prepared.test_case() != &test_case) begin(test_case);
   Session& session = *session_;
   PreparedCase& prepared = session.prepared;
@@ -106,6 +91,30 @@ void Runner::repeat(const Case& test_case, Outcome& outcome) {
     });
   }
   static_cast<Remarks&>(outcome) = prepared.remarks();
+}
+
+void Runner::repeat(const PeakCase& peak, Outcome& outcome) {
+  instruments::MeasuredPeak measured;
+  outcome.failure = failure_of(device_, 0, [&] {
+    if (peak.shape)
+      outcome.skip =
+          instruments::refuse_gemm(device_, compute_type(parse_dtype(peak.type)), *peak.shape);
+    if (!outcome.skip.empty()) return;
+    measured = peak.type.empty() ? peaks_.measure_bandwidth_again()
+               : peak.shape      ? peaks_.measure_gemm(peak.type, *peak.shape)
+                                 : peaks_.measure_flops_again(peak.type);
+  });
+  if (!outcome.skip.empty() || !outcome.failure.empty()) return;
+  constexpr double giga = 1e9;
+  Repetition repetition;
+  repetition.seconds =
+      (peak.shape ? static_cast<double>(peak.shape->flops()) : giga) / measured.per_second;
+  if (peak.type.empty())
+    repetition.counters["GB_per_second"] = measured.per_second / giga;
+  else
+    repetition.counters["TFLOPS"] = measured.per_second * 1e-12;
+  outcome.repetitions.push_back(std::move(repetition));
+  outcome.label = measured.source;
 }
 
 TimingGoal Runner::timing_goal(const Session& session) const {
@@ -139,7 +148,8 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   std::optional<instruments::SystemSampler> sampler;
   if (sensors_) sampler.emplace(*sensors_, kSensorInterval);
   const instruments::HostWatch watch;
-  Timing timing = session.prepared.time(timing_goal(session));
+  Timing timing = time_until(device_, session.prepared.item(), preparation_.flusher.get(),
+                             timing_goal(session));
   const instruments::HostLoad load = watch.so_far();
   // before a peak is measured again, whose clock and power are not the case's
   std::optional<instruments::SystemSamples> seen;

@@ -1,6 +1,7 @@
 #include "benchmarks/harness/serve.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,27 +16,110 @@
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "core/strict_json.hpp"
 
 namespace tinyllama::harness {
+namespace {
+
+using Action = ServeRequest::Action;
+
+// A line for a message: shortened, and without zero bytes, at which the message would end.
+std::string quoted(const std::string& text) {
+  constexpr size_t longest = 120;
+  std::string beginning = text.substr(0, longest);
+  const auto is_control = [](unsigned char letter) { return letter < 0x20 || letter == 0x7f; };
+  std::replace_if(beginning.begin(), beginning.end(), is_control, '?');
+  return text.size() <= longest ? beginning : beginning + "...";
+}
+
+[[noreturn]] void refuse(const std::string& key, const Json& value, const std::string& rule) {
+  throw std::invalid_argument(fmt::format("\"{}\" {}: {}", key, quoted(value.dump()), rule));
+}
+
+Json parse_object(const std::string& line) {
+  constexpr int deepest_nesting = 4;
+  try {
+    return parse_strict_json<Json>(line, "request", {.depth = deepest_nesting});
+  } catch (const std::invalid_argument&) {
+    throw std::invalid_argument(
+        fmt::format("'{}': a request is one JSON object on one line", quoted(line)));
+  }
+}
+
+const Json& member(const Json& request, const std::string& key) {
+  const auto found = request.find(key);
+  if (found == request.end()) {
+    throw std::invalid_argument(
+        fmt::format("'{}': the request lacks \"{}\"", quoted(request.dump()), key));
+  }
+  return *found;
+}
+
+// A misspelt key must not pass as one that was left out.
+void check_keys(const Json& request, std::vector<std::string> known) {
+  known.insert(known.begin(), {"do", "case"});
+  for (const auto& [key, value] : request.items()) {
+    if (std::ranges::count(known, key) == 0)
+      refuse(key, value, fmt::format("unknown here; known are {}", fmt::join(known, ", ")));
+  }
+}
+
+bool read_flag(const Json& request, const std::string& key) {
+  const auto found = request.find(key);
+  if (found == request.end()) return false;
+  if (!found->is_boolean()) refuse(key, *found, "must be true or false");
+  return found->get<bool>();
+}
+
+double read_seconds(const Json& request, double most_seconds) {
+  const Json& value = member(request, "seconds");
+  const auto in_range = [&] {
+    const auto seconds = value.get<double>();
+    return seconds >= 0 && seconds <= most_seconds;
+  };
+  if (!value.is_number() || !in_range()) {
+    refuse("seconds", value,
+           fmt::format("must be a number from 0 to {:g} (--max-seconds-per-case)", most_seconds));
+  }
+  return value.get<double>();
+}
+
+}  // namespace
+
+ServeRequest parse_serve_request(const std::string& line, double most_seconds) {
+  const Json request = parse_object(line);
+  ServeRequest parsed;
+  const Json& action = member(request, "do");
+  if (action != "open" && action != "time" && action != "close")
+    refuse("do", action, "must be open, time or close");
+  const Json& name = member(request, "case");
+  if (!name.is_string()) refuse("case", name, "must be the name of a case");
+  parsed.case_name = name.get<std::string>();
+  if (action == "open") {
+    check_keys(request, {"verify", "meter"});
+    parsed.action = Action::open;
+    parsed.verify = read_flag(request, "verify");
+    parsed.meter = read_flag(request, "meter");
+  } else if (action == "time") {
+    check_keys(request, {"seconds"});
+    parsed.action = Action::time;
+    parsed.seconds = read_seconds(request, most_seconds);
+  } else {
+    check_keys(request, {});
+    parsed.action = Action::close;
+  }
+  return parsed;
+}
 
 Server::Server(const instruments::Device& device, const std::vector<Case>& cases,
-               const Options& options, const Weights* weights)
-    : cases_(cases),
-      preparation_(device, options, weights),
-      slowed_(slowed_cases(options.slow, cases)) {}
+               const Options& options)
+    : cases_(cases), preparation_(device, options), slowed_(slowed_cases(options.slow, cases)) {}
 
 Json Server::answer(const std::string& line) {
   try {
     const auto request = parse_serve_request(line, preparation_.options.max_seconds_per_case);
-    switch (request.action) {
-      case ServeRequest::Action::open:
-        return open(request);
-      case ServeRequest::Action::time:
-        return time(request);
-      case ServeRequest::Action::close:
-        return close(request);
-    }
-    throw std::logic_error("a request of no kind");
+    if (request.action == Action::open) return open(request);
+    return request.action == Action::time ? time(request) : close(request);
   } catch (const std::invalid_argument& error) {
     return {{"error", error.what()}};
   }
@@ -85,9 +169,10 @@ Json Server::time(const ServeRequest& request) {
   std::vector<double> seconds;
   opened.guarded([&] {
     const auto deadline = instruments::later(instruments::Clock::now(), request.seconds);
+    const TimingGoal goal = {.min_seconds = std::numeric_limits<double>::infinity(),
+                             .deadline = deadline};
     seconds =
-        opened.time({.min_seconds = std::numeric_limits<double>::infinity(), .deadline = deadline})
-            .seconds;
+        time_until(preparation_.device, opened.item(), preparation_.flusher.get(), goal).seconds;
   });
   if (opened.is_over()) return drop(request.case_name);
   return {{"seconds", seconds}};
@@ -103,22 +188,19 @@ Json Server::close(const ServeRequest& request) {
 Json Server::drop(const std::string& name) {
   const Remarks remarks = open_.at(name).remarks();
   open_.erase(name);
-  if (open_.empty()) {
-    const instruments::Device& device = preparation_.device;
-    failure_of(device, 0, [&] { instruments::release_cached_memory(device); });
-  }
+  if (open_.empty()) release_memory(preparation_.device);
   if (!remarks.failure.empty()) return {{"failed", remarks.failure}};
   return {{"skipped", remarks.skip}};
 }
 
-console::ExitCode serve(const Options& options, const Plan& plan, const instruments::Device& device,
-                        const Weights* weights) {
+console::ExitCode serve(const Options& options, const Plan& plan,
+                        const instruments::Device& device) {
   if (plan.cases.empty())
     throw std::invalid_argument("--serve: needs a case; the peaks are not served");
   console::install_interrupt_handler();
   console::LineOutput output;
   instruments::start_computing();  // only now: oneDNN may announce itself when it is asked
-  Json context = run_context(options, device, weights);
+  Json context = run_context(options, device);
   context["verify"] = "on request";
   for (const KnownSlowdown& slow : options.slow)
     context["slowed"].push_back(fmt::format("{}={:g}", slow.pattern, slow.fraction));
@@ -126,7 +208,7 @@ console::ExitCode serve(const Options& options, const Plan& plan, const instrume
   for (const Case& test_case : plan.cases) names.push_back(test_case.name());
   Options asked = options;
   asked.admit = Admit::fitting;  // a request is no place for an attempt
-  Server server(device, plan.cases, asked, weights);
+  Server server(device, plan.cases, asked);
   bool read = output.write({{"turns", 1}, {"cases", names}, {"context", context}});
   console::LineInput input(STDIN_FILENO);
   while (read) {

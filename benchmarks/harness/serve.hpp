@@ -8,20 +8,31 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/prepared_case.hpp"
 #include "benchmarks/harness/rows.hpp"
-#include "benchmarks/harness/run_options.hpp"
-#include "benchmarks/harness/serve_request.hpp"
 
 namespace tinyllama::harness {
+
+struct ServeRequest {
+  enum class Action { open, time, close };
+  Action action = Action::open;
+  std::string case_name;
+  bool verify = false;  ///< open: prove the case first
+  bool meter = false;   ///< open: answer with its fixed counters
+  double seconds = 0;   ///< time: for how long
+};
+
+/// Reads one line. Throws std::invalid_argument, whose message names the value and the rule, for an
+/// invalid request. `most_seconds`: the longest time that a request may ask for.
+ServeRequest parse_serve_request(const std::string& line, double most_seconds);
 
 class Server {
  public:
   /// Throws std::invalid_argument for a slowdown (`options.slow`) whose expression is none or finds
   /// no case. All references must outlive it.
-  Server(const instruments::Device& device, const std::vector<Case>& cases, const Options& options,
-         const Weights* weights = nullptr);
+  Server(const instruments::Device& device, const std::vector<Case>& cases, const Options& options);
 
   /// The answer to one line: what was asked for, "skipped", "failed", or "error" for an invalid
   /// request. An exception of a case ends that case only.
@@ -44,7 +55,7 @@ class Server {
 
 /// Says which cases there are and answers requests until its input ends (status 0), nobody reads
 /// its answers (0), or a signal comes (130). Throws std::invalid_argument for a plan without cases.
-console::ExitCode serve(const Options& options, const Plan& plan, const instruments::Device& device,
-                        const Weights* weights);
+console::ExitCode serve(const Options& options, const Plan& plan,
+                        const instruments::Device& device);
 
 }  // namespace tinyllama::harness

@@ -7,20 +7,18 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/progress.hpp"
 #include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
-#include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
-#include "benchmarks/harness/speedups.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/harness/tables.hpp"
 #include "benchmarks/harness/trace.hpp"
@@ -49,23 +47,23 @@ class CaseReporter final : public benchmark::BenchmarkReporter {
   std::function<void(const Run&)> on_runs_;
 };
 
-// What a case is expected to take, in proportion to others of its kind (console::Progress).
-struct Expected {
+// A row of the plan, and what became of it.
+struct Planned {
+  std::string name;
+  // What it is expected to take, in proportion to others of its kind (console::Progress).
   std::string kind;
   double weight;
+  Outcome outcome{};                   // as far as it got
+  std::optional<CaseResult> result{};  // now, or from the journal
 };
 
 std::string describe(const CaseResult& result) {
-  const Json& entry = result.entries.front();
-  if (entry.contains("error_occurred")) return "FAILED: " + entry.value("error_message", "");
-  if (entry.contains("skipped")) return "skipped: " + entry.value("skip_message", "");
-  const Json* chosen = &entry;
-  for (const auto& candidate : result.entries) {
-    if (candidate.value("aggregate_name", "") == "median") chosen = &candidate;
-  }
+  if (!result.failure().empty()) return "FAILED: " + result.failure();
+  if (!result.skip().empty()) return "skipped: " + result.skip();
+  const Json& entry = *result.median();
   const std::string label = entry.value("label", "");
   const size_t fault = label.find(kNoTrace);
-  return fmt::format("{:.4g} {}{}", chosen->value("real_time", 0.0), chosen->value("time_unit", ""),
+  return fmt::format("{:.4g} {}{}", entry.value("real_time", 0.0), entry.value("time_unit", ""),
                      fault == std::string::npos ? "" : "  " + label.substr(fault));
 }
 
@@ -82,18 +80,25 @@ Json sizes_of(const std::vector<Case>& cases) {
 class SuiteRun {
  public:
   SuiteRun(const Options& options, const Plan& plan, const instruments::Device& device,
-           const PartsOfStep& step, const Weights* weights)
+           const PartsOfStep& step)
       : options_(options),
         plan_(plan),
         device_(device),
         step_(step),
-        weights_(weights),
         peaks_(device, options.cold_cache) {
-    document_.context = run_context(options, device, weights);
+    document_.context = run_context(options, device);
     document_.context["goals"] = goals_of(options);
     document_.context["sizes"] = sizes_of(plan.cases);
-    for (const PeakCase& peak : plan.peak_cases) places_.emplace(peak.name, places_.size());
-    for (const Case& test_case : plan.cases) places_.emplace(test_case.name(), places_.size());
+    for (const PeakCase& peak : plan.peak_cases)
+      planned_.push_back({peak.name, "peak", peak.shape ? 0.2 : 5.0});
+    for (const Case& test_case : plan.cases) {
+      // Half a second of preparation, and about ten times the GEMMs at 100 GFLOP/s: only the
+      // proportions matter, and only within a kind. bfloat16 may be fifteen times as slow.
+      const Workload& w = test_case.workload;
+      planned_.push_back({test_case.name(),
+                          fmt::format("{} {}", w.variant.name(), to_string(w.dtype)),
+                          0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10});
+    }
     // Read before anything is measured: a malformed fixture must not cost a run.
     peaks_.set_datasheet(
         instruments::find_datasheet_peaks(device_peaks_file(), device.description()));
@@ -106,16 +111,18 @@ class SuiteRun {
     check_output_file("--benchmark_out", options_.out_file);
     check_output_folder("--trace", options_.trace_folder);
     console::Progress progress("case");
-    expect_work_left(progress);
-    const bool has_work = !expected_.empty();
+    for (const Planned& planned : planned_)
+      if (!planned.result) progress.expect(planned.kind, planned.weight);
+    const bool has_work = done() < planned_.size();
     announce(progress);
     open_journal();
     if (options_.verify != Verify::only) measure_peaks(progress);
     journal_peaks();
-    Runner runner(device_, peaks_, options_, weights_, sensors());
-    runner.on_start([&](const Case& test_case) { progress.start(test_case.name()); });
-    if (options_.verify == Verify::only) return verify_all(runner, progress);
-    register_cases(runner);
+    if (options_.verify == Verify::only) return verify_all(progress);
+    Runner runner(device_, peaks_, options_, sensors());
+    for (const PeakCase& peak : plan_.peak_cases) add_case(peak.name, peak, runner, progress);
+    for (const Case& test_case : plan_.cases)
+      add_case(test_case.name(), test_case, runner, progress);
     CaseReporter reporter([&](const auto& run) { finish_case(run, progress); });
     if (has_work) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
@@ -145,13 +152,14 @@ class SuiteRun {
     if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));
     for (const auto& result : contents.results) {
       // A case that was not asked for this time stays in the journal alone.
-      if (places_.contains(result.name)) results_.emplace(places_.at(result.name), result);
+      const auto planned = find(result.name);
+      if (planned != planned_.end() && !planned->result) planned->result = result;
     }
   }
 
   void restore_peaks(const Json& peaks) {
     try {
-      peaks_.restore(peaks, peaks_needed(plan_).shapes);
+      peaks_.restore(peaks, plan_.peaks_needed().shapes);
       journaled_peaks_ = peaks;
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(fmt::format("journal {}: its peaks are malformed: {}",
@@ -168,28 +176,13 @@ class SuiteRun {
     journaled_peaks_ = now;
   }
 
-  bool is_done(const std::string& name) const { return results_.contains(places_.at(name)); }
-
-  void expect_work_left(console::Progress& progress) {
-    const auto expect = [&](const std::string& name, const Expected& expected) {
-      if (is_done(name)) return;
-      progress.expect(expected.kind, expected.weight);
-      expected_[name] = expected;
-    };
-    for (const PeakCase& peak : plan_.peak_cases)
-      expect(peak.name, {"peak", peak.shape ? 0.2 : 5.0});
-    for (const Case& test_case : plan_.cases) {
-      // Half a second of preparation, and about ten times the GEMMs at 100 GFLOP/s: only the
-      // proportions matter, and only within a kind. bfloat16 may be fifteen times as slow.
-      const Workload& w = test_case.workload;
-      expect(test_case.name(), {fmt::format("{} {}", w.variant.name(), to_string(w.dtype)),
-                                0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10});
-    }
+  std::vector<Planned>::iterator find(const std::string& name) {
+    return std::ranges::find(planned_, name, &Planned::name);
   }
 
-  void finish_in(console::Progress& progress, const std::string& name, const std::string& text) {
-    const Expected& expected = expected_.at(name);
-    progress.finish(expected.kind, expected.weight, text);
+  size_t done() const {
+    return static_cast<size_t>(std::ranges::count_if(
+        planned_, [](const Planned& planned) { return planned.result.has_value(); }));
   }
 
   void announce(console::Progress& progress) const {
@@ -203,13 +196,12 @@ class SuiteRun {
     const std::string disturbs = instruments::what_disturbs(at::get_num_threads());
     if (!disturbs.empty()) progress.say("note: " + disturbs);
     if (continues_) {
-      progress.say(
-          fmt::format("{} cases are in {} already", results_.size(), options_.journal_file));
+      progress.say(fmt::format("{} cases are in {} already", done(), options_.journal_file));
     }
   }
 
   void measure_peaks(console::Progress& progress) {
-    const instruments::PeaksNeeded needed = peaks_needed(plan_);
+    const instruments::PeaksNeeded needed = plan_.peaks_needed();
     if (peaks_.has(needed)) return;
     progress.start("measuring the peaks of this device", false);
     peaks_.measure(needed);
@@ -230,20 +222,21 @@ class SuiteRun {
     journal_ = Journal::create(options_.journal_file, document_.context);
   }
 
-  void register_cases(Runner& runner) {
-    for (const PeakCase& peak : plan_.peak_cases)
-      add_case(peak.name,
-               [&](Outcome& outcome) { measure_peak_case(peak, peaks_, device_, outcome); });
-    for (const Case& test_case : plan_.cases)
-      add_case(test_case.name(), [&](Outcome& outcome) { runner.repeat(test_case, outcome); });
-  }
-
-  // Google Benchmark calls this once for each repetition, and counts one iteration.
-  void add_case(const std::string& name, const std::function<void(Outcome&)>& repeat) {
-    if (is_done(name)) return;
-    const auto call = [&outcome = outcomes_[name], repeat](benchmark::State& state) {
+  // Google Benchmark calls this once for each repetition, and counts one iteration. `measured`: a
+  // case or a peak.
+  template <typename Measured>
+  void add_case(const std::string& name, const Measured& measured, Runner& runner,
+                console::Progress& progress) {
+    Planned& planned = *find(name);
+    if (planned.result) return;
+    const auto call = [&](benchmark::State& state) {
+      Outcome& outcome = planned.outcome;
       const size_t before = outcome.repetitions.size();
-      repeat(outcome);
+      outcome.interrupted = outcome.interrupted || console::interrupted();
+      if (!outcome.interrupted) {
+        if (before == 0) progress.start(planned.name);
+        runner.repeat(measured, outcome);
+      }
       if (!outcome.failure.empty()) return state.SkipWithError(outcome.failure);
       if (outcome.repetitions.size() <= before)
         return state.SkipWithMessage(outcome.interrupted ? kInterrupted : outcome.skip);
@@ -254,16 +247,15 @@ class SuiteRun {
 
   // Comes with the repetitions of a case, and once more with Google Benchmark's aggregates of them.
   void finish_case(const benchmark::BenchmarkReporter::Run& run, console::Progress& progress) {
-    const auto found = outcomes_.find(run.run_name.function_name);
-    if (found == outcomes_.end()) return;
-    const Outcome outcome = std::move(found->second);
-    outcomes_.erase(found);
+    // Without what Google Benchmark appends (/manual_time): that goes for every row.
+    const auto planned = find(run.run_name.function_name);
+    if (planned == planned_.end() || planned->result) return;
+    const Outcome outcome = std::exchange(planned->outcome, {});
     // Cases that an interrupt kept from starting, or from their later repetitions, are no results:
     // a resumed run measures them anew.
     if (outcome.interrupted && outcome.failure.empty()) return;
-    // Without what Google Benchmark appends (/manual_time): that goes for every row.
-    const std::string& name = run.run_name.function_name;
-    CaseResult result = to_rows(name, {name, run.family_index, run.repetitions}, outcome);
+    const CaseResult& result = planned->result.emplace(
+        to_rows({planned->name, run.family_index, run.repetitions}, outcome));
     if (write_fault_.empty() && journal_) {
       try {
         journal_peaks();
@@ -274,22 +266,25 @@ class SuiteRun {
         console::request_interrupt();
       }
     }
-    finish_in(progress, result.name, fmt::format("{}  {}", result.name, describe(result)));
-    const size_t place = places_.at(result.name);
-    results_.emplace(place, std::move(result));
+    progress.finish(planned->kind, planned->weight,
+                    fmt::format("{}  {}", planned->name, describe(result)));
   }
 
-  console::ExitCode verify_all(Runner& runner, console::Progress& progress) {
+  console::ExitCode verify_all(console::Progress& progress) {
+    Preparation preparation(device_, options_, &peaks_);
     bool failed = false;
     for (const Case& test_case : plan_.cases) {
       if (console::interrupted()) return console::ExitCode::interrupted;
-      const PreparedCase proved = runner.verify(test_case);
+      progress.start(test_case.name());
+      const PreparedCase proved(preparation, test_case,
+                                {.proof = Steps::Proof::results_and_new_inputs, .times = false});
       const Remarks& remarks = proved.remarks();
       failed = failed || !remarks.failure.empty();
       const std::string outcome = !remarks.failure.empty() ? "FAILED: " + remarks.failure
                                   : !remarks.skip.empty()  ? "skipped: " + remarks.skip
                                                            : "proved";
-      finish_in(progress, test_case.name(), "");
+      const auto planned = find(test_case.name());
+      progress.finish(planned->kind, planned->weight);
       progress.clear();
       fmt::print("{:<70} {:>9.2e} of {:.2e} allowed  {}\n", test_case.name(),
                  proved.comparison().error, proved.comparison().allowed, outcome);
@@ -311,14 +306,15 @@ class SuiteRun {
   console::ExitCode finish(console::Progress& progress, bool has_measured) {
     document_.context["peaks"] = peaks_.to_json();
     // in the plan's order, whether they were measured now or came from the journal
-    for (auto& [place, result] : results_) document_.results.push_back(std::move(result));
+    for (Planned& planned : planned_)
+      if (planned.result) document_.results.push_back(std::move(*planned.result));
     add_all_shares(plan_.cases, peaks_, document_.results);
     // before what is measured again for the speedups, and after that for the sums of parts
     write_result(document_.text(options_.writes_aggregates_only));
     const auto measure = [&](const std::vector<const Case*>& cases) {
       if (console::interrupted()) return SecondsOfRounds();
       progress.start("interleaved: " + cases.back()->name(), false);
-      return time_cases_interleaved(device_, cases, options_, weights_);
+      return time_cases_interleaved(device_, cases, options_);
     };
     add_speedups(plan_.cases, document_.results,
                  has_measured ? MeasureInterleaved(measure) : MeasureInterleaved());
@@ -331,22 +327,20 @@ class SuiteRun {
     std::cout << shown << std::flush;
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
     // Last, so that no line of success precedes a result that could not be written.
-    if (options_.figures_of_merit) {
-      const size_t all = plan_.cases.size() + plan_.peak_cases.size();
-      std::cout << figures_of_merit(plan_.cases, document_.results, console::interrupted(), all)
+    if (options_.figures_of_merit)
+      std::cout << figures_of_merit(plan_.cases, document_.results, console::interrupted(),
+                                    planned_.size())
                 << std::flush;
-    }
     if (console::interrupted()) {
       fmt::print(stderr, "interrupted: {} of {} cases done{}\n", document_.results.size(),
-                 plan_.cases.size() + plan_.peak_cases.size(),
+                 planned_.size(),
                  options_.journal_file.empty()
                      ? ""
                      : "; continue with --resume --journal " + options_.journal_file);
       return console::ExitCode::interrupted;
     }
-    const bool failed = std::any_of(
-        document_.results.begin(), document_.results.end(),
-        [](const auto& result) { return result.entries.front().contains("error_occurred"); });
+    const bool failed = std::ranges::any_of(
+        document_.results, [](const CaseResult& result) { return !result.failure().empty(); });
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
 
@@ -354,13 +348,9 @@ class SuiteRun {
   const Plan& plan_;
   const instruments::Device& device_;
   const PartsOfStep& step_;
-  const Weights* weights_;
   instruments::MeasuredPeaks peaks_;
-  ResultDocument document_;                   // which gets its results at the end
-  std::map<std::string, size_t> places_;      // of all cases by name, in the plan
-  std::map<size_t, CaseResult> results_;      // so far, by place
-  std::map<std::string, Outcome> outcomes_;   // of cases that are not over
-  std::map<std::string, Expected> expected_;  // of cases that were not done before
+  ResultDocument document_;       // which gets its results at the end
+  std::vector<Planned> planned_;  // peaks and cases, in the plan's order
   std::optional<Journal> journal_;
   bool continues_ = false;
   Json journaled_peaks_;
@@ -370,11 +360,10 @@ class SuiteRun {
 }  // namespace
 
 console::ExitCode run_suite(const Options& options, const Plan& plan,
-                            const instruments::Device& device, const PartsOfStep& step,
-                            const Weights* weights) {
+                            const instruments::Device& device, const PartsOfStep& step) {
   console::install_interrupt_handler();
   instruments::start_computing();
-  return SuiteRun(options, plan, device, step, weights).run();
+  return SuiteRun(options, plan, device, step).run();
 }
 
 }  // namespace tinyllama::harness

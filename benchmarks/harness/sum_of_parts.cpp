@@ -11,17 +11,17 @@
 namespace tinyllama::harness {
 namespace {
 
-const MeasuredCase* find(const std::vector<MeasuredCase>& measured, const Workload& workload,
-                         const PartOfStep& part) {
-  const auto found = std::ranges::find_if(measured, [&](const MeasuredCase& row) {
-    const Case& c = *row.test_case;
+using Rows = std::vector<const MeasuredCase*>;
+
+const MeasuredCase* find(const Rows& measured, const Workload& workload, const PartOfStep& part) {
+  const auto found = std::ranges::find_if(measured, [&](const MeasuredCase* row) {
+    const Case& c = *row->test_case;
     return c.component->name == part.component && c.pass == part.pass && c.workload == workload;
   });
-  return found == measured.end() ? nullptr : &*found;
+  return found == measured.end() ? nullptr : *found;
 }
 
-const MeasuredCase* find_part(const std::vector<MeasuredCase>& measured, const Case& step,
-                              const PartOfStep& part) {
+const MeasuredCase* find_part(const Rows& measured, const Case& step, const PartOfStep& part) {
   const MeasuredCase* row = find(measured, step.workload, part);
   if (row) return row;
   // A part that the variant leaves as it is was measured as the baseline.
@@ -39,8 +39,8 @@ double sum_of(const std::vector<PartOfStep>& parts, const std::vector<double>& s
 }
 
 // `rows`: the parts' and last the whole's.
-std::string lines(const std::vector<PartOfStep>& parts,
-                  const std::vector<const MeasuredCase*>& rows, const MeasureInterleaved& measure) {
+std::string lines(const std::vector<PartOfStep>& parts, const Rows& rows,
+                  const MeasureInterleaved& measure) {
   std::vector<const Case*> cases;
   std::vector<double> of_rows;
   for (const MeasuredCase* row : rows) {
@@ -71,20 +71,20 @@ std::string lines(const std::vector<PartOfStep>& parts,
 
 }  // namespace
 
-std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
+std::string sum_of_parts_lines(const Rows& measured, const PartsOfStep& step,
                                const MeasureInterleaved& measure) {
   std::string text;
   std::vector<std::string> lacking;
-  for (const MeasuredCase& whole : measured) {
-    if (whole.test_case->component->name != step.whole) continue;
-    const std::vector<PartOfStep> parts = step.parts(whole.test_case->workload.config);
-    std::vector<const MeasuredCase*> rows;
+  for (const MeasuredCase* whole : measured) {
+    if (whole->test_case->component->name != step.whole) continue;
+    const std::vector<PartOfStep> parts = step.parts(whole->test_case->workload.config);
+    Rows rows;
     std::vector<std::string> missing;
     for (const PartOfStep& part : parts) {
-      rows.push_back(find_part(measured, *whole.test_case, part));
+      rows.push_back(find_part(measured, *whole->test_case, part));
       if (!rows.back()) missing.push_back(part.component);
     }
-    rows.push_back(&whole);
+    rows.push_back(whole);
     if (missing.empty()) {
       text += lines(parts, rows, measure);
     } else {

@@ -27,7 +27,7 @@ struct PartsOfStep {
 /// measured; where the whole was measured but no point is complete, says what is missing. Rows of a
 /// run are minutes apart, in which other load may have come or gone: with `measure` all are timed
 /// again, interleaved, and the line has that figure beside the one of the rows.
-std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
-                               const MeasureInterleaved& measure = {});
+std::string sum_of_parts_lines(const std::vector<const MeasuredCase*>& measured,
+                               const PartsOfStep& step, const MeasureInterleaved& measure = {});
 
 }  // namespace tinyllama::harness

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -39,16 +40,14 @@ std::string cell(const Counter& counter, const MeasuredCase& row) {
 
 using Rows = std::vector<const MeasuredCase*>;
 
-/// A case without a row, and in a word why.
-struct Unmeasured {
-  const Case* test_case;
-  const char* why;  ///< "skipped" or "FAILED"
-};
+bool is_measured(const MeasuredCase* row) {
+  return row->why_not.empty();
+}
 
-// The name of a case as the baseline's: the same for all variants of a point.
-std::string point_name(Case test_case) {
-  test_case.workload.variant = Variant();
-  return test_case.name();
+Rows measured_of(const Rows& rows) {
+  Rows measured;
+  std::ranges::copy_if(rows, std::back_inserter(measured), is_measured);
+  return measured;
 }
 
 struct Column {
@@ -189,19 +188,17 @@ std::string sets_lines(const Rows& rows) {
 }
 
 // Why a component's table is shorter than the plan; empty where it is not.
-std::string unmeasured_line(const std::string& component,
-                            const std::vector<Unmeasured>& unmeasured) {
+std::string unmeasured_line(const Rows& rows) {
   std::map<std::string, int> counts;
-  for (const auto& [test_case, why] : unmeasured)
-    if (test_case->component->name == component) ++counts[why];
+  for (const MeasuredCase* row : rows)
+    if (!is_measured(row)) ++counts[row->why_not];
   std::vector<std::string> texts;
   for (const auto& [why, count] : counts) texts.push_back(fmt::format("{} {}", count, why));
   return texts.empty() ? "" : fmt::format("no row: {} (reasons below)\n", fmt::join(texts, ", "));
 }
 
 // `more`: names of counters to show beside the usual ones.
-std::string component_tables(const Rows& rows, const std::vector<Unmeasured>& unmeasured,
-                             const std::vector<std::string>& more) {
+std::string component_tables(const Rows& rows, const std::vector<std::string>& more) {
   std::vector<Column> columns = axis_columns();
   columns.push_back({"time", [](const auto& row) { return format_seconds(row.seconds); }});
   columns.push_back({"+-", [](const auto& row) {
@@ -227,73 +224,67 @@ std::string component_tables(const Rows& rows, const std::vector<Unmeasured>& un
   }
   std::string text;
   for (const std::string& name : order) {
-    const Rows& found = of_component[name];
-    text +=
-        table(name, found, columns) + sets_lines(found) + unmeasured_line(name, unmeasured) + "\n";
+    const Rows& all = of_component[name];
+    const Rows found = measured_of(all);
+    if (found.empty()) continue;
+    text += table(name, found, columns) + sets_lines(found) + unmeasured_line(all) + "\n";
   }
   return text;
 }
 
 // The fastest variant of a point, where the interval of its speedup lies above those of all others;
-// else empty.
-std::string winner_of(const Rows& point) {
-  const auto low = [](const MeasuredCase& row) {
-    const bool is_baseline = row.test_case->workload.variant.is_baseline();
-    return is_baseline ? 1.0 : row.entry.value("speedup_low", 0.0);
+// else null.
+const MeasuredCase* winner_of(const Rows& point) {
+  const auto low = [](const MeasuredCase* row) {
+    return row->test_case->workload.variant.is_baseline() ? 1
+                                                          : row->entry.value("speedup_low", 0.0);
   };
-  const auto high = [](const MeasuredCase& row) {
-    const bool is_baseline = row.test_case->workload.variant.is_baseline();
-    return is_baseline ? 1.0 : row.entry.value("speedup_high", HUGE_VAL);
+  const auto high = [](const MeasuredCase* row) {
+    return row->test_case->workload.variant.is_baseline()
+               ? 1
+               : row->entry.value("speedup_high", HUGE_VAL);
   };
-  const auto best =
-      *std::ranges::max_element(point, {}, [&](const auto* row) { return low(*row); });
+  const Rows rows = measured_of(point);
+  const auto* const best = *std::ranges::max_element(rows, {}, low);
   const bool wins = std::ranges::all_of(
-      point, [&](const auto* row) { return row == best || high(*row) < low(*best); });
-  return wins && point.size() > 1 ? best->test_case->workload.variant.name() : "";
+      rows, [&](const auto* row) { return row == best || high(row) < low(best); });
+  return wins && rows.size() > 1 ? best : nullptr;
 }
 
 // Rows of the same component, pass and point, which differ in the variant.
 struct Points {
   std::vector<std::string> variants;
-  Rows lines;                                // the first row of each point
-  std::map<const MeasuredCase*, Rows> rows;  // of a line's point
-  std::map<std::pair<const MeasuredCase*, std::string>, const char*> why;  // a variant has no row
+  Rows lines;                        // a measured row of each point
+  std::map<std::string, Rows> rows;  // of a point
 
+  const Rows& all(const MeasuredCase& line) const { return rows.at(line.test_case->point()); }
   const MeasuredCase* row(const MeasuredCase& line, const std::string& variant) const {
-    const Rows& found = rows.at(&line);
-    const auto row = std::ranges::find_if(found, [&](const MeasuredCase* one) {
+    const auto row = std::ranges::find_if(all(line), [&](const MeasuredCase* one) {
       return one->test_case->workload.variant.name() == variant;
     });
-    return row == found.end() ? nullptr : *row;
+    return row == all(line).end() ? nullptr : *row;
   }
   std::string time(const MeasuredCase& line, const std::string& variant) const {
-    if (const MeasuredCase* found = row(line, variant)) {
-      return fmt::format("{}{}{}", winner_of(rows.at(&line)) == variant ? "*" : "", mark_of(*found),
-                         format_seconds(found->seconds));
-    }
-    const auto reason = why.find({&line, variant});
-    return reason == why.end() ? "-" : reason->second;
+    const MeasuredCase* const found = row(line, variant);
+    if (!found) return "-";
+    if (!is_measured(found)) return found->why_not;
+    return fmt::format("{}{}{}", winner_of(all(line)) == found ? "*" : "", mark_of(*found),
+                       format_seconds(found->seconds));
   }
 };
 
-Points points_of(const Rows& rows, const std::vector<Unmeasured>& unmeasured) {
+Points points_of(const Rows& rows) {
   Points points;
-  std::map<std::string, const MeasuredCase*> line_of;
   for (const MeasuredCase* row : rows) {
-    const std::string variant = row->test_case->workload.variant.name();
-    if (std::ranges::count(points.variants, variant) == 0) points.variants.push_back(variant);
-    const auto [line, is_new] = line_of.emplace(point_name(*row->test_case), row);
-    if (is_new) points.lines.push_back(row);
-    points.rows[line->second].push_back(row);
+    Rows& point = points.rows[row->test_case->point()];
+    if (is_measured(row) && std::ranges::none_of(point, is_measured)) points.lines.push_back(row);
+    point.push_back(row);
   }
-  for (const auto& [test_case, why] : unmeasured) {
-    const auto line = line_of.find(point_name(*test_case));
-    if (line == line_of.end()) continue;
-    const Variant& variant = test_case->workload.variant;
-    points.why[{line->second, variant.name()}] = why;
-    auto& variants = points.variants;
-    if (std::ranges::count(variants, variant.name()) == 0)
-      variants.insert(variant.is_baseline() ? variants.begin() : variants.end(), variant.name());
+  for (const MeasuredCase* line : points.lines) {
+    for (const MeasuredCase* row : points.all(*line)) {
+      const std::string variant = row->test_case->workload.variant.name();
+      if (std::ranges::count(points.variants, variant) == 0) points.variants.push_back(variant);
+    }
   }
   return points;
 }
@@ -309,8 +300,9 @@ std::string bound_of_all(const Rows& rows) {
 }
 
 // A line for each component, pass and point, with its variants side by side.
-std::string side_by_side(const Rows& rows, const std::vector<Unmeasured>& unmeasured) {
-  const Points points = points_of(rows, unmeasured);
+std::string side_by_side(const Rows& rows) {
+  const Points points = points_of(rows);
+  if (points.lines.empty()) return "";
   std::vector<Column> columns = {
       {"component", [](const auto& row) { return row.test_case->component->name; }}};
   for (const Column& axis : axis_columns()) {
@@ -337,25 +329,24 @@ std::string side_by_side(const Rows& rows, const std::vector<Unmeasured>& unmeas
       add(variant + " " + counter("roof_percent").heading(), variant, "roof_percent");
   }
   columns.push_back(
-      {"bound", [&](const auto& line) { return bound_of_all(points.rows.at(&line)); }, "bound {}"});
+      {"bound", [&](const auto& line) { return bound_of_all(points.all(line)); }, "bound {}"});
   return table("variants", points.lines, columns) + "\n";
 }
 
 // Where rows of chosen axes differ in more than the variant; the table of a single point says it.
-std::string variants_table(const Rows& rows, const std::vector<Unmeasured>& unmeasured) {
+std::string variants_table(const Rows& rows) {
   std::set<std::string> variants;
   std::set<std::string> points;
-  for (const MeasuredCase* row : rows) {
+  for (const MeasuredCase* row : measured_of(rows)) {
     variants.insert(row->test_case->workload.variant.name());
-    points.insert(point_name(*row->test_case));
+    points.insert(row->test_case->point());
   }
-  return variants.size() > 1 && points.size() > 1 ? side_by_side(rows, unmeasured) : "";
+  return variants.size() > 1 && points.size() > 1 ? side_by_side(rows) : "";
 }
 
 // The default grid has hundreds of rows: of them the full step, and at each size's own batch and
 // sequence, where the grid begins, every other component.
-std::string digest(const std::vector<Case>& cases, const Rows& rows,
-                   std::vector<Unmeasured> unmeasured, const std::string& whole) {
+std::string digest(const std::vector<Case>& cases, const Rows& rows, const std::string& whole) {
   std::map<std::string, const Workload*> own;
   for (const Case& one : cases) own.emplace(one.size, &one.workload);
   const auto is_elsewhere = [&](const Case& c) {
@@ -369,9 +360,8 @@ std::string digest(const std::vector<Case>& cases, const Rows& rows,
     if (is_elsewhere(c)) continue;
     (c.component->name == whole ? steps : others[{c.size, c.workload.dtype}]).push_back(row);
   }
-  std::erase_if(unmeasured, [&](const Unmeasured& one) { return is_elsewhere(*one.test_case); });
-  std::string text = component_tables(steps, unmeasured, {});
-  for (const auto& [point, of_point] : others) text += side_by_side(of_point, unmeasured);
+  std::string text = component_tables(steps, {});
+  for (const auto& [point, of_point] : others) text += side_by_side(of_point);
   return text;
 }
 
@@ -431,12 +421,11 @@ std::string section(const std::string& title, std::vector<std::string> lines, si
 }
 
 std::string reason_lines(const std::vector<CaseResult>& results, const char* title,
-                         const char* flag, const char* message, size_t most) {
+                         std::string (CaseResult::*reason_of)() const, size_t most) {
   std::vector<std::string> lines;
   for (const auto& result : results) {
-    if (result.entries.empty() || !result.entries.front().contains(flag)) continue;
-    lines.push_back(
-        fmt::format("  {}: {}\n", result.name, result.entries.front().value(message, "")));
+    const std::string reason = (result.*reason_of)();
+    if (!reason.empty()) lines.push_back(fmt::format("  {}: {}\n", result.name, reason));
   }
   return section(title, std::move(lines), most);
 }
@@ -474,25 +463,18 @@ std::string files_lines(const Options& options, size_t rows) {
          fmt::format("all {} measured cases\n  {}\n", rows, fmt::join(ways, "\n  "));
 }
 
-// `unmeasured`, where given: gets the cases that were skipped or failed.
-std::vector<MeasuredCase> measured_cases(const std::vector<Case>& cases,
-                                         const std::vector<CaseResult>& results,
-                                         std::vector<Unmeasured>* unmeasured = nullptr) {
-  std::map<std::string, const CaseResult*> by_name;
-  for (const auto& result : results) by_name[result.name] = &result;
-  std::vector<MeasuredCase> measured;
+// Every case that has a result.
+std::vector<MeasuredCase> rows_of(const std::vector<Case>& cases,
+                                  const std::vector<CaseResult>& results) {
+  std::vector<MeasuredCase> rows;
   for (const Case* one : in_reading_order(cases)) {
-    const auto found = by_name.find(one->name());
-    if (found == by_name.end()) continue;
-    const Json& entries = found->second->entries;
-    if (auto row = measured_case(*one, *found->second)) {
-      measured.push_back(std::move(*row));
-    } else if (unmeasured && !entries.empty()) {
-      unmeasured->push_back(
-          {one, entries.front().contains("error_occurred") ? "FAILED" : "skipped"});
-    }
+    const auto own = std::ranges::find(results, one->name(), &CaseResult::name);
+    if (own == results.end() || own->entries.empty()) continue;
+    const auto measured = measured_case(*one, *own);
+    rows.push_back(measured.value_or(MeasuredCase{one}));
+    if (!measured) rows.back().why_not = own->failure().empty() ? "skipped" : "FAILED";
   }
-  return measured;
+  return rows;
 }
 
 }  // namespace
@@ -513,25 +495,25 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
                           const ResultDocument& document, const PartsOfStep& step,
                           const MeasureInterleaved& measure) {
   const auto& results = document.results;
-  std::vector<Unmeasured> unmeasured;
-  const std::vector<MeasuredCase> measured = measured_cases(cases, results, &unmeasured);
+  const std::vector<MeasuredCase> all = rows_of(cases, results);
   Rows rows;
-  for (const MeasuredCase& row : measured) rows.push_back(&row);
+  for (const MeasuredCase& row : all) rows.push_back(&row);
+  const Rows measured = measured_of(rows);
   const bool is_digest =
       !options.axes.any() && options.filter == Options().filter && options.columns.empty();
 
   std::string text = "\n";
-  text += is_digest ? digest(cases, rows, unmeasured, step.whole)
-                    : peak_rows(results) + variants_table(rows, unmeasured) +
-                          component_tables(rows, unmeasured, options.columns);
+  text += is_digest
+              ? digest(cases, rows, step.whole)
+              : peak_rows(results) + variants_table(rows) + component_tables(rows, options.columns);
   if (text.find("  +-") != std::string::npos)
     text += "+-: half the 95 % interval of the time, by the medians of its repetitions\n\n";
   if (text.find("bound") != std::string::npos)
     text +=
         "bound: which takes longer at its measured peak, the FLOPs (compute) or the least traffic\n"
         "(bandwidth)\n\n";
-  const auto has_speedup = [](const MeasuredCase& row) {
-    return row.entry.contains("speedup_low");
+  const auto has_speedup = [](const MeasuredCase* row) {
+    return row->entry.contains("speedup_low");
   };
   if (std::ranges::any_of(measured, has_speedup))
     text +=
@@ -541,12 +523,12 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
         "others beyond their intervals\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
-  text += rows.empty() ? "" : measured_peaks_line(document.context);
-  text += disturbed_lines(rows, is_digest ? kMostReasonsInDigest : rows.size());
-  text += reason_lines(results, "skipped", "skipped", "skip_message",
-                       is_digest ? kMostReasonsInDigest : results.size());
-  text += reason_lines(results, "FAILED", "error_occurred", "error_message", results.size());
-  return is_digest ? text + files_lines(options, rows.size()) : text;
+  text += measured.empty() ? "" : measured_peaks_line(document.context);
+  const size_t most = is_digest ? kMostReasonsInDigest : results.size();
+  text += disturbed_lines(measured, most);
+  text += reason_lines(results, "skipped", &CaseResult::skip, most);
+  text += reason_lines(results, "FAILED", &CaseResult::failure, results.size());
+  return is_digest ? text + files_lines(options, measured.size()) : text;
 }
 
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
@@ -561,15 +543,15 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
   size_t failed = 0;
   size_t skipped = 0;
   for (const CaseResult& result : results) {
-    if (result.entries.empty()) continue;
-    failed += result.entries.front().contains("error_occurred") ? 1 : 0;
-    skipped += result.entries.front().contains("skipped") ? 1 : 0;
+    failed += result.failure().empty() ? 0 : 1;
+    skipped += result.skip().empty() ? 0 : 1;
     if (const auto best = best_peak(result)) {
       ++measured;
       add(result.name, best->counter, best->value, counter(best->counter).unit);
     }
   }
-  for (const MeasuredCase& row : measured_cases(cases, results)) {
+  for (const MeasuredCase& row : rows_of(cases, results)) {
+    if (!is_measured(&row)) continue;
     ++measured;
     const std::string name = row.test_case->name();
     add(name, "time", row.seconds, "s");

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/rows.hpp"
-#include "benchmarks/harness/run_options.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::harness {

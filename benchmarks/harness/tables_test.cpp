@@ -393,16 +393,19 @@ TEST_F(TablesTest, ThePeaksThatPercentagesAreOf) {
             "2.00 MiB, 70.00 GB/s at 128.00 KiB");
 }
 
-TEST_F(TablesTest, SumOfPartsIsTheSumOfThePartsOverTheWhole) {
-  add(a_case(0, Pass::forward_backward), 10);  // twice: small_config() has two layers
-  add(a_case(0, Pass::forward), 1000);         // not part of the sum
-  add(a_case(1, Pass::forward_backward), 25);
-  add(a_case(2, Pass::update), 5);
-  add(a_case(3, Pass::train), 40);
+TEST_F(TablesTest, SumOfPartsIsTheSumOfThePartsOverTheWholeAtEachPoint) {
+  for (const int64_t batch : {2, 4}) {
+    add(a_case(0, Pass::forward_backward, batch), 10);  // twice: small_config() has two layers
+    add(a_case(0, Pass::forward, batch), 1000);         // not part of the sum
+    add(a_case(1, Pass::forward_backward, batch), 25);
+    add(a_case(2, Pass::update, batch), 5);
+    add(a_case(3, Pass::train, batch), batch == 2 ? 40 : 50);
+  }
   EXPECT_CONTAINS(text(),
                   "sum of parts  baseline custom f32 batch 2 seq 4: 125.0 % of step 40.00 ms (from "
                   "the rows above)\n"
                   "  2 x layer 10.00 ms + loss 25.00 ms + update 5.00 ms = 50.00 ms\n");
+  EXPECT_CONTAINS(line_of("sum of parts  baseline custom f32 batch 4"), "100.0 %");
 }
 
 // Other load during the first cases is no property of the step.
@@ -435,17 +438,6 @@ TEST_F(TablesTest, SumOfPartsTakesPartsOfTheSameWorkloadOnly) {
             "sum of parts  not computed: step was measured at no point together with update");
 }
 
-TEST_F(TablesTest, SumOfPartsHasALineForEachCompletePoint) {
-  for (const int64_t batch : {2, 4}) {
-    add(a_case(0, Pass::forward_backward, batch), 1);
-    add(a_case(1, Pass::forward_backward, batch), 1);
-    add(a_case(2, Pass::update, batch), 1);
-    add(a_case(3, Pass::train, batch), 4);
-  }
-  EXPECT_CONTAINS(line_of("sum of parts  baseline custom f32 batch 2"), "100.0 %");
-  EXPECT_CONTAINS(line_of("sum of parts  baseline custom f32 batch 4"), "100.0 %");
-}
-
 class FiguresOfMeritTest : public ::testing::Test {
  protected:
   void add(int64_t batch, const Json& entry) {
@@ -476,27 +468,19 @@ TEST_F(FiguresOfMeritTest, ALineAFigureAndTheEnd) {
                         "/peak_memory = 12.5 MiB\n" + "SUCCESS: 1 cases measured\n");
 }
 
-TEST_F(FiguresOfMeritTest, TheMedianOfRepetitionsCounts) {
-  add_measured(2, 4);
-  results.front().entries.push_back({{"run_type", "aggregate"},
-                                     {"aggregate_name", "median"},
-                                     {"real_time", 8.0},
-                                     {"time_unit", "ms"}});
-  EXPECT_CONTAINS(text(), "/time = 0.008 s");
-}
-
-TEST_F(FiguresOfMeritTest, SkippedCasesStandBeside) {
-  add_measured(2, 4);
-  add(4, {{"skipped", true}, {"skip_message", "too large"}});
-  EXPECT_TRUE(text().ends_with("SUCCESS: 1 cases measured, 1 skipped\n")) << text();
-}
-
-TEST_F(FiguresOfMeritTest, AFailedCaseIsNoSuccess) {
-  add_measured(2, 4);
-  add(4, {{"error_occurred", true}, {"error_message", "wrong result"}});
-  EXPECT_TRUE(text().ends_with("FAILED: 1 of 2 cases failed\n")) << text();
-  EXPECT_CONTAINS(text(), "FOM " + cases.front().name());
-  EXPECT_EQ(text().find("SUCCESS"), std::string::npos);
+TEST_F(FiguresOfMeritTest, TheEndSaysWhatBecameOfAllCases) {
+  add(2, {{"skipped", true}, {"skip_message", "too large"}});
+  EXPECT_EQ(text(), "NOTHING MEASURED: 1 cases skipped\n");
+  add_measured(4, 4);
+  const std::string figures = "FOM " + cases.back().name() + "/time = 0.004 s\n";
+  const auto expect_end = [&](const std::string& end, bool interrupted = false) {
+    EXPECT_TRUE(text(interrupted).starts_with(figures)) << text(interrupted);
+    EXPECT_TRUE(text(interrupted).ends_with("12.5 MiB\n" + end)) << text(interrupted);
+  };
+  expect_end("SUCCESS: 1 cases measured, 1 skipped\n");
+  add(8, {{"error_occurred", true}, {"error_message", "wrong result"}});
+  expect_end("FAILED: 1 of 3 cases failed\n");
+  expect_end("INTERRUPTED: 3 of 12 cases done\n", true);
 }
 
 TEST_F(FiguresOfMeritTest, PeaksCountWithTheirBestRepetition) {
@@ -510,17 +494,6 @@ TEST_F(FiguresOfMeritTest, PeaksCountWithTheirBestRepetition) {
             "FOM peak/gemm/f32/64x96x32/TFLOPS = 0.5 TFLOP/s\n"
             "FOM peak/bandwidth/GB_per_second = 40 GB/s\n"
             "SUCCESS: 2 cases measured\n");
-}
-
-TEST_F(FiguresOfMeritTest, AnInterruptedRunIsNoSuccess) {
-  add_measured(2, 4);
-  EXPECT_TRUE(text(true).ends_with("INTERRUPTED: 1 of 12 cases done\n")) << text(true);
-  EXPECT_EQ(text(true).find("SUCCESS"), std::string::npos);
-}
-
-TEST_F(FiguresOfMeritTest, NothingMeasuredIsNoSuccess) {
-  add(4, {{"skipped", true}, {"skip_message", "too large"}});
-  EXPECT_EQ(text(), "NOTHING MEASURED: 1 cases skipped\n");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -92,6 +93,18 @@ inline Component linear_component(const Mistake& mistake = {},
   return {"linear", {Pass::forward, Pass::backward, Pass::forward_backward}, linear_cost, build};
 }
 
+/// As linear_component(), but with this forward of an input of ones [1, 1, 4, 8].
+inline Component with_forward(const std::function<at::Tensor(const at::Tensor&)>& function) {
+  Component component = linear_component();
+  component.build = [function](const BuildRequest& request) {
+    const at::Tensor x = at::ones({1, 1, 4, 8}).requires_grad_(true);
+    const auto forward = [=] { return NamedTensors{{"output", function(x)}}; };
+    return std::make_unique<LayerWork>(Layer{{{"x", x}}, {}, forward, {}}, request.pass,
+                                       request.workload.dtype, request.device.type());
+  };
+  return component;
+}
+
 /// linear_component() under the name "broken", whose build does this before anything else, but not
 /// where its memory is predicted.
 inline Component component_with_build(const std::function<void()>& before) {
@@ -109,9 +122,11 @@ inline Case small_case(const Component& component, Pass pass, Dtype dtype = Dtyp
   return {&component, pass, "custom", {small_config(), Variant(), dtype, batch, 4}, ""};
 }
 
-/// Peaks as a journal would hold them. `curve`: bandwidths by bytes of traffic.
-inline nlohmann::ordered_json made_up_peaks(double flops, double memory_bandwidth,
-                                            const std::map<int64_t, double>& curve) {
+/// Peaks as a journal would hold them, by default above what any case reaches. `curve`: bandwidths
+/// by bytes of traffic.
+inline nlohmann::ordered_json made_up_peaks(double flops = 1e15, double memory_bandwidth = 1e15,
+                                            const std::map<int64_t, double>& curve = {
+                                                {1 << 20, 1e15}}) {
   nlohmann::ordered_json measured;
   for (const char* type : {"f32", "bf16"})
     measured[type] = {{"flops_per_second", flops}, {"source", "made up"}};

@@ -61,10 +61,6 @@ Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlushe
 /// faster host such a case is faster.
 bool waits_for_host(double seconds, double device_seconds);
 
-/// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
-/// seconds.
-inline constexpr double kWarmUpSeconds = 0.05;
-
 /// Runs iterations for at least `min_seconds` and until two in a row make equally many allocations
 /// and the allocator asks the system for nothing more, but 10 at most for the latter; `max_seconds`
 /// ends it in any case. Returns seconds of the last.

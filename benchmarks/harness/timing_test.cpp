@@ -83,15 +83,6 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
   EXPECT_FALSE(metering.profile.kernels);
 }
 
-TEST_F(MeasureTest, PeakOfAGemmIsItsOperandsAndItsResult) {
-  const int64_t other_bytes = instruments::host_allocator::read().live_bytes;
-  at::Tensor x = at::empty({30, 20}, at::kFloat).fill_(1);
-  at::Tensor w = at::empty({20, 50}, at::kFloat).fill_(1);
-  at::Tensor y;
-  const Metering metering = metered([&](int) { y = x.matmul(w); }, [&] { y.reset(); }, other_bytes);
-  EXPECT_EQ(metering.peak_bytes, 4 * (30 * 20 + 20 * 50 + 30 * 50));
-}
-
 TEST_F(MeasureTest, CountsTheOperatorsOfRunAlone) {
   at::Tensor x = at::empty({8}, at::kFloat).fill_(1);
   const at::Tensor y = at::empty({8}, at::kFloat).fill_(2);
@@ -102,24 +93,19 @@ TEST_F(MeasureTest, CountsTheOperatorsOfRunAlone) {
   EXPECT_EQ(metering.allocations, 0);
 }
 
-TEST_F(MeasureTest, WarmUpEndsOnceTwoIterationsAllocateAlike) {
+TEST_F(MeasureTest, WarmUpEndsOnceTwoIterationsAllocateAlikeOrNeverWill) {
   ScriptedWork settled;
   warm_up(cpu, settled, 0, 1e9);
   EXPECT_EQ(settled.calls, "prpr");
-  // The first iterations allocate 4, 3, 2 and then always 1 tensor.
-  ScriptedWork settling([](int run) {
-    for (int i = 0; i < std::max(1, 4 - run); ++i) bytes(100).reset();
-  });
-  warm_up(cpu, settling, 0, 1e9);
-  EXPECT_EQ(settling.runs, 5);
-}
-
-TEST_F(MeasureTest, WarmUpEndsThoughAllocationsNeverSettle) {
-  ScriptedWork restless([](int run) {
-    for (int i = 0; i < run; ++i) bytes(100).reset();
-  });
-  warm_up(cpu, restless, 0, 1e9);
-  EXPECT_EQ(restless.runs, 10);
+  const auto iterations = [&](const std::function<int(int run)>& allocations) {
+    ScriptedWork work([&](int run) {
+      for (int i = 0; i < allocations(run); ++i) bytes(100).reset();
+    });
+    warm_up(cpu, work, 0, 1e9);
+    return work.runs;
+  };
+  EXPECT_EQ(iterations([](int run) { return std::max(1, 4 - run); }), 5) << "4, 3, 2, 1, 1";
+  EXPECT_EQ(iterations([](int run) { return run; }), 10);
 }
 
 TEST_F(MeasureTest, WarmUpTakesItsTimeHoweverShortAnIterationIs) {
@@ -172,12 +158,6 @@ TEST_F(MeasureTest, GoesOnUntilTheMedianIsKnownPreciselyEnough) {
   EXPECT_LE(steadiness(seconds).value(), goal.precision);
 }
 
-TEST_F(MeasureTest, APrecisionIsGivenUpWhenItsTimeIsOver) {
-  ScriptedWork work;
-  const auto now = std::chrono::steady_clock::now();
-  EXPECT_EQ(seconds_of(work, {.precision = 1e-9, .precision_deadline = now}).size(), 1U);
-}
-
 TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
   // On the thread's own clock, which what other programs take from it is not in. Times that a clock
   // cannot tell apart would be as precise as anything.
@@ -192,11 +172,14 @@ TEST_F(MeasureTest, TheSearchForAPrecisionIsTimingAndNotSorting) {
   EXPECT_LT(timing.cpu_seconds, 2 * mean);
 }
 
-TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
-  ScriptedWork work;
+TEST_F(MeasureTest, DeadlinesEndATimingAfterTheIterationInHand) {
   const auto now = std::chrono::steady_clock::now();
-  EXPECT_EQ(seconds_of(work, {.min_seconds = kUnlimited, .deadline = now}).size(), 1U);
-  EXPECT_EQ(work.calls, "pr");
+  for (const TimingGoal& goal : {TimingGoal{.precision = 1e-9, .precision_deadline = now},
+                                 TimingGoal{.min_seconds = kUnlimited, .deadline = now}}) {
+    ScriptedWork work;
+    EXPECT_EQ(seconds_of(work, goal).size(), 1U);
+    EXPECT_EQ(work.calls, "pr");
+  }
 }
 
 TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {

@@ -171,7 +171,7 @@ harness::CaseResult to_case_result(const RowRecord& record) {
   harness::Outcome outcome;
   outcome.repetitions = record.repetitions;
   const auto repetitions = static_cast<int64_t>(record.repetitions.size());
-  return harness::to_rows(record.name, {record.name, 0, repetitions, record.unit}, outcome);
+  return harness::to_rows({record.name, 0, repetitions, record.unit}, outcome);
 }
 
 ScalingResults::ScalingResults(const ScalingOptions& options, ProcessGroup& group,
@@ -213,11 +213,8 @@ std::string ScalingResults::text() const {
   if (options_.format == "json") return document().dump(1) + "\n";
   std::vector<std::vector<std::string>> cells;
   for (const RowRecord& row : rows_) {
-    // The median, or the only repetition.
-    const Json entries = to_case_result(row).entries;
-    const auto median = std::ranges::find_if(
-        entries, [](const Json& one) { return one.value("aggregate_name", "") == "median"; });
-    const Json& entry = median == entries.end() ? entries.front() : *median;
+    const harness::CaseResult result = to_case_result(row);
+    const Json& entry = *result.median();
     const std::string efficiency = median_cell(entry, "weak_efficiency_percent", 1) +
                                    median_cell(entry, "strong_efficiency_percent", 1);
     cells.push_back(

@@ -24,7 +24,7 @@
 #include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/options.hpp"
-#include "benchmarks/harness/serve_request.hpp"
+#include "benchmarks/harness/serve.hpp"
 #include "benchmarks/instruments/measured_peaks.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/scaling/options.hpp"
