@@ -235,15 +235,14 @@ std::string component_tables(const Rows& rows, const std::vector<std::string>& m
 // The fastest variant of a point, where the interval of its speedup lies above those of all others;
 // else null.
 const MeasuredCase* winner_of(const Rows& point) {
-  const auto low = [](const MeasuredCase* row) {
-    return row->test_case->workload.variant.is_baseline() ? 1
-                                                          : row->entry.value("speedup_low", 0.0);
+  const auto end = [](const char* key, double unknown) {
+    return [=](const MeasuredCase* row) {
+      const bool is_baseline = row->test_case->workload.variant.is_baseline();
+      return is_baseline ? 1 : row->entry.value(key, unknown);
+    };
   };
-  const auto high = [](const MeasuredCase* row) {
-    return row->test_case->workload.variant.is_baseline()
-               ? 1
-               : row->entry.value("speedup_high", HUGE_VAL);
-  };
+  const auto low = end("speedup_low", 0.0);
+  const auto high = end("speedup_high", HUGE_VAL);
   const Rows rows = measured_of(point);
   const auto* const best = *std::ranges::max_element(rows, {}, low);
   const bool wins = std::ranges::all_of(
