@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 namespace tinyllama {
@@ -17,15 +18,10 @@ namespace {
 constexpr int kClosed = -1;
 // One call of the system moves at most 2 GiB.
 constexpr int64_t kLargestPiece = int64_t{1} << 30;
-constexpr int kTemporaryNames = 100;
+constexpr int kMostNames = 100;
 
 [[noreturn]] void fail_reading(const std::filesystem::path& path, const std::string& cause) {
   throw std::invalid_argument(fmt::format("{}: cannot be read: {}", path.string(), cause));
-}
-
-[[noreturn]] void fail_writing(const std::filesystem::path& path, int error) {
-  throw std::runtime_error(
-      fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error)));
 }
 
 size_t piece(int64_t bytes) {
@@ -37,18 +33,6 @@ FileDescriptor open_for_reading(const std::filesystem::path& path) {
   const int number = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (number < 0) fail_reading(path, std::strerror(errno));
   return FileDescriptor(number);
-}
-
-// A new file beside the target: a rename works only within one file system.
-std::pair<std::filesystem::path, int> create_beside(const std::filesystem::path& path) {
-  for (int attempt = 0; attempt < kTemporaryNames; ++attempt) {
-    auto name = path;
-    name += fmt::format(".{}.{}.tmp", ::getpid(), attempt);
-    const int number = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (number >= 0) return {name, number};
-    if (errno != EEXIST) fail_writing(path, errno);
-  }
-  fail_writing(path, EEXIST);
 }
 
 }  // namespace
@@ -122,11 +106,27 @@ std::string read_text(const std::filesystem::path& path, int64_t most_bytes) {
   return text;
 }
 
+void fail_writing(const std::filesystem::path& path, int error) {
+  throw std::runtime_error(
+      fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error)));
+}
+
+std::pair<std::filesystem::path, FileDescriptor> create_new_file(
+    const std::filesystem::path& wanted, const std::function<std::filesystem::path(int)>& name) {
+  for (int attempt = 0;; ++attempt) {
+    auto path = name(attempt);
+    FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.number() >= 0) return {std::move(path), std::move(file)};
+    if (errno != EEXIST || attempt == kMostNames) fail_writing(wanted, errno);
+  }
+}
+
 ReplacementFile::ReplacementFile(std::filesystem::path path)
     : path_(std::move(path)), descriptor_(kClosed) {
-  auto [name, number] = create_beside(path_);
-  temporary_ = std::move(name);
-  descriptor_ = FileDescriptor(number);
+  // Beside the target: a rename works only within one file system.
+  std::tie(temporary_, descriptor_) = create_new_file(path_, [&](int attempt) {
+    return path_.string() + fmt::format(".{}.{}.tmp", ::getpid(), attempt);
+  });
 }
 
 ReplacementFile::~ReplacementFile() {

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <utility>
 
 namespace tinyllama {
 
@@ -49,6 +51,13 @@ class ReadableFile {
 /// The text of a small file. Throws as ReadableFile does, and std::invalid_argument where it is
 /// longer than `most_bytes`.
 std::string read_text(const std::filesystem::path& path, int64_t most_bytes);
+
+/// Makes a new file for `wanted`, of the first of the names name(0), name(1), ... that is free.
+/// Throws std::runtime_error that names `wanted` and the cause.
+std::pair<std::filesystem::path, FileDescriptor> create_new_file(
+    const std::filesystem::path& wanted, const std::function<std::filesystem::path(int)>& name);
+/// Throws std::runtime_error that names the path and the cause, of errno's values.
+[[noreturn]] void fail_writing(const std::filesystem::path& path, int error);
 
 /// A file that takes the place of `path` when it is complete. Until then the data lies in a
 /// temporary file beside it, which is removed if it is never committed: neither an interruption nor

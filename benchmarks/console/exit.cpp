@@ -1,6 +1,5 @@
 #include "benchmarks/console/exit.hpp"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -8,6 +7,8 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+
+#include "core/text.hpp"
 
 namespace tinyllama::console {
 namespace {
@@ -35,10 +36,8 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
       return static_cast<int>(code);
     if (interrupted()) return static_cast<int>(ExitCode::interrupted);
     fmt::print(stderr, "{}: standard output cannot be written; is the disk full?\n", program);
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what());
+    fmt::print(stderr, "{}: {}\n", program, message_of(error));
   }
   return static_cast<int>(ExitCode::bad_input);
 }

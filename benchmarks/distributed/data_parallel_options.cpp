@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
+#include <ranges>
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
@@ -48,6 +50,25 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
       ->check(console::number_from(0.1, 1e6, " seconds"))
       ->group(group)
       ->capture_default_str();
+}
+
+void apply_size(const CLI::App& app, DataParallelOptions& options, const char* batch_option,
+                const char* seq_option, const std::filesystem::path& problem_sizes) {
+  const auto sizes = load_problem_sizes(problem_sizes);
+  const auto found = std::ranges::find(sizes, options.size, &ProblemSize::name);
+  if (found == sizes.end()) {
+    throw std::invalid_argument(
+        fmt::format("--size '{}': must be one of {}", options.size,
+                    fmt::join(sizes | std::views::transform(&ProblemSize::name), ", ")));
+  }
+  ModelDimensions dimensions = found->config.dimensions();
+  for (const auto& [option, dimension] : console::kSizeOptions) {
+    if (app.count(option) > 0) dimensions.*dimension = options.dimensions.*dimension;
+  }
+  options.dimensions = dimensions;
+  if (dimensions != found->config.dimensions()) options.size = "custom";
+  if (app.count(batch_option) == 0) options.batch = found->batch;
+  if (app.count(seq_option) == 0) options.seq = found->seq;
 }
 
 void check_data_parallel_options(const DataParallelOptions& options) {

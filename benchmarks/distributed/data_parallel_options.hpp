@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/dtype.hpp"
 #include "model/variant.hpp"
 
@@ -22,6 +24,8 @@ namespace tinyllama::distributed {
 struct DataParallelOptions {
   std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
   ModelDimensions dimensions;
+  int64_t batch = 8;  ///< samples of a rank's batch or micro-batch
+  int64_t seq = 128;  ///< tokens of a sample
   Variant variant;
   Dtype dtype = Dtype::f32;
   uint64_t seed = 42;
@@ -32,6 +36,8 @@ struct DataParallelOptions {
   bool shard_optimizer = false;  ///< each rank keeps a share of the optimizer's state
   double timeout_seconds = 60;   ///< after which a rank that does not answer is given up
 
+  /// The workload of one batch.
+  Workload workload() const { return {ModelConfig(dimensions), variant, dtype, batch, seq}; }
   int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_MiB * 1048576.0); }
   BucketOptions bucket_options() const {
     return {.bucket_bytes = bucket_bytes(), .overlap = overlap};
@@ -46,6 +52,12 @@ struct DataParallelOptions {
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words);
+
+/// What the size means beside those of console::kSizeOptions, and these of batch and sequence, that
+/// the command line has. Throws std::invalid_argument where the file has no such size, and what
+/// load_problem_sizes throws.
+void apply_size(const CLI::App& app, DataParallelOptions& options, const char* batch_option,
+                const char* seq_option, const std::filesystem::path& problem_sizes);
 
 /// Throws std::invalid_argument that names options which do not go together, and what to do.
 void check_data_parallel_options(const DataParallelOptions& options);

@@ -1,6 +1,5 @@
 #include "benchmarks/distributed/launch.hpp"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -181,30 +180,20 @@ std::string first_slurm_node(std::string_view list) {
   return node;
 }
 
-namespace {
-
-ExitCode run_body(const char* program,
-                  const std::function<ExitCode(const LaunchEnvironment&)>& body) {
-  const LaunchEnvironment where = read_launch_environment();
-  try {
-    return body(where);
-  } catch (const RankLostError& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what());
-    std::fflush(nullptr);
-    std::_Exit(static_cast<int>(ExitCode::failed));
-  } catch (const std::exception& error) {
-    if (where.world_size == 1) throw;
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    throw std::invalid_argument(
-        fmt::format("{}: {}", where.name(),
-                    torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()));
-  }
-}
-
-}  // namespace
-
 int run_rank(const char* program, const std::function<ExitCode(const LaunchEnvironment&)>& body) {
-  return console::run_program(program, [&] { return run_body(program, body); });
+  return console::run_program(program, [&] {
+    const LaunchEnvironment where = read_launch_environment();
+    try {
+      return body(where);
+    } catch (const RankLostError& error) {
+      fmt::print(stderr, "{}: {}\n", program, error.what());
+      std::fflush(nullptr);
+      std::_Exit(static_cast<int>(ExitCode::failed));
+    } catch (const std::exception& error) {
+      if (where.world_size == 1) throw;
+      throw std::invalid_argument(fmt::format("{}: {}", where.name(), message_of(error)));
+    }
+  });
 }
 
 void refuse_for_memory(const LaunchEnvironment& where, const instruments::Device& device,

@@ -21,6 +21,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/text.hpp"
+
 namespace tinyllama::distributed {
 namespace {
 
@@ -97,9 +99,7 @@ std::string difference_of(const std::string& first, const std::string& second, i
 }  // namespace
 
 std::string first_line(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text =
-      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  const std::string text = message_of(error);
   return text.substr(0, text.find('\n'));
 }
 

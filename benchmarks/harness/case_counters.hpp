@@ -8,7 +8,7 @@
 #include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/timing.hpp"
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::harness {

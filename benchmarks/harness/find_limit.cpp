@@ -9,7 +9,6 @@
 #include <set>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/failure.hpp"
 #include "benchmarks/harness/metering.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
@@ -163,7 +162,7 @@ std::string limits_table(const std::vector<FoundLimit>& limits, LimitAxis axis,
     if (options.confirm) row.insert(row.end(), {verdict(found.tried), verdict(found.tried_beyond)});
     cells.push_back(std::move(row));
   }
-  return console::format_table(header, cells) +
+  return format_table(header, cells) +
          fmt::format(
              "{} cases; limit of tensors {} ({}), by their predicted memory; a process takes "
              "more\n",

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "benchmarks/console/text_table.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/text.hpp"
 
@@ -31,7 +30,7 @@ std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget
                      format_bytes(cost.bytes), format_bytes(predicted_bytes),
                      refusal.empty() ? "yes" : "no: " + refusal});
   }
-  return console::format_table(
+  return format_table(
              {"case", "parameters", "model FLOPs", "elementwise", "bytes", "peak memory", "fits"},
              cells) +
          fmt::format("{} cases; memory budget {} ({})\n", rows.size(), format_bytes(budget.bytes),

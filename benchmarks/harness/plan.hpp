@@ -7,7 +7,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/options.hpp"
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "model/config.hpp"
 #include "model/step_gemms.hpp"
 #include "model/variant.hpp"

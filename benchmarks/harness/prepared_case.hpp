@@ -14,7 +14,7 @@
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/timing.hpp"
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 
 namespace tinyllama::harness {
 

@@ -8,7 +8,7 @@
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/prepared_case.hpp"
 #include "benchmarks/harness/rows.hpp"
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::harness {

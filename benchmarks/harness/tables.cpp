@@ -11,7 +11,6 @@
 #include <set>
 #include <utility>
 
-#include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "core/text.hpp"
 
@@ -158,7 +157,7 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
     }
   }
   std::string text = fmt::format("{}  ({})\n", name, fmt::join(heading, ", "));
-  text += console::format_table(header, cells);
+  text += format_table(header, cells);
   if (!beneath.empty()) text += fmt::format("in all rows: {}\n", fmt::join(beneath, ", "));
   return text;
 }

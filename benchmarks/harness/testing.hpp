@@ -17,7 +17,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "model/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
 

@@ -70,15 +70,8 @@ void add_environment(Settings& settings) {
 }
 
 std::string_view name_of(at::Float32MatmulPrecision precision) {
-  switch (precision) {
-    case at::Float32MatmulPrecision::HIGHEST:
-      return "highest";
-    case at::Float32MatmulPrecision::HIGH:
-      return "high";
-    case at::Float32MatmulPrecision::MEDIUM:
-      return "medium";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"highest", "high", "medium"};
+  return kNames[static_cast<size_t>(precision)];
 }
 
 }  // namespace

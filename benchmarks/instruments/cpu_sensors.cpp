@@ -1,9 +1,7 @@
 // Readings of the processor, from the kernel's files.
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -19,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using host_machine::first_line;
 using host_machine::first_number;
-using Clock = std::chrono::steady_clock;
+using host_machine::process_seconds;
 
 /// Each file read costs some microseconds, and some drivers interrupt the processor to answer.
 constexpr size_t kMostClocksRead = 8;
@@ -34,15 +32,6 @@ std::vector<fs::path> entries(const fs::path& folder) {
   }
   std::ranges::sort(found);
   return found;
-}
-
-/// Processor seconds that all threads of this process have used.
-double process_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec);
-  const auto rest = std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-  return std::chrono::duration<double>(seconds + rest).count();
 }
 
 /// The file with a package's temperature among those of one monitor. coretemp (Intel) labels it
@@ -82,8 +71,7 @@ class CpuSensors {
   SystemReading read() {
     const auto now = Clock::now();
     const double used = process_seconds();
-    const double passed =
-        std::chrono::duration<double>(now - std::exchange(time_before_, now)).count();
+    const double passed = seconds_since(std::exchange(time_before_, now), now);
     const double worked = used - std::exchange(used_before_, used);
     SystemReading reading;
     if (passed > 0) {
@@ -194,7 +182,7 @@ class CpuSensors {
   size_t next_clock_ = 0;
   std::vector<fs::path> temperatures_;
   std::vector<EnergyCounter> energies_;
-  Clock::time_point time_before_ = Clock::now();
+  TimePoint time_before_ = Clock::now();
   double used_before_ = process_seconds();
 };
 

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -11,23 +11,16 @@
 #include <vector>
 
 #include "benchmarks/instruments/system_sampler.hpp"
+#include "benchmarks/instruments/timer.hpp"
 #include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double process_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
 /// A made-up /sys and /proc for each test.

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -14,8 +13,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -84,16 +83,6 @@ DeviceDescription describe_cpu() {
   return description;
 }
 
-/// Bytes that libtorch's caching allocator holds on a GPU without a tensor in them: ours to use
-/// again.
-int64_t cached_gpu_bytes(c10::Device device) {
-  auto* allocator = c10::getDeviceAllocator(device.type());
-  if (!allocator->initialized()) return 0;
-  const auto stats = allocator->getDeviceStats(device.index());
-  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
-}
-
 }  // namespace
 
 // A ROCm build shows its devices as "cuda" as well.
@@ -141,12 +130,10 @@ Device Device::select(std::string_view text, std::optional<int> local_rank) {
 }
 
 int64_t Device::free_memory_bytes() const {
-  if (is_gpu()) {
-    const c10::DeviceGuard current(torch_device_);
-    return gpu_runtime::free_memory_bytes() + cached_gpu_bytes(torch_device_);
-  }
-  // What our allocator caches serves the next tensor or is given back when memory runs short.
-  return host_machine::memory().available_bytes + host_allocator::read().cached_bytes;
+  const int64_t cached = cached_memory_bytes(torch_device_);
+  if (!is_gpu()) return host_machine::memory().available_bytes + cached;
+  const c10::DeviceGuard current(torch_device_);
+  return gpu_runtime::free_memory_bytes() + cached;
 }
 
 void Device::synchronize() const {

@@ -13,6 +13,7 @@
 
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/timer.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -42,11 +43,9 @@ std::string objection(const GemmFunction& multiply, Operands operands, c10::Scal
   at::Tensor result;
   try {
     result = multiply(operands.a, operands.b, operands.out).to(at::kDouble);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
   } catch (const std::exception& error) {
     // oneDNN's own errors pass through libtorch as they are.
-    return error.what();
+    return message_of(error);
   }
   if (type != at::kFloat) return {};
   const at::Tensor exact = operands.a.to(at::kDouble).matmul(operands.b.to(at::kDouble));

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,17 +15,6 @@
 
 namespace tinyllama::instruments {
 namespace {
-
-double seconds_of(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-}
-
-// Of all threads of this process.
-double own_seconds() {
-  rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-}
 
 // "1.8 of 3.5 GHz", where the kernel was told to stay below what the processor can.
 std::string clock_limit() {
@@ -51,7 +39,8 @@ HostWatch::HostWatch(std::filesystem::path statistics)
 // Lines are "cpu0 user nice system idle iowait irq softirq steal ...", in ticks.
 HostWatch::Times HostWatch::times() const {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  Times times = {.at = std::chrono::duration<double>(now).count(), .own = own_seconds()};
+  Times times = {.at = std::chrono::duration<double>(now).count(),
+                 .own = host_machine::process_seconds()};
   const double tick = 1.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
   const std::set<int> usable(processors_.begin(), processors_.end());
   std::ifstream stream(statistics_);

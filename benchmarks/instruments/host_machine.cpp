@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <omp.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <torch/csrc/autograd/engine.h>
 #include <unistd.h>
@@ -208,6 +209,13 @@ Memory memory() {
   const Memory groups = control_group_memory("/proc/self/cgroup", "/sys/fs/cgroup");
   return {std::min(value_of(meminfo, "MemTotal:") * kibibyte, groups.total_bytes),
           std::min(value_of(meminfo, "MemAvailable:") * kibibyte, groups.available_bytes)};
+}
+
+double process_seconds() {
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 void reset_peak_resident_bytes() {

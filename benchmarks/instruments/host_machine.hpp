@@ -40,6 +40,8 @@ struct Memory {
 };
 /// RAM and MemAvailable or, where lower, what our control groups allow and leave.
 Memory memory();
+/// Processor seconds that all threads of this process have used.
+double process_seconds();
 /// Memory that the process has of the system now (resident set), tensors or not; nothing where the
 /// kernel does not say.
 std::optional<int64_t> resident_bytes();

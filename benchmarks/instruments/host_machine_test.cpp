@@ -87,7 +87,8 @@ void expect_new_threads_on_all_processors(const std::function<void()>& start) {
 
 TEST(BoundThreadsTest, TheSamplerRunsOnAllProcessors) {
   std::optional<SystemSampler> sampler;
-  expect_new_threads_on_all_processors([&] { sampler.emplace(Device::select("cpu")); });
+  expect_new_threads_on_all_processors(
+      [&] { sampler.emplace(system_reader(Device::select("cpu"))); });
 }
 
 TEST(BoundThreadsTest, AutogradsThreadsRunOnAllProcessors) {

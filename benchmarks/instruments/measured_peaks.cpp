@@ -1,4 +1,4 @@
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 
 #include <fmt/format.h>
 

@@ -57,6 +57,12 @@ int64_t live_tensor_bytes(c10::Device device) {
   return read_all(device).live_bytes;
 }
 
+int64_t cached_memory_bytes(c10::Device device) {
+  if (device.is_cpu()) return host_allocator::read().cached_bytes;
+  const MemoryReading reading = read_all(device);
+  return reading.reserved_bytes - reading.live_bytes;
+}
+
 std::string memory_source(const Device& device) {
   if (device.is_gpu()) {
     return "libtorch's caching allocator of the device: bytes of live tensors, each rounded up to "

@@ -35,6 +35,10 @@ class MemoryMeter {
 /// Of tensors on this device now.
 int64_t live_tensor_bytes(c10::Device device);
 
+/// What the caching allocator holds without a tensor in it: ours to use again, or given back when
+/// memory runs short.
+int64_t cached_memory_bytes(c10::Device device);
+
 /// Where the numbers come from and what they leave out, for the context of a result.
 std::string memory_source(const Device& device);
 /// Gives memory that the device's caching allocator holds, but no tensor uses, back to the system.

@@ -1,4 +1,4 @@
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/ops/bmm.h>

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "benchmarks/instruments/host_machine.hpp"
@@ -39,18 +38,11 @@ SystemReader system_reader(const Device& device) {
 
 SystemSampler::SystemSampler(SystemReader reader, std::chrono::milliseconds interval)
     : reader_(std::move(reader)), interval_(interval) {
-  if (interval_.count() <= 0) {
-    throw std::invalid_argument(
-        fmt::format("sampling interval = {} ms: must be positive", interval_.count()));
-  }
   samples_.source = reader_.source;
   samples_.interval_seconds = std::chrono::duration<double>(interval_).count();
   const OnAllProcessors for_the_thread;
   thread_ = std::thread(&SystemSampler::watch, this);
 }
-
-SystemSampler::SystemSampler(const Device& device, std::chrono::milliseconds interval)
-    : SystemSampler(system_reader(device), interval) {}
 
 SystemSampler::~SystemSampler() {
   stop();
@@ -87,7 +79,7 @@ void SystemSampler::watch() {
 
 void SystemSampler::look() {
   const SystemReading reading = reader_.read();
-  const auto now = std::chrono::steady_clock::now();
+  const TimePoint now = Clock::now();
   const auto energy = reading.find("energy_joules");
   ++looks_;
   for (const auto& [name, value] : reading) {
@@ -97,7 +89,7 @@ void SystemSampler::look() {
   const EnergyReading read{now, energy->second};
   if (!first_energy_) first_energy_ = last_energy_ = read;
   const auto watts_since = [&](const EnergyReading& earlier) {
-    return (read.joules - earlier.joules) / std::chrono::duration<double>(now - earlier.at).count();
+    return (read.joules - earlier.joules) / seconds_since(earlier.at, now);
   };
   if (now > last_energy_.at) {
     ReadingStatistics& power = samples_.readings["power_watts"];

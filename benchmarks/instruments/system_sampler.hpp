@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
+#include "benchmarks/instruments/timer.hpp"
 
 namespace tinyllama::instruments {
 
@@ -75,10 +76,7 @@ class SystemSampler {
  public:
   static constexpr std::chrono::milliseconds kDefaultInterval{100};
 
-  /// Throws std::invalid_argument unless the interval is positive.
   explicit SystemSampler(SystemReader reader,
-                         std::chrono::milliseconds interval = kDefaultInterval);
-  explicit SystemSampler(const Device& device,
                          std::chrono::milliseconds interval = kDefaultInterval);
   ~SystemSampler();
   SystemSampler(const SystemSampler&) = delete;
@@ -97,7 +95,7 @@ class SystemSampler {
   SystemSamples samples_;  // the thread's alone until it has ended
   int64_t looks_ = 0;
   struct EnergyReading {
-    std::chrono::steady_clock::time_point at;
+    TimePoint at;
     double joules = 0;
   };
   std::optional<EnergyReading> first_energy_;

@@ -1,75 +1,60 @@
 #include "benchmarks/instruments/timer.hpp"
 
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
-#include <utility>
-
 namespace tinyllama::instruments {
-namespace {
 
-std::vector<double> time_on_cpu(int64_t iterations, const std::function<void()>& prepare,
-                                const std::function<void()>& run, TimePoint deadline) {
-  std::vector<double> seconds;
-  seconds.reserve(static_cast<size_t>(iterations));
-  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
-    prepare();
-    const auto begin = std::chrono::steady_clock::now();
-    run();
-    const auto end = std::chrono::steady_clock::now();
-    seconds.push_back(std::chrono::duration<double>(end - begin).count());
-    if (end >= deadline) break;
-  }
-  return seconds;
+Marks::Marks(const Device& device, size_t expected) : device_(device.torch()) {
+  // touched now, and not while it is timed
+  if (device_.is_cpu()) times_.resize(expected);
+  while (!device_.is_cpu() && events_.size() < expected) make_event();
 }
 
-std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
-                                const std::function<void()>& prepare,
-                                const std::function<void()>& run, TimePoint deadline,
-                                int64_t runs) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Stream stream = guard.getStream(device);
-  // Events that time (libtorch's default ones do not), recorded once so that their creation falls
-  // outside the timed region.
-  std::vector<std::pair<c10::Event, c10::Event>> events;
-  for (int64_t index = 0; index < iterations; ++index) {
-    auto& [begin, end] =
-        events.emplace_back(c10::Event(device.type(), c10::EventFlag::BACKEND_DEFAULT),
-                            c10::Event(device.type(), c10::EventFlag::BACKEND_DEFAULT));
-    begin.record(stream);
-    end.record(stream);
+// The first record is what creates it. libtorch's default events do not time.
+void Marks::make_event() {
+  events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+  events_.back().record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+size_t Marks::add() {
+  if (device_.is_cpu()) {
+    if (count_ == times_.size()) times_.emplace_back();
+    times_[count_] = Clock::now();
+    return count_++;
   }
-  size_t recorded = 0;
-  for (auto& [begin, end] : events) {
-    prepare();
-    begin.record(stream);
-    for (int64_t i = 0; i < runs; ++i) run();
-    end.record(stream);
-    ++recorded;
-    if (std::chrono::steady_clock::now() >= deadline) break;
+  if (count_ == events_.size()) {
+    make_event();
+  } else {
+    events_[count_].record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
-  while (events.size() > recorded) events.pop_back();
-  guard.synchronizeDevice(device.index());
-  std::vector<double> seconds;
-  seconds.reserve(events.size());
+  return count_++;
+}
+
+double Marks::seconds(size_t begin, size_t end) const {
+  if (device_.is_cpu()) return seconds_since(times_[begin], times_[end]);
   constexpr double milliseconds_to_seconds = 1e-3;
-  for (const auto& [begin, end] : events) {
-    const double elapsed = begin.elapsedTime(end) * milliseconds_to_seconds;
-    seconds.push_back(elapsed / static_cast<double>(runs));
-  }
-  return seconds;
+  return events_[begin].elapsedTime(events_[end]) * milliseconds_to_seconds;
 }
-
-}  // namespace
 
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
                                     const std::function<void()>& run, TimePoint deadline,
                                     int64_t runs) {
-  if (device.is_gpu()) return time_on_gpu(device.torch(), iterations, prepare, run, deadline, runs);
-  TORCH_INTERNAL_ASSERT(runs == 1, "a CPU's clock needs one run a sample");
-  return time_on_cpu(iterations, prepare, run, deadline);
+  Marks marks(device, 2 * static_cast<size_t>(iterations));
+  size_t marked = 0;
+  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
+    prepare();
+    marks.add();
+    for (int64_t i = 0; i < runs; ++i) run();
+    marked = marks.add() + 1;
+    if (Clock::now() >= deadline) break;
+  }
+  device.synchronize();
+  std::vector<double> seconds;
+  seconds.reserve(marked / 2);
+  for (size_t begin = 0; begin < marked; begin += 2)
+    seconds.push_back(marks.seconds(begin, begin + 1) / static_cast<double>(runs));
+  return seconds;
 }
 
 }  // namespace tinyllama::instruments

@@ -1,7 +1,10 @@
-// Times each iteration of a piece of work: device events on a GPU, the steady clock on a CPU.
+// Times work on a device: by its events on a GPU, by the steady clock on a CPU.
 #pragma once
 
+#include <c10/core/Event.h>
+
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -24,11 +27,31 @@ inline TimePoint later(TimePoint begin, double seconds) {
                      std::chrono::duration<double>(seconds < 1e9 ? seconds : 1e9));
 }
 
+/// Points of a device's work. Marking one waits for nothing: on a GPU their distances are known
+/// when the device has done the work between them.
+class Marks {
+ public:
+  /// Makes room for so many, so that this is not timed.
+  explicit Marks(const Device& device, size_t expected = 0);
+  /// Marks what follows in the current stream; returns its number, from 0.
+  size_t add();
+  double seconds(size_t begin, size_t end) const;
+  /// Forgets all; their events serve again.
+  void clear() { count_ = 0; }
+
+ private:
+  void make_event();
+
+  c10::Device device_;
+  size_t count_ = 0;
+  std::vector<TimePoint> times_;    // a CPU's
+  std::vector<c10::Event> events_;  // a GPU's, which take longer to make than to record
+};
+
 /// Seconds of each of `iterations` calls of `run`; of fewer, but at least one, where `deadline`
 /// comes first. `prepare` runs before each call, outside the timed region. On a GPU the calls are
-/// queued between pairs of events and the device is waited for once, at the end. `runs`: so many
-/// calls in a row are timed together on a GPU, and their mean is returned: for work that is too
-/// short for the resolution of events.
+/// queued, and the device is waited for once, at the end. `runs`: so many calls in a row are timed
+/// together, and their mean is returned: for work that is too short for the resolution of events.
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
                                     const std::function<void()>& run,

@@ -26,12 +26,6 @@ constexpr const char* kFooter =
     "meet;\n"
     "130 interrupted, with what was measured written.";
 
-// Texts that become checked values once CLI11 has split the command line.
-struct RawOptions {
-  std::string components;
-  std::string max_bytes;
-};
-
 void add_model_options(CLI::App& app, ScalingOptions& options) {
   app.option_defaults()->group("Step");
   app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
@@ -60,20 +54,29 @@ void add_model_options(CLI::App& app, ScalingOptions& options) {
       ->capture_default_str();
 }
 
-void add_communication_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
+void add_communication_options(CLI::App& app, ScalingOptions& options) {
   const char* const group = "Communication";
   app.option_defaults()->group(group);
   distributed::add_data_parallel_options(app, options, group,
                                          "leave out the steps that overlap communication",
                                          "also steps whose optimizer state is cut over the ranks");
-  app.add_option("--max-bytes", raw.max_bytes,
-                 "largest message of a collective, such as 64MiB (default: the largest bucket)");
+  app.add_option_function<std::string>(
+      "--max-bytes",
+      [&options](const std::string& text) {
+        options.max_bytes = console::parse_memory_size("--max-bytes", text);
+      },
+      "largest message of a collective, such as 64MiB (default: the largest bucket)");
 }
 
-void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
+void add_measuring_options(CLI::App& app, ScalingOptions& options) {
   app.option_defaults()->group("Measuring");
-  app.add_option("--components", raw.components,
-                 fmt::format("of {} (default: all)", fmt::join(kComponents, ",")));
+  options.components = {std::begin(kComponents), std::end(kComponents)};
+  app.add_option_function<std::string>(
+      "--components",
+      [&options, known = options.components](const std::string& text) {
+        options.components = console::parse_names("--components", text, known);
+      },
+      fmt::format("of {} (default: all)", fmt::join(kComponents, ",")));
   app.add_option("--rounds", options.rounds, "in each of them everything is measured once")
       ->transform(console::integer<int64_t>(1))
       ->capture_default_str();
@@ -88,11 +91,6 @@ void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& r
   console::add_choice<std::string>(app, "--benchmark_format", options.format,
                                    {{"console", "console"}, {"json", "json"}},
                                    "what rank 0 prints: console or json");
-}
-
-std::vector<std::string> chosen_components(const std::string& text) {
-  const std::vector<std::string> known(std::begin(kComponents), std::end(kComponents));
-  return text.empty() ? known : console::parse_names("--components", text, known);
 }
 
 void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks) {
@@ -126,29 +124,17 @@ bool ScalingOptions::measures(const std::string& component) const {
   return std::find(components.begin(), components.end(), component) != components.end();
 }
 
-Workload ScalingOptions::workload() const {
-  return {ModelConfig(dimensions), variant, dtype, batch, seq};
-}
-
 std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const* argv, int ranks,
                                                     const std::filesystem::path& problem_sizes) {
   ScalingOptions options;
   options.size = "small";
-  RawOptions raw;
   CLI::App app(kDescription, "tiny_llama_scaling");
   app.footer(kFooter);
   add_model_options(app, options);
-  add_communication_options(app, options, raw);
-  add_measuring_options(app, options, raw);
+  add_communication_options(app, options);
+  add_measuring_options(app, options);
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
-  options.components = chosen_components(raw.components);
-  if (!raw.max_bytes.empty())
-    options.max_bytes = console::parse_memory_size("--max-bytes", raw.max_bytes);
-  const auto chosen = console::choose_size(app, options.size, options.dimensions, problem_sizes);
-  options.size = chosen.name;
-  options.dimensions = chosen.dimensions;
-  if (app.count("--batch") == 0) options.batch = chosen.batch;
-  if (app.count("--seq") == 0) options.seq = chosen.seq;
+  distributed::apply_size(app, options, "--batch", "--seq", problem_sizes);
   apply_global_batch(app, options, ranks);
   check(options);
   return options;

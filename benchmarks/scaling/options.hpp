@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "benchmarks/distributed/data_parallel_options.hpp"
-#include "model/cost.hpp"
 
 namespace tinyllama::scaling {
 
@@ -18,9 +17,8 @@ inline constexpr const char* kComponents[] = {"full_step", "all_reduce", "reduce
 
 struct ScalingOptions : distributed::DataParallelOptions {
   std::vector<std::string> components;  ///< of kComponents
-  int64_t batch = 1;  ///< samples of a rank and step; with --global-batch its share
-  std::optional<int64_t> global_batch;  ///< strong scaling: samples of all ranks together
-  int64_t seq = 2;
+  /// Strong scaling: samples of all ranks together, of which `batch` is a rank's share.
+  std::optional<int64_t> global_batch;
   int64_t rounds = 10;
   double min_seconds = 0.5;  ///< of each mode in each round; a collective gets a tenth
   std::optional<int64_t> max_bytes;
@@ -29,8 +27,6 @@ struct ScalingOptions : distributed::DataParallelOptions {
   std::string format = "console";
 
   bool measures(const std::string& component) const;
-  /// The workload of one rank.
-  Workload workload() const;
 };
 
 /// Reads the command line of one of `ranks` processes. Prints help and returns nothing for --help;

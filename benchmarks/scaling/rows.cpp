@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/context.hpp"
@@ -22,6 +21,7 @@
 #include "benchmarks/instruments/timer.hpp"
 #include "core/file_io.hpp"
 #include "core/statistics.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::scaling {
 namespace {
@@ -223,7 +223,7 @@ std::string ScalingResults::text() const {
          median_cell(entry, "loss_communication_percent", 1),
          median_cell(entry, "overlap_percent", 1), median_cell(entry, "bus_GB_per_second", 3)});
   }
-  return console::format_table(
+  return format_table(
       {"medians", "time", "samples/s", "efficiency %", "communication %", "hidden %", "bus GB/s"},
       cells);
 }

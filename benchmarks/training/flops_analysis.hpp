@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/instruments/measured_peaks.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/training/operator_recording.hpp"
 #include "model/cost.hpp"
 

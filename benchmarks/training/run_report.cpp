@@ -9,9 +9,9 @@
 #include <ctime>
 #include <map>
 
-#include "benchmarks/console/text_table.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/statistics.hpp"
+#include "core/text.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/train_step.hpp"
 
@@ -181,8 +181,7 @@ std::string operator_summary_text(const Json& operators) {
         table.front().at("name").get<std::string>(),
         table.front().at("share_percent").get<double>());
   return fmt::format("Top Operations by own time ({}), {} steps:\n{}{}", gpu ? "GPU" : "CPU",
-                     operators.at("steps").get<int64_t>(), console::format_table(header, cells),
-                     hint);
+                     operators.at("steps").get<int64_t>(), format_table(header, cells), hint);
 }
 
 std::string flops_summary_text(const Json& flops) {
@@ -227,8 +226,8 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
           {"context", instruments::machine_context(device)},
           {"configuration",
            {{"size", options.size},
-            {"batch_size", options.batch_size},
-            {"seq_len", options.seq_len},
+            {"batch_size", options.batch},
+            {"seq_len", options.seq},
             {"num_steps", options.num_steps},
             {"gradient_accumulation_steps", options.gradient_accumulation_steps},
             {"learning_rate", options.learning_rate},
@@ -380,7 +379,7 @@ std::string banner(const TrainOptions& options, const instruments::Device& devic
       "  Gradient Accumulation Steps: {}\n  Learning Rate: {:g}\n  Precision: {}\n  Data: {}\n"
       "  Seed: {}{}\n  Hidden Dim: {}\n  Num Layers: {}\n  Num Heads: {}\n"
       "  Num KV Heads: {}\n  Intermediate Dim: {}\n  Vocab Size: {}\n\n",
-      options.batch_size, options.seq_len, options.num_steps, options.gradient_accumulation_steps,
+      options.batch, options.seq, options.num_steps, options.gradient_accumulation_steps,
       options.learning_rate, to_string(options.dtype), data, options.seed,
       options.deterministic ? " (deterministic)" : "", d.hidden_dim, d.n_layers, d.n_heads,
       d.n_kv_heads, d.intermediate_dim, d.vocab_size);

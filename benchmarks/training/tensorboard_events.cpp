@@ -1,46 +1,22 @@
 #include "benchmarks/training/tensorboard_events.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <concepts>
-#include <cstring>
-#include <stdexcept>
-#include <utility>
+#include <tuple>
 
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::training {
 namespace {
 
-constexpr int kNames = 100;
-
-[[noreturn]] void fail(const std::filesystem::path& path, int error) {
-  throw std::runtime_error(
-      fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error)));
-}
-
 double unix_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
-}
-
-std::pair<std::filesystem::path, int> create(const std::filesystem::path& folder) {
-  const std::string name = fmt::format(
-      "events.out.tfevents.{}.{}", static_cast<int64_t>(unix_seconds()), instruments::host_word());
-  std::filesystem::path path;
-  for (int number = 0; number < kNames; ++number) {
-    path = folder / (number == 0 ? name : fmt::format("{}.{}", name, number));
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor >= 0) return {path, descriptor};
-    if (errno != EEXIST) fail(path, errno);
-  }
-  fail(path, EEXIST);
 }
 
 constexpr std::array<uint32_t, 256> crc_table() {
@@ -107,9 +83,11 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 TensorboardEvents::TensorboardEvents(const std::filesystem::path& folder) : descriptor_(-1) {
-  auto [path, number] = create(folder);
-  path_ = std::move(path);
-  descriptor_ = FileDescriptor(number);
+  const std::string name = fmt::format(
+      "events.out.tfevents.{}.{}", static_cast<int64_t>(unix_seconds()), instruments::host_word());
+  std::tie(path_, descriptor_) = create_new_file(folder / name, [&](int number) {
+    return folder / (number == 0 ? name : fmt::format("{}.{}", name, number));
+  });
   std::string event = event_at(0);
   append_bytes(event, 3, "brain.Event:2");
   append(event);
@@ -142,7 +120,7 @@ void TensorboardEvents::append(std::string_view event) {
   append_little_endian(record, masked_crc(event));
   if (const int error = descriptor_.write(record.data(), std::ssize(record)); error != 0) {
     static_cast<void>(::ftruncate(descriptor_.number(), bytes_));
-    fail(path_, error);
+    fail_writing(path_, error);
   }
   bytes_ += std::ssize(record);
 }

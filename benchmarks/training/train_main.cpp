@@ -133,7 +133,7 @@ class TrainRun {
               << std::endl;
     ModelState state(options_, device_.torch());
     if (!state.config_text.empty() && options_.rank == 0) {
-      const std::string warning = longer_than_made_for(state.config_text, options_.seq_len);
+      const std::string warning = longer_than_made_for(state.config_text, options_.seq);
       if (!warning.empty()) fmt::print(stderr, "tiny_llama_train: warning: {}\n", warning);
     }
     const std::string different = differing_ranks("initial weights", state);
@@ -166,15 +166,15 @@ class TrainRun {
     }
     distributed::refuse_for_memory(
         where, device_, static_cast<double>(bytes) * where.ranks_sharing(device_),
-        fmt::format("--batch-size {} --seq-len {}: a step of {} parameters", options_.batch_size,
-                    options_.seq_len, parameters),
+        fmt::format("--batch-size {} --seq-len {}: a step of {} parameters", options_.batch,
+                    options_.seq, parameters),
         "lower one of them, take a smaller model, or use --variant optimized, checkpoint or a "
         "narrower --dtype");
   }
 
   std::unique_ptr<TokenData> open_data() const {
     const ModelConfig config(options_.dimensions);
-    const BatchOptions batch{options_.batch_size, options_.seq_len, options_.seed, device_.torch()};
+    const BatchOptions batch{options_.batch, options_.seq, options_.seed, device_.torch()};
     if (options_.data_file.empty()) return synthetic_data(config, batch);
     return console::parse_named("--data", options_.data_file, [&](const auto& file) {
       return text_file_data(file, config, batch);
@@ -184,7 +184,7 @@ class TrainRun {
   void train(ModelState& state) {
     Trainer trainer(options_, device_, state, *data_, operators_ ? &*operators_ : nullptr, group_);
     trainer.on_step([&](const StepRecord& step) { keep_step(step); });
-    instruments::SystemSampler sampler(device_);
+    instruments::SystemSampler sampler(instruments::system_reader(device_));
     std::cout << "\nStarting training..." << std::endl;
     progress_.expect("step", 1, options_.num_steps);
     progress_.start("training");
@@ -270,7 +270,7 @@ class TrainRun {
     const int64_t samples = options_.samples_per_step();
     const bool whole = options_.variant.has(Switch::graph);
     document_["steps"] = steps_json(steps_, whole);
-    document_["summary"] = summarize(steps_, samples, samples * options_.seq_len, whole);
+    document_["summary"] = summarize(steps_, samples, samples * options_.seq, whole);
     document_["summary"]["interrupted"] = console::interrupted();
     for (const char* part : {"operators", "memory", "flops"}) document_[part] = nullptr;
   }
@@ -451,8 +451,8 @@ void take_part(TrainOptions& options, const distributed::LaunchEnvironment& wher
 distributed::Agreement agreement_of(const TrainOptions& options) {
   distributed::Agreement all = distributed::shared_agreement(options);
   all.merge(distributed::Agreement{
-      {"--batch-size", std::to_string(options.batch_size)},
-      {"--seq-len", std::to_string(options.seq_len)},
+      {"--batch-size", std::to_string(options.batch)},
+      {"--seq-len", std::to_string(options.seq)},
       {"--num-steps", std::to_string(options.num_steps)},
       {"--gradient-accumulation-steps", std::to_string(options.gradient_accumulation_steps)},
       {"--learning-rate", fmt::format("{:.17g}", options.learning_rate)},

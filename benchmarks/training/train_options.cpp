@@ -45,8 +45,8 @@ struct Option {
 std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
   ModelDimensions& d = o.dimensions;
   return {
-      {"Training", "--batch-size", &o.batch_size, "samples of a micro-batch"},
-      {"Training", "--seq-len", &o.seq_len, "tokens of a sample", 2},
+      {"Training", "--batch-size", &o.batch, "samples of a micro-batch"},
+      {"Training", "--seq-len", &o.seq, "tokens of a sample", 2},
       {"Training", "--num-steps", &o.num_steps, "training steps"},
       {"Training", "--gradient-accumulation-steps", &o.gradient_accumulation_steps,
        "micro-batches whose gradients make one update"},
@@ -147,15 +147,6 @@ Dtype chosen_dtype(const CLI::App& app, Dtype named, bool use_amp) {
   return Dtype::amp_bf16;
 }
 
-// The size's dimensions, batch and sequence, where the user named none of their own.
-void apply_size(const CLI::App& app, TrainOptions& options, const std::filesystem::path& file) {
-  const auto chosen = console::choose_size(app, options.size, options.dimensions, file);
-  options.size = chosen.name;
-  options.dimensions = chosen.dimensions;
-  if (app.count("--batch-size") == 0) options.batch_size = chosen.batch;
-  if (app.count("--seq-len") == 0) options.seq_len = chosen.seq;
-}
-
 void apply_weights(const CLI::App& app, TrainOptions& options) {
   if (options.weights_folder.empty()) return;
   std::vector<const char*> names = {"--size"};
@@ -231,10 +222,6 @@ StepRange TrainOptions::memory_steps() const {
   return taken(1) ? StepRange{} : StepRange{1, 1};
 }
 
-Workload TrainOptions::workload() const {
-  return {ModelConfig(dimensions), variant, dtype, batch_size, seq_len};
-}
-
 std::optional<TrainOptions> parse_train_options(int argc, const char* const* argv,
                                                 const std::filesystem::path& problem_sizes) {
   TrainOptions options;
@@ -248,7 +235,7 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
       "each rank keeps and updates a share of the optimizer's state");
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, options.dtype, use_amp);
-  apply_size(app, options, problem_sizes);
+  distributed::apply_size(app, options, "--batch-size", "--seq-len", problem_sizes);
   apply_weights(app, options);
   if (!options.data_file.empty() && app.count("--eval-interval") == 0)
     options.eval_interval = kEvalIntervalWithData;

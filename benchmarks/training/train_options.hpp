@@ -7,8 +7,6 @@
 #include <string>
 
 #include "benchmarks/distributed/data_parallel_options.hpp"
-#include "model/config.hpp"
-#include "model/cost.hpp"
 
 namespace tinyllama::training {
 
@@ -23,8 +21,6 @@ struct StepRange {
 
 struct TrainOptions : distributed::DataParallelOptions {
   std::string weights_folder;  ///< empty: weights are drawn from the seed
-  int64_t batch_size = 8;      ///< samples of a micro-batch
-  int64_t seq_len = 128;
   int64_t num_steps = 50;
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 1e-4;
@@ -56,10 +52,8 @@ struct TrainOptions : distributed::DataParallelOptions {
   StepRange operator_steps() const;
   StepRange memory_steps() const;
   StepRange flops_steps() const;
-  /// The workload of one micro-batch.
-  Workload workload() const;
   /// Samples of all ranks together.
-  int64_t samples_per_step() const { return batch_size * gradient_accumulation_steps * ranks; }
+  int64_t samples_per_step() const { return batch * gradient_accumulation_steps * ranks; }
 };
 
 /// Reads the command line. Prints help and returns nothing for --help; throws

@@ -26,8 +26,8 @@ std::string refusal(std::vector<const char*> arguments) {
 TEST(TrainOptionsTest, DefaultsAreTheWorkshopsTinyModel) {
   const TrainOptions options = parse({});
   EXPECT_EQ(options.dimensions, ModelDimensions{});
-  EXPECT_EQ(options.batch_size, 8);
-  EXPECT_EQ(options.seq_len, 128);
+  EXPECT_EQ(options.batch, 8);
+  EXPECT_EQ(options.seq, 128);
   EXPECT_EQ(options.num_steps, 50);
   EXPECT_DOUBLE_EQ(options.learning_rate, 1e-4);
   EXPECT_EQ(options.dtype, Dtype::f32);
@@ -38,8 +38,8 @@ TEST(TrainOptionsTest, DefaultsAreTheWorkshopsTinyModel) {
 TEST(TrainOptionsTest, ASizeGivesBatchAndSequenceUnlessTheyAreSaid) {
   const TrainOptions medium = parse({"--size", "medium", "--seq-len", "64"});
   EXPECT_EQ(medium.dimensions.hidden_dim, 1024);
-  EXPECT_EQ(medium.batch_size, 16);
-  EXPECT_EQ(medium.seq_len, 64);
+  EXPECT_EQ(medium.batch, 16);
+  EXPECT_EQ(medium.seq, 64);
   EXPECT_EQ(medium.size, "medium");
   const TrainOptions custom = parse({"--num-layers", "2", "--num-heads=4"});
   EXPECT_EQ(custom.dimensions.n_layers, 2);

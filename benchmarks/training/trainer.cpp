@@ -2,18 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <numeric>
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/launch.hpp"
+#include "benchmarks/instruments/timer.hpp"
 #include "model/component_range.hpp"
 #include "model/weights.hpp"
 
@@ -21,7 +19,7 @@ namespace tinyllama::training {
 
 ModelState::ModelState(const TrainOptions& options, c10::Device device)
     : initializer(options.seed, options.dtype, device),
-      model(ModelConfig(options.dimensions), options.variant, options.seq_len, initializer),
+      model(ModelConfig(options.dimensions), options.variant, options.seq, initializer),
       // A sharded optimizer has moments of its own.
       optimizer(options.shard_optimizer ? NamedTensors() : model.parameters(), options.variant,
                 {.learning_rate = options.learning_rate}),
@@ -41,23 +39,21 @@ double PhaseTimes::total() const {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
-/// How long the phases of a step take: the steady clock on a CPU, events of the device on a GPU.
-/// Marks are cheap and wait for nothing; on a GPU their distances are known when the device has
-/// done the work between them.
+/// How long the phases of a step take, on the device.
 class Trainer::PhaseClock {
  public:
-  explicit PhaseClock(const instruments::Device& device) : device_(device) {}
+  explicit PhaseClock(const instruments::Device& device) : device_(device), marks_(device) {}
 
   /// What follows belongs to `phase`, until the next begin() or end_step().
   void begin(Phase phase) {
-    const size_t now = mark();
+    const size_t now = marks_.add();
     if (open_) stretches_.push_back({open_->first, open_->second, now, false});
     open_.emplace(phase, now);
   }
 
   void end_step() {
     if (!open_) return;
-    stretches_.push_back({open_->first, open_->second, mark(), true});
+    stretches_.push_back({open_->first, open_->second, marks_.add(), true});
     open_.reset();
   }
 
@@ -67,50 +63,26 @@ class Trainer::PhaseClock {
     std::vector<PhaseTimes> steps;
     PhaseTimes step;
     for (const PhaseStretch& stretch : stretches_) {
-      step[stretch.phase] += seconds(stretch.begin, stretch.end);
+      step[stretch.phase] += marks_.seconds(stretch.begin, stretch.end);
       if (!stretch.ends_step) continue;
       steps.push_back(step);
       step = {};
     }
     stretches_.clear();
-    times_.clear();
-    used_ = 0;
+    marks_.clear();
     return steps;
   }
 
  private:
   struct PhaseStretch {
     Phase phase;
-    size_t begin;  // marks
+    size_t begin;  // of marks_
     size_t end;
     bool ends_step;
   };
 
-  size_t mark() {
-    if (!device_.is_gpu()) {
-      times_.push_back(std::chrono::steady_clock::now());
-      return times_.size() - 1;
-    }
-    const c10::Device device = device_.torch();
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    if (used_ == events_.size())
-      events_.emplace_back(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-    events_[used_].record(guard.getStream(device));
-    return used_++;
-  }
-
-  double seconds(size_t begin, size_t end) const {
-    if (!device_.is_gpu())
-      return std::chrono::duration<double>(times_[end] - times_[begin]).count();
-    constexpr double milliseconds_to_seconds = 1e-3;
-    return events_[begin].elapsedTime(events_[end]) * milliseconds_to_seconds;
-  }
-
   instruments::Device device_;
-  std::vector<std::chrono::steady_clock::time_point> times_;
-  // A GPU's marks, reused from step to step: creating one takes longer than recording it.
-  std::vector<c10::Event> events_;
-  size_t used_ = 0;
+  instruments::Marks marks_;
   std::vector<PhaseStretch> stretches_;
   std::optional<std::pair<Phase, size_t>> open_;
 };

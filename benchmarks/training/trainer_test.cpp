@@ -36,8 +36,8 @@ TrainOptions small_options() {
                         .n_heads = 4,
                         .n_kv_heads = 2,
                         .intermediate_dim = 48};
-  options.batch_size = 2;
-  options.seq_len = 8;
+  options.batch = 2;
+  options.seq = 8;
   options.num_steps = 7;
   options.profile_pytorch = true;
   options.profile_steps = 1;
@@ -51,7 +51,7 @@ struct TrainingParts {
   explicit TrainingParts(const TrainOptions& options)
       : state(options, device.torch()),
         data(synthetic_data(ModelConfig(options.dimensions),
-                            {options.batch_size, options.seq_len, options.seed, device.torch()})) {}
+                            {options.batch, options.seq, options.seed, device.torch()})) {}
 
   instruments::Device device = instruments::Device::select("cpu");
   ModelState state;

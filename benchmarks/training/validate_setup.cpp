@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <system_error>
 
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
@@ -66,27 +65,6 @@ SetupLine check_libtorch(const SelectedDevice& selected) {
             fmt::format("{}; cannot compute on {}: {}", version, where.str(), error.what())};
   }
 }
-
-/// Makes a folder and those it lies in, as far as they are missing, and removes again what it made.
-class TrialFolder {
- public:
-  explicit TrialFolder(const fs::path& folder) { make(fs::absolute(folder).lexically_normal()); }
-  ~TrialFolder() {
-    std::error_code not_empty;
-    for (auto made = made_.rbegin(); made != made_.rend(); ++made) fs::remove(*made, not_empty);
-  }
-  TrialFolder(const TrialFolder&) = delete;
-  TrialFolder& operator=(const TrialFolder&) = delete;
-
- private:
-  void make(const fs::path& folder) {
-    std::error_code unknown;
-    if (fs::exists(folder, unknown)) return;
-    make(folder.parent_path());
-    if (fs::create_directory(folder)) made_.push_back(folder);
-  }
-  std::vector<fs::path> made_;
-};
 
 }  // namespace
 
@@ -159,8 +137,10 @@ SetupLine check_threads(bool has_openmp, int threads, int processors) {
 SetupLine check_folder(const fs::path& folder) {
   if (folder.empty()) return {SetupStatus::ok, "output", "no files will be written"};
   try {
-    const TrialFolder made(folder);
-    try_to_write_in(folder);
+    // it is made only when there is something to write
+    fs::path there = fs::absolute(folder).lexically_normal();
+    while (!fs::exists(there)) there = there.parent_path();
+    try_to_write_in(there);
     return {SetupStatus::ok, "output", folder.string() + ": can be written to"};
   } catch (const std::exception& error) {
     return {

@@ -64,7 +64,7 @@ READERS = sorted(path.name for path in CORPUS.iterdir())
 WATCHED = {
     "core": "file_io strict_json",
     "model": "config safetensors weights",
-    "benchmarks/console": "command_line option_grammar size_options",
+    "benchmarks/console": "command_line option_grammar",
     "benchmarks/distributed": "data_parallel_options launch",
     "benchmarks/harness": "journal options rows serve",
     "benchmarks/instruments": "datasheet_peaks measured_peaks",

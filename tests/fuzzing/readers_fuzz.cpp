@@ -25,7 +25,6 @@
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/serve.hpp"
-#include "benchmarks/instruments/measured_peaks.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/scaling/options.hpp"
 #include "benchmarks/training/token_data.hpp"

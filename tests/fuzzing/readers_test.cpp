@@ -18,6 +18,17 @@
 extern "C" __attribute__((weak)) void __asan_init();
 extern "C" __attribute__((weak)) void __sanitizer_set_report_path(const char* path);
 
+// What they start with. libtorch's memory at exit is no leak of ours; a request that no memory can
+// serve is an error of the program's own, as it is without sanitizers.
+// NOLINTBEGIN: the names are the sanitizers'
+extern "C" const char* __asan_default_options() {
+  return "detect_leaks=0:allocator_may_return_null=1:malloc_context_size=5";
+}
+extern "C" const char* __ubsan_default_options() {
+  return "print_stacktrace=1";
+}
+// NOLINTEND
+
 namespace tinyllama::fuzzing {
 namespace {
 
