@@ -39,7 +39,8 @@ AdamW::AdamW(NamedTensors parameters, const Variant& variant, const AdamWOptions
       options_(options),
       foreach_(variant.has(Switch::foreach_adamw)),
       fused_(variant.has(Switch::fused_adamw)),
-      library_(variant.has(Switch::library_adamw)) {
+      library_(variant.has(Switch::library_adamw)),
+      operator_(copy_of(variant.filling(Slot::adamw_step_))) {
   if (parameters_.empty() || (!variant.has(Switch::graph) && !library_)) return;
   // libtorch's own update reads a float32.
   const auto type = library_ ? c10::ScalarType::Float : c10::ScalarType::Double;
@@ -64,7 +65,9 @@ void AdamW::step() {
   ++steps_done_;
   const Lists lists = with_gradients();
   if (lists.parameters.empty()) return set_steps_done(steps_done_);
-  if (library_) {
+  if (operator_) {
+    step_by_operator(lists);
+  } else if (library_) {
     step_by_library(lists);
   } else if (fused_) {
     step_fused(lists);
@@ -153,6 +156,12 @@ void AdamW::step_by_library(const Lists& lists) {
                     /*max_exp_avg_sqs=*/{}, steps, options_.learning_rate, options_.beta1,
                     options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
                     /*maximize=*/false);
+}
+
+void AdamW::step_by_operator(const Lists& lists) {
+  (*operator_)({lists.parameters, lists.gradients, lists.first_moments, lists.second_moments,
+                steps_done_, options_.learning_rate, options_.beta1, options_.beta2, options_.eps,
+                options_.weight_decay});
 }
 
 void AdamW::clear_gradients() {

@@ -2,6 +2,8 @@
 // Regularization", algorithm 2).
 #pragma once
 
+#include <optional>
+
 #include "model/cost.hpp"
 #include "model/kernels/kernels.hpp"
 #include "model/parameters.hpp"
@@ -49,6 +51,7 @@ class AdamW {
   void step_by_lists(const Lists& lists);
   void step_fused(const Lists& lists);
   void step_by_library(const Lists& lists);
+  void step_by_operator(const Lists& lists);
   /// 1 - beta^t.
   double bias_correction(double beta) const;
   /// Counts the step on the device. Returns 1 / sqrt(1 - beta2^t) and learning_rate / (1 -
@@ -62,6 +65,7 @@ class AdamW {
   bool foreach_;
   bool fused_;
   bool library_;
+  std::optional<SlotOperator> operator_;
   int64_t steps_done_ = 0;
   // Defined with Switch::graph, because a number of the host would be the same in every replay, and
   // for libtorch's own update, which reads a tensor.

@@ -43,6 +43,8 @@ at::Tensor Attention::forward(const at::Tensor& hidden_states, const RotaryTable
                                                           : materialized_attention;
   const at::Tensor attended = [&] {
     const ComponentRange range("attention/core");
+    if (const SlotOperator* op = variant_.filling(Slot::causal_attention))
+      return operator_attention(*op, std::move(q), std::move(k), std::move(v));
     return core(std::move(q), std::move(k), std::move(v), mask);
   }();
   const ComponentRange range("attention/o_proj");
@@ -74,7 +76,8 @@ double score_scale(const at::Tensor& q) {
 }  // namespace
 
 bool has_score_matrix(const Variant& variant) {
-  return !variant.has(Switch::sdpa) && !variant.has(Switch::fused_attention);
+  return !variant.has(Switch::sdpa) && !variant.has(Switch::fused_attention) &&
+         variant.filling(Slot::causal_attention) == nullptr;
 }
 
 // G = query heads a KV head; head h uses KV head h / G, so the heads of one KV head lie side by
@@ -145,6 +148,13 @@ at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::T
   return kernels::causal_attention(q, k, v, score_scale(q)).view({batch, seq, -1});
 }
 
+at::Tensor operator_attention(const SlotOperator& op, at::Tensor q, at::Tensor k, at::Tensor v) {
+  const int64_t batch = q.size(0);
+  const int64_t seq = q.size(1);
+  const double scale = score_scale(q);
+  return op({std::move(q), std::move(k), std::move(v), scale}).front().reshape({batch, seq, -1});
+}
+
 namespace {
 
 // The two matrix multiplications of attention, q k^T and probabilities x v.
@@ -159,8 +169,8 @@ Cost scores_cost(const Workload& workload) {
   if (workload.variant.has(Switch::fused_attention)) {
     cost.hardware_flops = pair_flops * kernels::causal_attention_scores(S);
     cost.opaque_flops = cost.hardware_flops;
-  } else if (workload.variant.has(Switch::sdpa)) {
-    // What a causal kernel computes at least; how much more a library's tiles cover is its own.
+  } else if (!has_score_matrix(workload.variant)) {
+    // What a causal kernel computes at least; how much more its tiles cover is its own.
     cost.hardware_flops = cost.causal_flops;
     cost.opaque_flops = cost.hardware_flops;
   } else {

@@ -53,6 +53,9 @@ at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at:
 /// Our own kernel (kernels/kernels.hpp), causal; `mask` is not used.
 at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask);
 
+/// A user's operator in the slot causal_attention; `mask` is not used.
+at::Tensor operator_attention(const SlotOperator& op, at::Tensor q, at::Tensor k, at::Tensor v);
+
 /// Projections, rotary embedding, scores, softmax, values.
 Cost attention_cost(const Workload& workload, Pass pass);
 

@@ -11,6 +11,7 @@ FeedForward::FeedForward(const ModelConfig& config, const Variant& variant,
                          TensorInitializer& initializer)
     : merged_(variant.has(Switch::gate_up)),
       fused_swiglu_(variant.has(Switch::fused_swiglu)),
+      swiglu_operator_(copy_of(variant.filling(Slot::swiglu))),
       gate_up_(config.hidden_dim(), {config.intermediate_dim(), config.intermediate_dim()}, merged_,
                variant, initializer),
       down_(config.intermediate_dim(), config.hidden_dim(), variant, initializer) {}
@@ -25,6 +26,7 @@ at::Tensor FeedForward::activation(const at::Tensor& hidden_states) const {
   }();
   const ComponentRange range("ffn/swiglu");
   if (in_one) return kernels::swiglu_merged(parts[0]);
+  if (swiglu_operator_) return (*swiglu_operator_)({parts[0], parts[1]}).front();
   return fused_swiglu_ ? kernels::swiglu(parts[0], parts[1]) : at::silu(parts[0]) * parts[1];
 }
 

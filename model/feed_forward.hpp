@@ -1,6 +1,8 @@
 // SwiGLU feed-forward network: down(silu(gate(x)) * up(x)).
 #pragma once
 
+#include <optional>
+
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/linear.hpp"
@@ -20,6 +22,7 @@ class FeedForward {
 
   bool merged_;
   bool fused_swiglu_;
+  std::optional<SlotOperator> swiglu_operator_;
   Linear gate_up_;  // gate and up, [D_ff, D] each
   Linear down_;     // [D, D_ff]
 };

@@ -76,7 +76,7 @@ Linear::Linear(int64_t in, int64_t out, const Variant& variant, TensorInitialize
 
 Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& variant,
                TensorInitializer& initializer)
-    : outs_(outs.vec()), gemm_(variant) {
+    : outs_(outs.vec()), gemm_(variant), operator_(copy_of(variant.filling(Slot::linear))) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> drawn;
   for (const int64_t out : outs) drawn.push_back(initializer.normal({out, in}, kInitialStd));
@@ -102,6 +102,10 @@ Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& var
 }
 
 at::Tensor Linear::multiply(const at::Tensor& x, const Buffer& buffer) const {
+  if (operator_) {
+    const auto type = gemm_type(x);
+    return (*operator_)({x.to(type), buffer.parts.front().to(type)}).front();
+  }
   if (buffer.parts.size() == 1 && gemm_.path() == GemmPath::library)
     return at::linear(x, buffer.parts.front());
   return LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, gemm_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ class Linear {
   std::vector<at::Tensor> parts_;
   std::vector<int64_t> outs_;
   Gemm gemm_;
+  std::optional<SlotOperator> operator_;
 };
 
 }  // namespace tinyllama

@@ -38,7 +38,8 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
 LmHead::LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
     : projection_(config.hidden_dim(), config.vocab_size(), variant, initializer),
       gemm_(variant),
-      fused_loss_(variant.has(Switch::fused_loss)) {}
+      fused_loss_(variant.has(Switch::fused_loss)),
+      operator_(copy_of(variant.filling(Slot::linear_cross_entropy))) {}
 
 at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
   const ComponentRange range("loss/lm_head");
@@ -49,6 +50,13 @@ at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targe
   if (fused_loss_) {
     const ComponentRange range("loss/fused");
     return fused_loss(hidden_states, projection_.weight(), targets, gemm_);
+  }
+  if (operator_) {
+    const ComponentRange range("loss/fused");
+    const auto type = gemm_type(hidden_states);
+    return (*operator_)({hidden_states.reshape({-1, hidden_states.size(-1)}).to(type),
+                         projection_.weight().to(type), targets.reshape(-1), kIgnoredTarget})
+        .front();
   }
   const at::Tensor logits = forward(hidden_states);
   const ComponentRange range("loss/cross_entropy");

@@ -1,6 +1,8 @@
 // Next-token cross-entropy, and the LM head that it needs.
 #pragma once
 
+#include <optional>
+
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/linear.hpp"
@@ -34,6 +36,7 @@ class LmHead {
   Linear projection_;  // [V, D]
   Gemm gemm_;
   bool fused_loss_;
+  std::optional<SlotOperator> operator_;  // of projection and loss together
 };
 
 /// LM head and cross-entropy together, by chunks of tokens: logits exist for one chunk at a time,

@@ -30,16 +30,25 @@ at::Tensor add_residual(const at::Tensor& stream, const at::Tensor& branch) {
 RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
     : weight_(initializer.ones_parameter({config.hidden_dim()})),
       eps_(config.norm_eps()),
-      fused_(variant.has(Switch::fused_norm)) {}
+      fused_(variant.has(Switch::fused_norm)),
+      operator_(copy_of(variant.filling(Slot::rms_norm))),
+      residual_operator_(copy_of(variant.filling(Slot::rms_norm_residual))) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
   const ComponentRange range("rms_norm");
+  if (operator_) return (*operator_)({hidden_states, weight_, eps_}).front();
   return fused_ ? kernels::rms_norm(hidden_states, weight_, eps_)
                 : plain_rms_norm(hidden_states, weight_, eps_);
 }
 
 RmsNorm::Sum RmsNorm::add_and_normalize(const at::Tensor& stream, const at::Tensor& branch) const {
-  if (fused_) {
+  if (residual_operator_) {
+    const ComponentRange range("rms_norm");
+    auto results = (*residual_operator_)({stream, branch, weight_, eps_});
+    return {std::move(results[0]), std::move(results[1])};
+  }
+  // An operator that normalises is called for every norm, after a sum where there is one.
+  if (fused_ && !operator_) {
     const ComponentRange range("rms_norm");
     auto [sum, normalized] = kernels::add_rms_norm(stream, branch, weight_, eps_);
     return {std::move(sum), std::move(normalized)};

@@ -1,6 +1,8 @@
 // Root mean square normalisation with a learned scale.
 #pragma once
 
+#include <optional>
+
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/parameters.hpp"
@@ -29,6 +31,8 @@ class RmsNorm {
   at::Tensor weight_;  // [D]
   double eps_;
   bool fused_;
+  std::optional<SlotOperator> operator_;           // of the norm
+  std::optional<SlotOperator> residual_operator_;  // of the norm with the sum before it
 };
 
 /// stream, branch [B, S, D] -> their sum: a layer's output added to the residual stream.

@@ -25,7 +25,7 @@ at::Tensor rotate_half(const at::Tensor& x) {
 
 RotaryTable::RotaryTable(const ModelConfig& config, const Variant& variant, int64_t max_seq,
                          Dtype dtype, c10::Device device)
-    : fused_(variant.has(Switch::fused_rotary)) {
+    : fused_(variant.has(Switch::fused_rotary)), operator_(copy_of(variant.filling(Slot::rotary))) {
   // Angles are float32, as LlamaForCausalLM has them whatever the type of its weights, but every
   // function is evaluated in float64 and then rounded: float32 functions differ in the last bit
   // between processors, and a float64 proof must hold on each.
@@ -54,7 +54,10 @@ at::Tensor RotaryTable::rotate(const at::Tensor& x) const {
   TORCH_CHECK_VALUE(seq <= cos_.size(0), "sequence length ", seq,
                     ": the rotary table was made for at most ", cos_.size(0), " positions");
   if (fused_) return kernels::rotate(x, cos_, sin_);
-  return x * cos_.narrow(0, 0, seq) + rotate_half(x) * sin_.narrow(0, 0, seq);
+  const at::Tensor cos = cos_.narrow(0, 0, seq);
+  const at::Tensor sin = sin_.narrow(0, 0, seq);
+  if (operator_) return (*operator_)({x, cos.squeeze(1), sin.squeeze(1)}).front();
+  return x * cos + rotate_half(x) * sin;
 }
 
 Cost rotary_cost(const Workload& workload, Pass pass) {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/dtype.hpp"
@@ -27,6 +29,7 @@ class RotaryTable {
   at::Tensor cos_;  // [max_seq, 1, head_dim]
   at::Tensor sin_;  // [max_seq, 1, head_dim]
   bool fused_;
+  std::optional<SlotOperator> operator_;
 };
 
 /// Rotation of Q and of K.

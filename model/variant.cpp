@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <stdexcept>
 
 #include "model/gemm.hpp"
@@ -35,6 +36,9 @@ struct Descriptor {
   std::array<Exclusion, 2> excludes{};  // of which those with a reason count
   /// Empty, or why it cannot run; without the switch's name.
   Refusal refuse = nullptr;
+  /// The slot whose operator it makes way for, with the reason why they exclude each other.
+  std::optional<Slot> gives_way_to = std::nullopt;
+  std::string_view gives_way_because = "both fill that slot";
 };
 
 std::string refuse_on_gpu(const Variant& /*variant*/, Dtype /*dtype*/, const DeviceTraits& traits) {
@@ -59,6 +63,8 @@ std::string refuse_graph(const Variant& variant, Dtype dtype, const DeviceTraits
       to_string(dtype));
 }
 
+constexpr std::string_view kOneWeight = "the operator multiplies by one weight [out, in] at a time";
+
 constexpr std::string_view kOneUpdate = "both replace the update";
 
 constexpr std::string_view kNotContiguous =
@@ -70,59 +76,72 @@ constexpr std::array kSwitches = {
                .name = "qkv",
                .description = "one projection for Q, K and V",
                .changes = Part::attention,
-               .excludes = {{{Switch::layout, kNotContiguous}}}},
+               .excludes = {{{Switch::layout, kNotContiguous}}},
+               .gives_way_to = Slot::linear,
+               .gives_way_because = kOneWeight},
     Descriptor{.option = Switch::gate_up,
                .name = "gate_up",
                .description = "one projection for gate and up",
                .changes = Part::ffn,
-               .excludes = {{{Switch::layout, kNotContiguous}}}},
+               .excludes = {{{Switch::layout, kNotContiguous}}},
+               .gives_way_to = Slot::linear,
+               .gives_way_because = kOneWeight},
     Descriptor{.option = Switch::fused_swiglu,
                .name = "fused_swiglu",
                .description = "silu(gate) * up in one pass",
                .changes = Part::ffn,
-               .needs_own_kernel = true},
+               .needs_own_kernel = true,
+               .gives_way_to = Slot::swiglu},
     Descriptor{.option = Switch::sdpa,
                .name = "sdpa",
                .description = "the library's scaled_dot_product_attention",
                .changes = Part::attention,
-               .excludes = {{{Switch::fused_attention, "both replace the attention core"}}}},
+               .excludes = {{{Switch::fused_attention, "both replace the attention core"}}},
+               .gives_way_to = Slot::causal_attention},
     Descriptor{.option = Switch::fused_attention,
                .name = "fused_attention",
                .description = "causal attention in tiles, no score matrix",
                .changes = Part::attention,
                .needs_own_kernel = true,
-               .refuse = refuse_on_gpu},
+               .refuse = refuse_on_gpu,
+               .gives_way_to = Slot::causal_attention},
     Descriptor{.option = Switch::fused_norm,
                .name = "fused_norm",
                .description = "RMSNorm and the residual sum before it",
                .changes = Part::norm,
-               .needs_own_kernel = true},
+               .needs_own_kernel = true,
+               .gives_way_to = Slot::rms_norm},
     Descriptor{.option = Switch::fused_rotary,
                .name = "fused_rotary",
                .description = "rotary embedding in one pass",
                .changes = Part::rotary,
-               .needs_own_kernel = true},
+               .needs_own_kernel = true,
+               .gives_way_to = Slot::rotary},
     Descriptor{.option = Switch::fused_loss,
                .name = "fused_loss",
                .description = "LM head and loss by chunks of tokens",
                .changes = Part::loss,
-               .needs_own_kernel = true},
+               .needs_own_kernel = true,
+               .gives_way_to = Slot::linear_cross_entropy},
     Descriptor{
         .option = Switch::foreach_adamw,
         .name = "foreach_adamw",
         .description = "AdamW by operators over lists",
         .changes = Part::update,
-        .excludes = {{{Switch::fused_adamw, kOneUpdate}, {Switch::library_adamw, kOneUpdate}}}},
+        .excludes = {{{Switch::fused_adamw, kOneUpdate}, {Switch::library_adamw, kOneUpdate}}},
+        .gives_way_to = Slot::adamw_step_},
     Descriptor{.option = Switch::fused_adamw,
                .name = "fused_adamw",
                .description = "AdamW in one pass",
                .changes = Part::update,
                .needs_own_kernel = true,
-               .excludes = {{{Switch::library_adamw, kOneUpdate}}}},
+               .excludes = {{{Switch::library_adamw, kOneUpdate}}},
+               .gives_way_to = Slot::adamw_step_},
     Descriptor{.option = Switch::library_adamw,
                .name = "library_adamw",
                .description = "AdamW in one pass of the library's",
-               .changes = Part::update},
+               .changes = Part::update,
+               .gives_way_to = Slot::adamw_step_},
     Descriptor{.option = Switch::checkpoint,
                .name = "checkpoint",
                .description = "blocks computed again in the backward",
@@ -133,21 +152,28 @@ constexpr std::array kSwitches = {
                .changes = Part::linear,
                .needs_own_kernel = true,
                .excludes = {{{Switch::wide_gemm, "both replace the library's GEMMs"}}},
-               .refuse = refuse_on_gpu},
+               .refuse = refuse_on_gpu,
+               .gives_way_to = Slot::linear},
     Descriptor{.option = Switch::wide_gemm,
                .name = "wide_gemm",
                .description = "narrow GEMMs computed in float32 (CPU)",
                .changes = Part::linear,
-               .refuse = refuse_wide_gemm},
+               .refuse = refuse_wide_gemm,
+               .gives_way_to = Slot::linear},
     Descriptor{.option = Switch::graph,
                .name = "graph",
                .description = "the step captured once and replayed (GPU)",
                .changes = Part::step,
-               .refuse = refuse_graph},
+               .refuse = refuse_graph,
+               .gives_way_to = Slot::adamw_step_,
+               .gives_way_because =
+                   "its count of steps is a number of the host, the same in every replay"},
     Descriptor{.option = Switch::layout,
                .name = "layout",
                .description = "weights stored [in, out]",
-               .changes = Part::linear | Part::update},
+               .changes = Part::linear | Part::update,
+               .gives_way_to = Slot::linear,
+               .gives_way_because = kOneWeight},
 };
 
 constexpr bool are_in_order() {
@@ -164,12 +190,35 @@ const Descriptor& descriptor(Switch option) {
   return kSwitches[static_cast<size_t>(option)];
 }
 
+// What a component of these parts computes with the operator.
+Parts parts_of(Slot slot) {
+  switch (slot) {
+    case Slot::rms_norm:
+    case Slot::rms_norm_residual:
+      return Part::norm;
+    case Slot::rotary:
+      return Part::rotary;
+    case Slot::causal_attention:
+      return Part::attention;
+    case Slot::swiglu:
+      return Part::ffn;
+    case Slot::linear:
+      return Part::linear;
+    case Slot::linear_cross_entropy:
+      return Part::loss;
+    case Slot::adamw_step_:
+      return Part::update;
+  }
+  return {};
+}
+
 [[noreturn]] void refuse(std::string_view text) {
   std::vector<std::string_view> names;
   for (const auto& candidate : kSwitches) names.push_back(candidate.name);
-  throw std::invalid_argument(
-      fmt::format("variant '{}': must be baseline, fused, optimized, or switches joined by '+': {}",
-                  text, fmt::join(names, ", ")));
+  throw std::invalid_argument(fmt::format(
+      "variant '{}': must be baseline, fused, optimized, or switches joined by '+': {}; "
+      "operators of a plug-in (NAMESPACE::SLOT) may stand beside them",
+      text, fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -206,7 +255,6 @@ Variant Variant::unresolved_optimized() {
 
 Variant Variant::parse(std::string_view text) {
   if (text == "baseline") return {};
-  if (text == "optimized") return unresolved_optimized();
   Variant variant;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('+', begin), text.size());
@@ -218,15 +266,25 @@ Variant Variant::parse(std::string_view text) {
     } else if (name == "fused") {
       variant.bits_ |= fused().bits_;
     } else if (name == "optimized") {
-      throw std::invalid_argument(fmt::format(
-          "variant '{}': optimized stands alone, because its switches depend on the case; spell "
-          "out the switches that a case's label gives for it",
-          text));
+      variant.optimized_ = true;
+    } else if (name.find("::") != std::string_view::npos) {
+      const SlotOperator op = SlotOperator::find(name);
+      if (const SlotOperator* other = variant.filling(op.slot()))
+        throw std::invalid_argument(fmt::format("variant '{}': {} and {} both fill {}", text,
+                                                other->name(), name, to_string(op.slot())));
+      variant.operators_.push_back(op);
     } else {
       refuse(text);
     }
     begin = end + 1;
   }
+  if (variant.optimized_ && variant.bits_ != 0) {
+    throw std::invalid_argument(fmt::format(
+        "variant '{}': beside optimized there can be no switch, because its own depend on the "
+        "case; spell out the switches that a case's label gives for it",
+        text));
+  }
+  std::ranges::sort(variant.operators_, {}, &SlotOperator::slot);
   const std::string contradiction = variant.contradiction();
   if (!contradiction.empty())
     throw std::invalid_argument(fmt::format("variant '{}': {}", text, contradiction));
@@ -236,7 +294,10 @@ Variant Variant::parse(std::string_view text) {
 bool Variant::changes(Parts parts) const {
   const auto options = switches();
   return std::any_of(options.begin(), options.end(),
-                     [&](Switch option) { return descriptor(option).changes.overlap(parts); });
+                     [&](Switch option) { return descriptor(option).changes.overlap(parts); }) ||
+         std::ranges::any_of(operators_, [&](const SlotOperator& op) {
+           return parts_of(op.slot()).overlap(parts);
+         });
 }
 
 Variant Variant::with(Switch option) const {
@@ -251,6 +312,27 @@ Variant Variant::without(Switch option) const {
   changed.bits_ &= ~bit(option);
   changed.optimized_ = false;
   return changed;
+}
+
+Variant Variant::with(const SlotOperator& op) const {
+  Variant changed = *this;
+  for (const Switch option : switches())
+    if (descriptor(option).gives_way_to == op.slot()) changed.bits_ &= ~bit(option);
+  std::erase_if(changed.operators_, [&](const auto& other) { return other.slot() == op.slot(); });
+  changed.operators_.push_back(op);
+  std::ranges::sort(changed.operators_, {}, &SlotOperator::slot);
+  return changed;
+}
+
+Variant Variant::without_operators() const {
+  Variant changed = *this;
+  changed.operators_.clear();
+  return changed;
+}
+
+const SlotOperator* Variant::filling(Slot slot) const {
+  const auto found = std::ranges::find(operators_, slot, &SlotOperator::slot);
+  return found == operators_.end() ? nullptr : &*found;
 }
 
 Variant Variant::named_optimized() const {
@@ -268,15 +350,23 @@ std::vector<Switch> Variant::switches() const {
 }
 
 std::string Variant::name() const {
-  if (optimized_) return "optimized";
-  if (*this == fused()) return "fused";
-  return switch_names();
+  std::vector<std::string> names;
+  if (optimized_) {
+    names.emplace_back("optimized");
+  } else if (bits_ == fused().bits_) {
+    names.emplace_back("fused");
+  } else if (bits_ != 0 || operators_.empty()) {
+    names.push_back(without_operators().switch_names());
+  }
+  for (const SlotOperator& op : operators_) names.push_back(op.name());
+  return fmt::format("{}", fmt::join(names, "+"));
 }
 
 std::string Variant::switch_names() const {
-  if (bits_ == 0) return "baseline";
   std::vector<std::string_view> names;
   for (const Switch option : switches()) names.push_back(to_string(option));
+  for (const SlotOperator& op : operators_) names.push_back(op.name());
+  if (names.empty()) return "baseline";
   return fmt::format("{}", fmt::join(names, "+"));
 }
 
@@ -287,6 +377,11 @@ std::string Variant::contradiction() const {
       return fmt::format("{} and {} exclude each other: {}", to_string(option), to_string(other),
                          reason);
     }
+    const Descriptor& own = descriptor(option);
+    if (!own.gives_way_to) continue;
+    if (const SlotOperator* op = filling(*own.gives_way_to))
+      return fmt::format("{} and {} exclude each other: {}", own.name, op->name(),
+                         own.gives_way_because);
   }
   return {};
 }
@@ -298,6 +393,11 @@ std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTrai
     if (found.refuse) reason = found.refuse(variant, dtype, traits);
     if (reason.empty() && found.needs_own_kernel) reason = traits.no_own_kernels;
     if (!reason.empty()) return fmt::format("{}: {}", found.name, reason);
+  }
+  for (const SlotOperator& op : variant.operators()) {
+    const std::string reason =
+        op.refuse_device(traits.is_gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
+    if (!reason.empty()) return reason;
   }
   return {};
 }
@@ -382,7 +482,10 @@ std::vector<DeviceTraits> processors_like(const DeviceTraits& traits) {
 }
 
 Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
-  return variant.is_optimized() ? optimized_variant(dtype, traits) : variant;
+  if (!variant.is_optimized()) return variant;
+  Variant found = optimized_variant(dtype, traits);
+  for (const SlotOperator& op : variant.operators()) found = found.with(op);
+  return found;
 }
 
 std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits) {

@@ -1,5 +1,6 @@
-// Variant: the set of switches that choose an implementation of each part. The empty set is the
-// baseline. What there is to know of a switch is its descriptor in variant.cpp, and nowhere else.
+// Variant: the set of switches that choose an implementation of each part, and the operators of a
+// user's that fill slots of the model. The empty set is the baseline. What there is to know of a
+// switch is its descriptor in variant.cpp, and nowhere else.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "model/dtype.hpp"
+#include "model/slots.hpp"
 
 namespace tinyllama {
 
@@ -90,7 +92,8 @@ class Variant {
   explicit Variant(std::initializer_list<Switch> switches)
       : Variant(std::span<const Switch>(switches.begin(), switches.size())) {}
 
-  /// "baseline", switches joined by "+", the set "fused" among them, or "optimized" alone. Throws
+  /// "baseline", or switches joined by "+", the set "fused" among them, or "optimized" in their
+  /// place; operators ("my::rms_norm", see slots.hpp) may stand beside them. Throws
   /// std::invalid_argument naming the text and the known names, or why a combination is impossible.
   static Variant parse(std::string_view text);
   /// The workshop's version 2: qkv+gate_up+fused_swiglu+sdpa+fused_adamw.
@@ -101,18 +104,26 @@ class Variant {
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
   /// Whether it changes what a component of these parts computes, compared with the baseline.
   bool changes(Parts parts) const;
-  bool is_baseline() const { return bits_ == 0 && !optimized_; }
+  bool is_baseline() const { return bits_ == 0 && !optimized_ && operators_.empty(); }
   /// Named "optimized", whatever its switches are.
   bool is_optimized() const { return optimized_; }
   Variant with(Switch option) const;
   Variant without(Switch option) const;
+  /// With the operator in its slot, and without the switches that would fill it.
+  Variant with(const SlotOperator& op) const;
+  Variant without_operators() const;
+  /// The operator in this slot; null where the model's own is.
+  const SlotOperator* filling(Slot slot) const;
+  /// In the order of slots.
+  const std::vector<SlotOperator>& operators() const { return operators_; }
   /// The same switches under the name "optimized".
   Variant named_optimized() const;
   std::vector<Switch> switches() const;
 
-  /// The spelling that parse() reads: "baseline", "fused", "optimized" or the switches.
+  /// The spelling that parse() reads: "baseline", "fused", "optimized" or the switches, and the
+  /// operators.
   std::string name() const;
-  /// The switches joined by "+", also where name() is that of a set.
+  /// Switches and operators joined by "+", also where name() is that of a set.
   std::string switch_names() const;
   /// Empty, or why the switches exclude each other.
   std::string contradiction() const;
@@ -126,6 +137,7 @@ class Variant {
 
   uint32_t bits_ = 0;
   bool optimized_ = false;
+  std::vector<SlotOperator> operators_;
 };
 
 /// Empty, or why the variant cannot run in this dtype on this device.

@@ -106,10 +106,29 @@ CLI::Option* add_dtype(CLI::App& app, Dtype& dtype, const std::string& help) {
   return add_choice(app, "--dtype", dtype, choices, help);
 }
 
-CLI::Option* add_variant(CLI::App& app, Variant& variant) {
-  const auto take = [&variant](const std::string& text) {
+CLI::Option* add_plugins(CLI::App& app, std::vector<Plugin>& plugins) {
+  const auto take = [&plugins](const std::vector<std::string>& files) {
+    for (const std::string& file : files) {
+      try {
+        plugins.push_back(load_plugin(file));
+      } catch (const std::invalid_argument& error) {
+        throw CLI::ValidationError("--plugin", error.what());
+      }
+    }
+  };
+  return app
+      .add_option_function<std::vector<std::string>>(
+          "--plugin", take,
+          "library of operators that fill slots of the model, built as for torch.ops.load_library; "
+          "its code is run (docs/plugins.md)")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+}
+
+CLI::Option* add_variant(CLI::App& app, Variant& variant, const std::vector<Plugin>& plugins) {
+  const auto take = [&variant, &plugins](const std::string& text) {
     try {
-      variant = Variant::parse(text);
+      variant = Variant::parse(with_operators_of(plugins, text));
     } catch (const std::invalid_argument& error) {
       throw CLI::ValidationError("--variant", error.what());
     }
@@ -117,7 +136,8 @@ CLI::Option* add_variant(CLI::App& app, Variant& variant) {
   return app
       .add_option_function<std::string>(
           "--variant", take,
-          "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)")
+          "baseline, fused, optimized, or switches joined by '+', and operators of --plugin (as in "
+          "tiny_llama_bench)")
       ->default_str(variant.name());
 }
 

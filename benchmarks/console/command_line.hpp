@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/dtype.hpp"
+#include "model/plugin.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::console {
@@ -73,8 +74,10 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value,
   return option;
 }
 
-/// --dtype, --variant.
 CLI::Option* add_dtype(CLI::App& app, Dtype& dtype, const std::string& help);
-CLI::Option* add_variant(CLI::App& app, Variant& variant);
+/// --plugin, whose libraries are loaded as they are read.
+CLI::Option* add_plugins(CLI::App& app, std::vector<Plugin>& plugins);
+/// --variant, to be added after --plugin: options are read in that order.
+CLI::Option* add_variant(CLI::App& app, Variant& variant, const std::vector<Plugin>& plugins);
 
 }  // namespace tinyllama::console

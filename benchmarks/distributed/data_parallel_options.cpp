@@ -100,11 +100,14 @@ Agreement shared_agreement(const DataParallelOptions& options) {
   std::vector<std::string> dimensions;
   for (const auto& [name, dimension] : console::kSizeOptions)
     dimensions.push_back(fmt::format("{}={}", name, options.dimensions.*dimension));
+  std::vector<std::string> plugins;
+  for (const Plugin& plugin : options.plugins) plugins.push_back(plugin.sha256);
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
           // Of one commit there are many builds: other changes, another compiler or build type.
           {"digest of the program", program_digest()},
           {"libtorch", instruments::torch_version()},
           {"dimensions of the model", fmt::format("{}", fmt::join(dimensions, " "))},
+          {"--plugin", fmt::format("{}", fmt::join(plugins, " "))},
           {"--variant", options.variant.switch_names()},
           {"--dtype", std::string(to_string(options.dtype))},
           {"--seed", std::to_string(options.seed)},

@@ -26,6 +26,7 @@ struct DataParallelOptions {
   ModelDimensions dimensions;
   int64_t batch = 8;  ///< samples of a rank's batch or micro-batch
   int64_t seq = 128;  ///< tokens of a sample
+  std::vector<Plugin> plugins;
   Variant variant;
   Dtype dtype = Dtype::f32;
   uint64_t seed = 42;

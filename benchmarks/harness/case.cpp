@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <algorithm>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -27,9 +28,11 @@ const PredictedMemory& Case::memory() const {
   // Work keeps an eighth at the least of the bytes that it has to move.
   const double least = static_cast<double>(cost().bytes) / 8;
   if (least >= kBeyondAnyDevice) return known_memory.emplace(beyond_any_device(least));
-  known_memory = predict_memory(device, [this] {
+  Workload predicted = workload;
+  if (!predicts_memory()) predicted.variant = workload.variant.without_operators();
+  known_memory = predict_memory(device, [&] {
     const std::shared_ptr<WorkItem> item = component->build(
-        {workload, pass, /*seed=*/0, c10::Device(c10::DeviceType::Meta), nullptr, std::nullopt});
+        {predicted, pass, /*seed=*/0, c10::Device(c10::DeviceType::Meta), nullptr, std::nullopt});
     return WorkOnMeta{[item] {
                         item->prepare();
                         item->run();
@@ -37,6 +40,10 @@ const PredictedMemory& Case::memory() const {
                       item->parameters(), item->optimizer_state()};
   });
   return *known_memory;
+}
+
+bool Case::predicts_memory() const {
+  return std::ranges::all_of(workload.variant.operators(), &SlotOperator::has_meta_kernel);
 }
 
 void WorkItem::change_inputs(uint64_t /*seed*/, int64_t /*distinct*/) {

@@ -52,7 +52,11 @@ Metering meter(const instruments::Device& device, const CaseWork& work) {
 std::string wrong_flops(const Case& test_case, const Metering& metering) {
   const Cost cost = test_case.cost();
   const auto& profile = metering.profile;
+  const auto& of_plugins = test_case.workload.variant.operators();
   for (const std::string& name : profile.unknown_operators) {
+    if (std::ranges::any_of(of_plugins,
+                            [&](const auto& op) { return op.name().starts_with(name); }))
+      continue;
     if (instruments::is_gemm_like(name))
       return fmt::format("wrong FLOPs: {} may multiply matrices, and nobody counts its FLOPs",
                          name);
@@ -62,6 +66,8 @@ std::string wrong_flops(const Case& test_case, const Metering& metering) {
     return "sdpa was computed as a score matrix (libtorch's math backend), because no other "
            "backend takes this case; --sdpa-backend math asks for that";
   }
+  // What an operator of a plug-in multiplies, and how, is its own.
+  if (!of_plugins.empty()) return {};
   const bool known = profile.unknown_operators.empty();
   if (!known || profile.gemm_flops == cost.hardware_flops - cost.opaque_flops) return {};
   return fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",

@@ -43,7 +43,8 @@ auto parse_each(const char* option, const std::string& text, Parse parse) {
 }
 
 void add_axis_options(CLI::App& app, AxisOptions& axes,
-                      const std::vector<std::string>& component_names) {
+                      const std::vector<std::string>& component_names,
+                      const std::vector<Plugin>& plugins) {
   // `take`: gets the option's name and its text.
   const auto add = [&](const char* name, const std::string& help, auto take) {
     app.add_option_function<std::string>(
@@ -56,13 +57,15 @@ void add_axis_options(CLI::App& app, AxisOptions& axes,
   add("--passes", "forward, backward, forward_backward, forward_loss, update, train",
       [&](auto name, auto& text) { axes.passes = parse_each(name, text, parse_pass); });
   add("--variants",
-      fmt::format("baseline, fused, optimized, or switches joined by '+': {}",
+      fmt::format("baseline, fused, optimized, or switches joined by '+', and operators of "
+                  "--plugin by their names or all as plugin: {}",
                   fmt::join(all_switches() | std::views::transform(
                                                  [](Switch option) { return to_string(option); }),
                             ", ")),
       [&](auto name, auto& text) {
-        axes.variants = console::parse_names(name, text);
-        parse_each(name, text, Variant::parse);
+        axes.variants = parse_each(name, text, [&](const std::string& variant) {
+          return Variant::parse(with_operators_of(plugins, variant)).name();
+        });
       });
   add("--sizes", "names of problem sizes, or custom",
       [&](auto name, auto& text) { axes.sizes = console::parse_names(name, text); });
@@ -127,6 +130,11 @@ void add_run_options(CLI::App& app, Options& options) {
       ->transform(console::integer(1, console::kMostThreads));
   app.add_option("--seed", options.seed, "seed of weights and inputs")
       ->transform(console::integer<uint64_t>())
+      ->capture_default_str();
+  app.add_option("--hang-limit", options.hang_seconds,
+                 "with --plugin: seconds that a step of a case (its proof, a repetition) may take; "
+                 "then the program ends, with what was measured written")
+      ->check(console::number("positive", [](double value) { return value > 0; }))
       ->capture_default_str();
   console::add_choice(
       app, "--verify", options.verify,
@@ -284,7 +292,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   Options options;
   CLI::App app(kDescription, "tiny_llama_bench");
   app.footer(kFooter);
-  add_axis_options(app, options.axes, component_names);
+  // Before the variants, which may name operators of theirs: options are read in this order.
+  console::add_plugins(app, options.plugins);
+  add_axis_options(app, options.axes, component_names, options.plugins);
   add_custom_size_options(app, options);
   add_run_options(app, options);
 

@@ -12,6 +12,7 @@
 #include "benchmarks/instruments/library_choices.hpp"
 #include "model/config.hpp"
 #include "model/cost.hpp"
+#include "model/plugin.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::harness {
@@ -59,6 +60,8 @@ struct KnownSlowdown {
 
 struct Options {
   AxisOptions axes;
+  std::vector<Plugin> plugins;
+  double hang_seconds = 300;  ///< with plug-ins: what a step of a case may take
   std::string device = "auto";
   instruments::LibraryChoices libraries;       ///< --blas, --sdpa-backend
   std::string problem_sizes_file;              ///< empty: the project's own

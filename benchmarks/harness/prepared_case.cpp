@@ -68,7 +68,12 @@ Preparation::Preparation(const instruments::Device& device_of_cases, const Optio
     : device(device_of_cases),
       options(all_options),
       peaks(measured_peaks),
-      gate(device, options.seed, std::nullopt, options.weights.get()) {
+      gate(device, options.seed, std::nullopt, options.weights.get()),
+      guard({.watches = !options.plugins.empty(),
+             .most_seconds = options.hang_seconds,
+             .continued_by = options.journal_file.empty()
+                                 ? ""
+                                 : fmt::format(" --resume --journal {}", options.journal_file)}) {
   if (options.cold_cache) flusher = std::make_unique<CacheFlusher>(device);
 }
 
@@ -96,6 +101,10 @@ void PreparedCase::prepare(const Steps& steps) {
   const Variant& variant = case_.workload.variant;
   if (variant.name() != variant.switch_names())
     add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
+  for (const SlotOperator& op : variant.operators()) {
+    if (!op.has_meta_kernel())
+      add_to_label(op.name() + " has no Meta kernel: memory was measured, not predicted");
+  }
   work_ = build_work(shared_.device, case_, shared_.options.seed, shared_.options.weights.get());
   if (steps.proof != Steps::Proof::none) pass_gate(steps);
   if (is_over() || !steps.times) return;
@@ -108,7 +117,8 @@ void PreparedCase::prepare(const Steps& steps) {
 }
 
 void PreparedCase::guarded(const std::function<void()>& step) {
-  std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes, step);
+  std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes,
+                                  [&] { shared_.guard.run(case_.name(), step); });
   if (thrown.empty()) return;
   remarks_.failure = std::move(thrown);
   work_.item.reset();

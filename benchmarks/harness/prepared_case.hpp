@@ -8,6 +8,7 @@
 #include <string>
 
 #include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/case_guard.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/options.hpp"
@@ -35,6 +36,7 @@ struct Preparation {
   const Options& options;
   const instruments::MeasuredPeaks* peaks;
   ParityGate gate;
+  CaseGuard guard;
   std::unique_ptr<CacheFlusher> flusher;  ///< null without --cold-cache
   std::map<std::string, double> reached;  ///< FLOP/s
 };

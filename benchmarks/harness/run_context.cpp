@@ -51,6 +51,10 @@ Json run_context(const Options& options, const instruments::Device& device) {
   context["cold_cache"] = options.cold_cache;
   // Not where they lie: a path is private, and says nothing elsewhere.
   if (options.weights) context["weights"] = describe_weights(*options.weights);
+  for (const Plugin& plugin : options.plugins)
+    context["plugins"].push_back({{"file", plugin.file_name},
+                                  {"sha256", plugin.sha256},
+                                  {"operators", plugin.operators}});
   return context;
 }
 
@@ -73,7 +77,7 @@ Json goals_of(const Options& options) {
 std::vector<std::string> circumstances_to_keep() {
   return {"schema_version", "git_commit", "git_dirty",     "host_name", "device",
           "torch_version",  "threads",    "memory_source", "seed",      "verify",
-          "cold_cache",     "weights",    "goals",         "settings"};
+          "cold_cache",     "weights",    "plugins",       "goals",     "settings"};
 }
 
 }  // namespace tinyllama::harness

@@ -120,6 +120,8 @@ class SuiteRun {
     journal_peaks();
     if (options_.verify == Verify::only) return verify_all(progress);
     Runner runner(device_, peaks_, options_, sensors());
+    // The thread that changes the results is the one that hangs.
+    runner.on_hang([&] { write_results_so_far(); });
     for (const PeakCase& peak : plan_.peak_cases) add_case(peak.name, peak, runner, progress);
     for (const Case& test_case : plan_.cases)
       add_case(test_case.name(), test_case, runner, progress);
@@ -300,6 +302,15 @@ class SuiteRun {
       // What was measured is still shown.
       if (write_fault_.empty()) write_fault_ = error.what();
     }
+  }
+
+  void write_results_so_far() {
+    ResultDocument so_far = document_;
+    so_far.context["peaks"] = peaks_.to_json();
+    for (const Planned& planned : planned_)
+      if (planned.result) so_far.results.push_back(*planned.result);
+    add_all_shares(plan_.cases, peaks_, so_far.results);
+    write_result(so_far.text(options_.writes_aggregates_only));
   }
 
   // `has_measured`: it is no run that shows again what a journal has, which is to take no time.

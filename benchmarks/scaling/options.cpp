@@ -30,7 +30,8 @@ void add_model_options(CLI::App& app, ScalingOptions& options) {
   app.option_defaults()->group("Step");
   app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
       ->capture_default_str();
-  console::add_variant(app, options.variant);
+  console::add_plugins(app, options.plugins);
+  console::add_variant(app, options.variant, options.plugins);
   console::add_dtype(app, options.dtype, "f32, bf16, f16, amp_bf16 or amp_f16");
   app.add_option("--batch", options.batch, "samples of a rank and step: weak scaling")
       ->transform(console::integer<int64_t>(1));

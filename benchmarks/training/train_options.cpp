@@ -36,7 +36,7 @@ struct Option {
   const char* group;
   const char* names;
   std::variant<bool*, std::string*, double*, uint64_t*, int64_t*, std::optional<int>*, Dtype*,
-               Variant*>
+               Variant*, std::vector<Plugin>*>
       value;
   const char* help;
   int64_t smallest = 1;
@@ -76,6 +76,7 @@ std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
       {"Training", "--dtype", &o.dtype, "f32, bf16, amp_bf16 or amp_f16"},
       {"Training", "--use-amp", &use_amp,
        "mixed precision: --dtype amp_bf16 (amp_f16 where --dtype says so)"},
+      {"Model", "--plugin", &o.plugins, ""},
       {"Model", "--variant", &o.variant, ""},
       {"Model", "--size", &o.size, "problem size; gives batch and sequence their defaults"},
       {"Model", "--weights", &o.weights_folder,
@@ -102,14 +103,16 @@ std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
   };
 }
 
-void add(CLI::App& app, const Option& option) {
+void add(CLI::App& app, const Option& option, const std::vector<Plugin>& plugins) {
   const auto add_value = [&]<typename Value>(Value* value) {
     if constexpr (std::is_same_v<Value, bool>) {
       app.add_flag(option.names, *value, option.help)->group(option.group);
     } else if constexpr (std::is_same_v<Value, Dtype>) {
       console::add_dtype(app, *value, option.help)->group(option.group);
+    } else if constexpr (std::is_same_v<Value, std::vector<Plugin>>) {
+      console::add_plugins(app, *value)->group(option.group);
     } else if constexpr (std::is_same_v<Value, Variant>) {
-      console::add_variant(app, *value)->group(option.group);
+      console::add_variant(app, *value, plugins)->group(option.group);
     } else {
       auto* const added = app.add_option(option.names, *value, option.help)->group(option.group);
       if constexpr (std::is_same_v<Value, double>) {
@@ -228,7 +231,7 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
   bool use_amp = false;
   CLI::App app(kDescription, "tiny_llama_train");
   app.footer(kFooter);
-  for (const Option& option : table_of(options, use_amp)) add(app, option);
+  for (const Option& option : table_of(options, use_amp)) add(app, option, options.plugins);
   distributed::add_data_parallel_options(
       app, options, "Data-parallel (started by torchrun, mpirun or srun)",
       "sum gradients after the backward, not during it",

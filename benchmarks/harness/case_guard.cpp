@@ -1,0 +1,181 @@
+#include "benchmarks/harness/case_guard.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "benchmarks/console/exit.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+
+// A signal handler can reach nothing but a global: what it says of the case that runs.
+std::array<char, 2048> crash_text = {};
+std::array<char, 1 << 16> crash_stack = {};
+
+void on_crash(int signal) {
+  // SA_RESETHAND: the signal, raised once more on return, kills as it would have.
+  const size_t length = strnlen(crash_text.data(), crash_text.size());
+  static_cast<void>(!write(STDERR_FILENO, crash_text.data(), length));
+  raise(signal);
+}
+
+void say_where_it_crashes() {
+  // A stack that overflowed has no room for the handler.
+  const stack_t stack = {.ss_sp = crash_stack.data(), .ss_flags = 0, .ss_size = crash_stack.size()};
+  sigaltstack(&stack, nullptr);
+  struct sigaction action = {};
+  action.sa_handler = on_crash;
+  action.sa_flags = SA_RESETHAND | SA_ONSTACK;
+  for (const int signal : kCrashes) sigaction(signal, &action, nullptr);
+}
+
+void set_crash_text(const std::string& text) {
+  const size_t length = std::min(text.size(), crash_text.size() - 1);
+  std::memcpy(crash_text.data(), text.data(), length);
+  crash_text[length] = '\0';
+}
+
+at::Generator default_generator() {
+  return at::globalContext().defaultGenerator(c10::Device(c10::DeviceType::CPU));
+}
+
+std::string pattern_of(const std::string& name) {
+  std::string pattern = "-^";
+  for (const char c : name) {
+    if (std::strchr("+.[](){}*?|^$\\", c) != nullptr) pattern += '\\';
+    pattern += c;
+  }
+  return pattern + "$";
+}
+
+}  // namespace
+
+ProcessState ProcessState::now() {
+  ProcessState state;
+  state.threads_ = at::get_num_threads();
+  state.records_gradients_ = at::GradMode::is_enabled();
+  state.default_type_ = c10::get_default_dtype_as_scalartype();
+  at::Generator generator = default_generator();
+  const std::lock_guard lock(generator.mutex());
+  state.random_state_ = generator.get_state();
+  return state;
+}
+
+std::string ProcessState::put_back() const {
+  const ProcessState found = now();
+  std::vector<std::string> changes;
+  if (found.threads_ != threads_) {
+    changes.push_back(fmt::format("threads: {}, now {}", threads_, found.threads_));
+    at::set_num_threads(threads_);
+  }
+  if (found.records_gradients_ != records_gradients_) {
+    changes.push_back(
+        fmt::format("autograd records: {}, now {}", records_gradients_, found.records_gradients_));
+    at::GradMode::set_enabled(records_gradients_);
+  }
+  if (found.default_type_ != default_type_) {
+    changes.push_back(fmt::format("default type: {}, now {}", c10::toString(default_type_),
+                                  c10::toString(found.default_type_)));
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type_));
+  }
+  if (!at::equal(found.random_state_, random_state_)) {
+    changes.emplace_back("state of the default random generator");
+    at::Generator generator = default_generator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(random_state_);
+  }
+  return fmt::format("{}", fmt::join(changes, "; "));
+}
+
+CaseGuard::CaseGuard(Settings settings) : settings_(std::move(settings)) {
+  if (!settings_.watches) return;
+  say_where_it_crashes();
+  watcher_ = std::thread([this] { watch(); });
+}
+
+CaseGuard::~CaseGuard() {
+  if (!watcher_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_one();
+  watcher_.join();
+}
+
+void CaseGuard::run(const std::string& case_name, const std::function<void()>& step) {
+  const auto note = [&](const std::string& name) {
+    if (!settings_.watches) return;
+    const std::string text = fmt::format(
+        "\n{}: crashed, in the code of a plug-in or because of it. Cases that ended before are in "
+        "the journal, if there is one; leave this one out with{} --benchmark_filter='{}'\n",
+        name, settings_.continued_by, pattern_of(name));
+    set_crash_text(name.empty() ? "\ncrashed between two cases\n" : text);
+    {
+      const std::lock_guard lock(mutex_);
+      running_ = name;
+      ++steps_;
+    }
+    changed_.notify_one();
+  };
+  const ProcessState before = ProcessState::now();
+  note(case_name);
+  try {
+    step();
+  } catch (...) {
+    note({});
+    before.put_back();
+    throw;
+  }
+  note({});
+  const std::string changes = before.put_back();
+  if (!changes.empty())
+    throw std::runtime_error("the work changed what other cases depend on: " + changes);
+}
+
+void CaseGuard::watch() {
+  std::unique_lock lock(mutex_);
+  const auto most = std::chrono::duration<double>(settings_.most_seconds);
+  while (!ends_) {
+    const uint64_t step = steps_;
+    const auto other = [&] { return ends_ || steps_ != step; };
+    if (running_.empty()) {
+      changed_.wait(lock, other);
+      continue;
+    }
+    if (changed_.wait_for(lock, most, other)) continue;
+    fmt::print(stderr,
+               "\n{}: has not ended after {:g} s (--hang-limit), so the program ends here; leave "
+               "this case out with{} --benchmark_filter='{}'\n",
+               running_, settings_.most_seconds, settings_.continued_by, pattern_of(running_));
+    try {
+      if (write_) write_();
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}\n", error.what());
+    }
+    std::fflush(stderr);
+    // The thread that hangs would keep exit() waiting.
+    std::_Exit(static_cast<int>(console::ExitCode::failed));
+  }
+}
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,101 @@
+#include "model/plugin.hpp"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+
+#include "core/file_io.hpp"
+#include "core/sha256.hpp"
+#include "model/slots.hpp"
+
+namespace tinyllama {
+namespace {
+
+std::set<std::string> registered_operators() {
+  std::set<std::string> names;
+  for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames())
+    names.insert(toString(op));
+  return names;
+}
+
+// What keeps a library that was built against another libtorch from being loaded.
+std::string why_not_loaded(const std::string& error) {
+  if (error.find("undefined symbol") == std::string::npos) return error;
+  return fmt::format(
+      "{}; this program has libtorch {}, and the library wants something that it does not have: "
+      "build the library against this very version",
+      error, TORCH_VERSION);
+}
+
+}  // namespace
+
+Plugin load_plugin(const std::filesystem::path& file) {
+  const auto refuse = [&](const std::string& why) {
+    throw std::invalid_argument(fmt::format("plug-in {}: {}", file.string(), why));
+  };
+  std::string bytes;
+  try {
+    bytes = read_text(file, std::numeric_limits<int64_t>::max());
+  } catch (const std::exception& error) {
+    refuse(error.what());
+  }
+  if (!bytes.starts_with("\x7f"
+                         "ELF"))
+    refuse("is no shared library (a file of type ELF), as a build of TORCH_LIBRARY code makes one");
+  const std::set<std::string> before = registered_operators();
+  // With its folder, or the loader would search for it; never closed, because the dispatcher keeps
+  // what it registered.
+  try {
+    if (dlopen(std::filesystem::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr)
+      refuse("cannot be loaded: " + why_not_loaded(dlerror()));
+  } catch (const c10::Error& error) {
+    refuse(fmt::format("cannot register its operators: {}", error.what_without_backtrace()));
+  }
+  Plugin plugin{file.filename().string(), sha256(bytes), {}};
+  std::vector<std::string> others;
+  for (const std::string& name : registered_operators()) {
+    if (before.contains(name)) continue;
+    (SlotOperator::is_name(name) ? plugin.operators : others).push_back(name);
+  }
+  if (plugin.operators.empty()) {
+    std::vector<std::string_view> slots;
+    for (const Slot slot : all_slots()) slots.push_back(to_string(slot));
+    refuse(fmt::format("registers {}; an operator that fills a slot is named after it: {}",
+                       others.empty()
+                           ? "no operator (or one that was there already)"
+                           : fmt::format("{}, which fill no slot", fmt::join(others, ", ")),
+                       fmt::join(slots, ", ")));
+  }
+  return plugin;
+}
+
+std::string with_operators_of(std::span<const Plugin> plugins, const std::string& variant) {
+  constexpr std::string_view set = "plugin";
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= variant.size();) {
+    const size_t end = std::min(variant.find('+', begin), variant.size());
+    const std::string name = variant.substr(begin, end - begin);
+    begin = end + 1;
+    if (name != set) {
+      names.push_back(name);
+      continue;
+    }
+    if (plugins.empty())
+      throw std::invalid_argument(fmt::format(
+          "variant '{}': plugin stands for the operators of --plugin FILE, and none is given",
+          variant));
+    for (const Plugin& plugin : plugins)
+      names.insert(names.end(), plugin.operators.begin(), plugin.operators.end());
+  }
+  return fmt::format("{}", fmt::join(names, "+"));
+}
+
+}  // namespace tinyllama
