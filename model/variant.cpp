@@ -295,9 +295,12 @@ bool Variant::changes(Parts parts) const {
   const auto options = switches();
   return std::any_of(options.begin(), options.end(),
                      [&](Switch option) { return descriptor(option).changes.overlap(parts); }) ||
-         std::ranges::any_of(operators_, [&](const SlotOperator& op) {
-           return parts_of(op.slot()).overlap(parts);
-         });
+         operators_change(parts);
+}
+
+bool Variant::operators_change(Parts parts) const {
+  return std::ranges::any_of(
+      operators_, [&](const SlotOperator& op) { return parts_of(op.slot()).overlap(parts); });
 }
 
 Variant Variant::with(Switch option) const {

@@ -104,6 +104,8 @@ class Variant {
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
   /// Whether it changes what a component of these parts computes, compared with the baseline.
   bool changes(Parts parts) const;
+  /// The same of its operators alone.
+  bool operators_change(Parts parts) const;
   bool is_baseline() const { return bits_ == 0 && !optimized_ && operators_.empty(); }
   /// Named "optimized", whatever its switches are.
   bool is_optimized() const { return optimized_; }

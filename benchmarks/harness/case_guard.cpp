@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <vector>
 
@@ -139,17 +140,18 @@ void CaseGuard::run(const std::string& case_name, const std::function<void()>& s
   };
   const ProcessState before = ProcessState::now();
   note(case_name);
+  std::exception_ptr thrown;
   try {
     step();
   } catch (...) {
-    note({});
-    before.put_back();
-    throw;
+    thrown = std::current_exception();
   }
   note({});
   const std::string changes = before.put_back();
-  if (!changes.empty())
-    throw std::runtime_error("the work changed what other cases depend on: " + changes);
+  if (changes.empty() && thrown == nullptr) return;
+  if (changes.empty()) std::rethrow_exception(thrown);
+  // What was thrown may only follow from the change.
+  throw std::runtime_error("the work changed what other cases depend on: " + changes);
 }
 
 void CaseGuard::watch() {

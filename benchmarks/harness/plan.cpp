@@ -14,7 +14,23 @@
 namespace tinyllama::harness {
 namespace {
 
-const std::vector<std::string> kDefaultVariants = {"baseline", "optimized"};
+// Beside the size's own where operators of a plug-in are proved: no multiple of any tile's width.
+const std::vector<int64_t> kOddSequences = {5, 33};
+
+bool proves_plugins(const Options& options) {
+  return options.verify == Verify::only && !options.plugins.empty();
+}
+
+// With plug-ins each operator alone, and all in the fastest variant.
+std::vector<std::string> default_variants(const Options& options) {
+  if (options.plugins.empty()) return {"baseline", "optimized"};
+  std::vector<std::string> variants;
+  for (const Plugin& plugin : options.plugins)
+    variants.insert(variants.end(), plugin.operators.begin(), plugin.operators.end());
+  variants.push_back(with_operators_of(options.plugins, "optimized+plugin"));
+  if (!proves_plugins(options)) variants.insert(variants.begin(), {"baseline", "optimized"});
+  return variants;
+}
 
 class PlanBuilder {
  public:
@@ -57,7 +73,9 @@ class PlanBuilder {
   // have make no case.
   void add(const Component& component, const ProblemSize& problem, const AxisOptions& axes) {
     const auto batches = axes.batches.empty() ? std::vector{problem.batch} : axes.batches;
-    const auto seqs = axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs;
+    auto seqs = axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs;
+    if (proves_plugins(options_) && options_.axes.seqs.empty())
+      seqs.insert(seqs.end(), kOddSequences.begin(), kOddSequences.end());
     for (const int64_t batch : batches) {
       for (const int64_t seq : seqs) {
         for (const Dtype dtype : axes.dtypes) {
@@ -82,6 +100,7 @@ class PlanBuilder {
     return changes_nothing(component, variant) && !named;
   }
   static bool changes_nothing(const Component& component, const Variant& variant) {
+    if (!variant.operators().empty()) return !variant.operators_change(component.parts);
     return !variant.is_baseline() && !variant.changes(component.parts);
   }
 
@@ -135,9 +154,10 @@ class PlanBuilder {
 
 // Baseline and optimized in f32 and bf16: every component at its default sizes, and some over batch
 // x sequence.
-std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component>& components) {
+std::vector<Case> default_grid(PlanBuilder& builder, const Options& options,
+                               const std::vector<Component>& components) {
   AxisOptions axes;
-  axes.variants = kDefaultVariants;
+  axes.variants = default_variants(options);
   axes.dtypes = {Dtype::f32, Dtype::bf16};
   // Left out: backward, which is forward_backward less forward, and forward_loss, which full_step
   // contains.
@@ -157,7 +177,7 @@ std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component
 std::vector<Case> chosen_cases(PlanBuilder& builder, const Options& options,
                                const std::vector<Component>& components) {
   AxisOptions axes = options.axes;
-  if (axes.variants.empty()) axes.variants = kDefaultVariants;
+  if (axes.variants.empty()) axes.variants = default_variants(options);
   if (axes.sizes.empty()) axes.sizes = {"tiny"};
   if (axes.dtypes.empty()) axes.dtypes = {Dtype::f32};
   for (const auto& name : axes.sizes) builder.size(name);
@@ -168,6 +188,14 @@ std::vector<Case> chosen_cases(PlanBuilder& builder, const Options& options,
     for (const auto& name : axes.sizes) builder.add(component, builder.size(name), axes);
   }
   return builder.take();
+}
+
+// Of components that an operator of a plug-in changes.
+void keep_changed_components(std::vector<Case>& cases) {
+  std::set<const Component*> changed;
+  for (const Case& test_case : cases)
+    if (!test_case.workload.variant.operators().empty()) changed.insert(test_case.component);
+  std::erase_if(cases, [&](const Case& one) { return !changed.contains(one.component); });
 }
 
 // Google Benchmark's filter: an extended regular expression searched for in the name; a leading '-'
@@ -218,7 +246,8 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
       chosen.empty() || std::find(chosen.begin(), chosen.end(), kPeakComponent) != chosen.end();
 
   std::vector<Case> all = options.axes.any() ? chosen_cases(builder, options, components)
-                                             : default_grid(builder, components);
+                                             : default_grid(builder, options, components);
+  if (!options.plugins.empty() && options.axes.variants.empty()) keep_changed_components(all);
   std::vector<std::string> peak_types;
   for (const Case& test_case : all)
     add_unique(peak_types, gemm_type_name(test_case.workload.dtype));
