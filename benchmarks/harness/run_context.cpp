@@ -52,9 +52,8 @@ Json run_context(const Options& options, const instruments::Device& device) {
   // Not where they lie: a path is private, and says nothing elsewhere.
   if (options.weights) context["weights"] = describe_weights(*options.weights);
   for (const Plugin& plugin : options.plugins)
-    context["plugins"].push_back({{"file", plugin.file_name},
-                                  {"sha256", plugin.sha256},
-                                  {"operators", plugin.operators}});
+    context["plugins"].push_back(
+        {{"file", plugin.file_name}, {"sha256", plugin.sha256}, {"operators", plugin.operators}});
   return context;
 }
 
