@@ -13,6 +13,7 @@
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/dtype.hpp"
+#include "model/plugin.hpp"
 #include "model/variant.hpp"
 
 namespace CLI {
