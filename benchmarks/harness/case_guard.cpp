@@ -123,7 +123,8 @@ CaseGuard::~CaseGuard() {
   watcher_.join();
 }
 
-void CaseGuard::run(const std::string& case_name, const std::function<void()>& step) {
+void CaseGuard::run(const std::string& case_name, bool keeps_state,
+                    const std::function<void()>& step) {
   const auto note = [&](const std::string& name) {
     if (!settings_.watches) return;
     const std::string text = fmt::format(
@@ -148,8 +149,8 @@ void CaseGuard::run(const std::string& case_name, const std::function<void()>& s
   }
   note({});
   const std::string changes = before.put_back();
-  if (changes.empty() && thrown == nullptr) return;
-  if (changes.empty()) std::rethrow_exception(thrown);
+  if (thrown != nullptr && (changes.empty() || !keeps_state)) std::rethrow_exception(thrown);
+  if (changes.empty() || !keeps_state) return;
   // What was thrown may only follow from the change.
   throw std::runtime_error("the work changed what other cases depend on: " + changes);
 }

@@ -42,9 +42,9 @@ class CaseGuard {
   /// Called in a thread of its own before a step that hangs ends the process; writes what is known.
   void on_hang(std::function<void()> write) { write_ = std::move(write); }
 
-  /// Runs `step`. What it changed in the process's state is put back and said in a
-  /// std::runtime_error. A crash says on standard error in which case, and kills as ever.
-  void run(const std::string& case_name, const std::function<void()>& step);
+  /// Runs `step`. With `keeps_state`, what it changed in the process's state is put back and said
+  /// in a std::runtime_error. A crash says on standard error in which case, and kills as ever.
+  void run(const std::string& case_name, bool keeps_state, const std::function<void()>& step);
 
  private:
   void watch();
