@@ -229,6 +229,40 @@ def test_others_are_proved_beside_wrong_ones(proof_of_faults: Completed) -> None
             assert absent == "skipped: no_cpu::rms_norm: has no CPU kernel"
 
 
+def proved_beside(program: Program, operators: str, fault: str) -> Completed:
+    """A proof of the operator, and of the baseline behind it."""
+    choice = [f"--variants={fault}::rms_norm,baseline", *SMALL, NORM, "--passes=forward"]
+    return program.run(operators, *choice, "--verify=only")
+
+
+@known_fault("results are compared without their shape and their type")
+@pytest.mark.parametrize("fault", ["other_shape", "other_type"])
+def test_a_result_of_another_shape_or_type_fails(
+    program: Program, operators: str, fault: str
+) -> None:
+    completed = proved_beside(program, operators, fault)
+    assert completed.returncode == 1
+    found = verdicts(completed)
+    assert found[norm_case(f"{fault}::rms_norm")].startswith("FAILED: ")
+    assert found[norm_case("baseline")] == "proved"
+
+
+@known_fault("what is thrown and is no std::exception ends the process, and no case is named")
+def test_whatever_is_thrown_fails_the_case_alone(program: Program, operators: str) -> None:
+    completed = proved_beside(program, operators, "throws_number")
+    assert completed.returncode == 1
+    found = verdicts(completed)
+    assert found[norm_case("throws_number::rms_norm")].startswith("FAILED: ")
+    assert found[norm_case("baseline")] == "proved"
+
+
+@known_fault("a plug-in that calls exit(0) ends the run without a word, and with success")
+def test_an_operator_that_ends_the_process_is_named(program: Program, operators: str) -> None:
+    completed = proved_beside(program, operators, "exits")
+    assert completed.returncode == 1
+    assert norm_case("exits::rms_norm") in completed.stderr
+
+
 def test_an_operator_without_a_kernel_for_the_device_is_no_failure(
     program: Program, operators: str
 ) -> None:

@@ -50,6 +50,24 @@ Tensor throws(const Tensor& x, const Tensor& /*weight*/, double /*eps*/) {
   throw std::runtime_error("this kernel wants rows of 12 and got " + std::to_string(x.size(-1)));
 }
 
+// What no code should throw, and no handler of std::exception sees.
+Tensor throws_number(const Tensor& /*x*/, const Tensor& /*weight*/, double /*eps*/) {
+  throw 42;
+}
+
+Tensor exits(const Tensor& x, const Tensor& /*weight*/, double /*eps*/) {
+  std::exit(0);
+  return x;
+}
+
+Tensor other_shape(const Tensor& x, const Tensor& weight, double eps) {
+  return right(x, weight, eps).flatten();
+}
+
+Tensor other_type(const Tensor& x, const Tensor& weight, double eps) {
+  return right(x, weight, eps).to(at::kDouble);
+}
+
 Tensor crashes(const Tensor& x, const Tensor& /*weight*/, double /*eps*/) {
   volatile float* const nowhere = reinterpret_cast<float*>(x.size(-1));
   *nowhere = 1;
@@ -159,6 +177,10 @@ OPERATOR_OF(cached, cached)
 OPERATOR_OF(odd, nan_at_odd_sizes)
 OPERATOR_OF(cut, cut)
 OPERATOR_OF(throws, throws)
+OPERATOR_OF(throws_number, throws_number)
+OPERATOR_OF(exits, exits)
+OPERATOR_OF(other_shape, other_shape)
+OPERATOR_OF(other_type, other_type)
 OPERATOR_OF(crashes, crashes)
 OPERATOR_OF(hoards, hoards)
 OPERATOR_OF(hangs, hangs)
