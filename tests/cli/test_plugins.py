@@ -121,18 +121,25 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("text", "is no shared library (a file of type ELF)"),
-        ("cut", "cannot be loaded: "),
-        ("nowhere", "cannot be read: No such file or directory"),
-        ("plugin_of_another_version", "undefined symbol: _ZN2at27function_of_another_versionEi"),
-        ("plugin_of_another_version", f"this program has libtorch {LIBTORCH}, and the library"),
-        ("plugin_without_operator", "registers no operator"),
-        ("plugin_without_slot", "registers stranger::layer_norm, which fill no slot"),
-        ("plugin_without_slot", f"is named after it: {', '.join(SLOTS)}"),
+        ("text", ["is no shared library (a file of type ELF)"]),
+        ("cut", ["cannot be loaded: "]),
+        ("nowhere", ["cannot be read: No such file or directory"]),
+        (
+            "plugin_of_another_version",
+            [
+                "undefined symbol: _ZN2at27function_of_another_versionEi",
+                f"this program has libtorch {LIBTORCH}, and the library",
+            ],
+        ),
+        ("plugin_without_operator", ["registers no operator"]),
+        (
+            "plugin_without_slot",
+            ["registers stranger::layer_norm, which fill no slot", f"it: {', '.join(SLOTS)}"],
+        ),
     ],
 )
 def test_a_file_that_is_no_plugin_is_refused(
-    program: Program, train_program: Path, tmp_path: Path, name: str, expected: str
+    program: Program, train_program: Path, tmp_path: Path, name: str, expected: list[str]
 ) -> None:
     file = tmp_path / f"lib{name}.so"
     if name.startswith("plugin_"):
@@ -144,7 +151,8 @@ def test_a_file_that_is_no_plugin_is_refused(
         file.write_bytes(whole[:100])
     for refusing in (program, built_programs.Program(train_program)):
         message = message_of(refusing.run(f"--plugin={file}"))
-        assert message.startswith(f"--plugin: plug-in {file}: ") and expected in message
+        assert message.startswith(f"--plugin: plug-in {file}: ")
+        assert [part for part in expected if part not in message] == []
 
 
 # a variant, and what the message has to say, with | between
@@ -530,7 +538,7 @@ def trained(train_program: Path, operators: str, folder: Path, variant: str) -> 
 
 
 NO_META_KERNEL = known_fault(
-    "tiny_llama_train predicts memory with operators that have no Meta kernel, and is refused"
+    "trainings predict memory with operators that have no Meta kernel, and are refused"
 )
 
 
@@ -558,17 +566,39 @@ def test_a_training_ends_with_what_a_plugin_throws(
     assert line.startswith("tiny_llama_train: ") and "wants rows of 12 and got 32" in line
 
 
-def test_ranks_step_with_a_plugin(operators: str, tmp_path: Path) -> None:
-    scaling = Program(built_program("benchmarks/tiny_llama_scaling"))
-    out = tmp_path / OUT
+def stepped(operators: str, folder: Path, variant: str) -> tuple[Completed, Json]:
+    """A run of one rank, which must go well."""
+    scaling, out = Program(built_program("benchmarks/tiny_llama_scaling")), folder / OUT
     size = [*SMALL_OPTIONS, *ON_CPU, "--batch=2", "--seq=8"]
-    few = ["--max-bytes=1KiB", "--rounds=2", "--min-time=0.01"]
-    choice = [operators, "--variant=copy::swiglu", *size, *few, f"--benchmark_out={out}"]
-    completed = scaling.run(*choice)
+    few = ["--components=full_step", "--rounds=2", "--min-time=0.01"]
+    chosen = [operators, f"--variant={variant}", f"--benchmark_out={out}"]
+    completed = scaling.run(*size, *few, *chosen)
     assert completed.returncode == 0, completed.stderr
+    return completed, read_json(out)
+
+
+@pytest.mark.parametrize("variant", ["copy::swiglu", pytest.param(COPY, marks=NO_META_KERNEL)])
+def test_ranks_step_with_a_plugin(operators: str, tmp_path: Path, variant: str) -> None:
+    completed, result = stepped(operators, tmp_path, variant)
     assert "proved: gradients within" in completed.stderr
-    names = {row["run_name"] for row in read_json(out)["benchmarks"]}
-    assert any(name.startswith("full_step/train/copy::swiglu/custom/f32/") for name in names)
+    names = {row["run_name"] for row in result["benchmarks"]}
+    assert names and all(name.startswith(f"full_step/train/{variant}/custom/") for name in names)
+
+
+@known_fault("results of trainings and of ranks do not say which plug-ins computed them")
+@pytest.mark.parametrize("way", ["training", "ranks"])
+def test_trainings_and_ranks_name_the_plugins(
+    train_program: Path, operators: str, tmp_path: Path, way: str
+) -> None:
+    if way == "training":
+        completed = trained(train_program, operators, tmp_path, "copy::swiglu")
+        assert completed.returncode == 0, completed.stderr
+        result = read_json(tmp_path / "performance_summary.json")
+    else:
+        _, result = stepped(operators, tmp_path, "copy::swiglu")
+    file = Path(operators.partition("=")[2])
+    found = {plugin["file"]: plugin["sha256"] for plugin in result["context"].get("plugins", [])}
+    assert found == {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
 def test_ranks_refuse_to_step_with_different_libraries(example: Path, tmp_path: Path) -> None:
