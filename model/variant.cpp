@@ -298,6 +298,18 @@ bool Variant::changes(Parts parts) const {
          operators_change(parts);
 }
 
+bool Variant::same_in(Parts parts, const Variant& other) const {
+  const auto changing = [&](const Variant& variant) {
+    Variant kept;
+    for (const Switch option : variant.switches())
+      if (descriptor(option).changes.overlap(parts)) kept.bits_ |= bit(option);
+    for (const SlotOperator& op : variant.operators_)
+      if (parts_of(op.slot()).overlap(parts)) kept.operators_.push_back(op);
+    return kept;
+  };
+  return changing(*this) == changing(other);
+}
+
 bool Variant::operators_change(Parts parts) const {
   return std::ranges::any_of(
       operators_, [&](const SlotOperator& op) { return parts_of(op.slot()).overlap(parts); });

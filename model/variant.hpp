@@ -104,7 +104,9 @@ class Variant {
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
   /// Whether it changes what a component of these parts computes, compared with the baseline.
   bool changes(Parts parts) const;
-  /// The same of its operators alone.
+  /// Whether both compute the same in a component of these parts.
+  bool same_in(Parts parts, const Variant& other) const;
+  /// Whether its operators change what such a component computes.
   bool operators_change(Parts parts) const;
   bool is_baseline() const { return bits_ == 0 && !optimized_ && operators_.empty(); }
   /// Named "optimized", whatever its switches are.

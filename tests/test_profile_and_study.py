@@ -24,6 +24,7 @@ from fake_training import (
     step_cost,
     write_profile,
 )
+from tinyllama_tools.commands import study
 from tinyllama_tools.commands.profile import read_profiles, warnings_in
 from tinyllama_tools.commands.worksheet import shown
 from tinyllama_tools.data.names import full_step
@@ -108,6 +109,27 @@ def test_the_folder_that_the_workshop_reads_and_its_report(tmp_path: Path) -> No
     by_name = {found["name"]: found["percent"] for found in operators["components"]}
     attention = sum(value for name, value in by_name.items() if name.startswith("attention/"))
     assert row(report, "attention ")[1] == f"{attention:.1f} %"
+
+
+def test_a_plug_in_reaches_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = PlayedProgram()
+    assert run(tmp_path, "--profile-dir", tmp_path / "a", "--plugin=x.so", program=program) == 0
+    assert all("--plugin=x.so" in call for call in program.calls)
+    costs = PlayedPredictor(8 * GIB)
+    asked: list[Sequence[str]] = []
+
+    def priced(_: Path, options: Sequence[str]) -> object:
+        asked.append(options)
+        return costs(options)
+
+    def played(_: Path, arguments: tuple[str, ...], __: object) -> PlayedProgram:
+        assert arguments[1:] == ("--plugin=x.so",)
+        return PlayedProgram(arguments)
+
+    monkeypatch.setattr(study, "ask_costs", priced)
+    monkeypatch.setattr(study, "TrainingProgram", played)
+    assert tools.study(["tiny", "--plugin=x.so", "--dry-run", f"--output={tmp_path}"]) == 0
+    assert asked[0][0] == "--plugin=x.so"
 
 
 def test_another_measurement_gives_another_section(
@@ -241,6 +263,13 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text(json.dumps(changed(faster, {"context.torch_version": "2.14.0"})))
     assert run(tmp_path, "--compare", a, path.parent) == 0
     assert "- torch_version: 2.13.0 against 2.14.0\n" in capsys.readouterr().out
+    known = [{"file": "libmy.so", "sha256": 64 * "a", "operators": ["my::rms_norm"]}]
+    loaded = json.loads(path.read_text())
+    loaded["context"]["plugins"] = known
+    path.write_text(json.dumps(loaded))
+    assert run(tmp_path, "--compare", a, path.parent) == 0
+    plugins = "- plugins: none against libmy.so (SHA-256 aaaaaaaaaaaa)\n"
+    assert plugins in capsys.readouterr().out
     other = write_profile(tmp_path / "v3", made_up_summary(seq_len=64, profilers=()))
     path = other / SUMMARY
     path.write_text(json.dumps(json.loads(path.read_text()) | {"distributed": FOUR_RANKS}))

@@ -45,15 +45,12 @@ Json benchmark_context() {
 Json run_context(const Options& options, const instruments::Device& device) {
   Json context = benchmark_context();
   context["schema_version"] = kSchemaVersion;
-  context.update(instruments::machine_context(device));
+  context.update(instruments::machine_context(device, options.plugins));
   context["seed"] = options.seed;
   context["verify"] = options.verify == Verify::off ? "off" : "before";
   context["cold_cache"] = options.cold_cache;
   // Not where they lie: a path is private, and says nothing elsewhere.
   if (options.weights) context["weights"] = describe_weights(*options.weights);
-  for (const Plugin& plugin : options.plugins)
-    context["plugins"].push_back(
-        {{"file", plugin.file_name}, {"sha256", plugin.sha256}, {"operators", plugin.operators}});
   return context;
 }
 

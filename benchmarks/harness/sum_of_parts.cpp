@@ -13,22 +13,21 @@ namespace {
 
 using Rows = std::vector<const MeasuredCase*>;
 
-const MeasuredCase* find(const Rows& measured, const Workload& workload, const PartOfStep& part) {
-  const auto found = std::ranges::find_if(measured, [&](const MeasuredCase* row) {
-    const Case& c = *row->test_case;
-    return c.component->name == part.component && c.pass == part.pass && c.workload == workload;
-  });
-  return found == measured.end() ? nullptr : *found;
-}
-
+// The row of the step's variant; where that was not measured because it leaves the part as another
+// variant has it, such as the baseline, or `optimized` without an operator, that one's.
 const MeasuredCase* find_part(const Rows& measured, const Case& step, const PartOfStep& part) {
-  const MeasuredCase* row = find(measured, step.workload, part);
-  if (row) return row;
-  // A part that the variant leaves as it is was measured as the baseline.
-  Workload baseline = step.workload;
-  baseline.variant = Variant();
-  row = find(measured, baseline, part);
-  return row && !step.workload.variant.changes(row->test_case->component->parts) ? row : nullptr;
+  const MeasuredCase* same = nullptr;
+  for (const MeasuredCase* row : measured) {
+    const Case& c = *row->test_case;
+    if (c.component->name != part.component || c.pass != part.pass) continue;
+    if (c.workload == step.workload) return row;
+    Workload alike = c.workload;
+    alike.variant = step.workload.variant;
+    const bool fits = alike == step.workload &&
+                      c.workload.variant.same_in(c.component->parts, step.workload.variant);
+    if (fits && same == nullptr) same = row;
+  }
+  return same;
 }
 
 // `seconds`: of each part, and last of the whole.

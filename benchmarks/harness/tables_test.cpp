@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include "benchmarks/harness/testing.hpp"
 
 namespace tinyllama::harness {
 namespace {
+
+TORCH_LIBRARY(tables_test, library) {
+  library.def("swiglu(Tensor gate, Tensor up) -> Tensor",
+              [](const at::Tensor& gate, const at::Tensor& up) { return at::silu(gate) * up; });
+}
 
 PartsOfStep made_up_parts() {
   return {"step", [](const ModelConfig& config) {
@@ -427,6 +433,34 @@ TEST_F(TablesTest, SumOfPartsIsOfWhatWasInterleavedAndSaysWhatTheRowsGive) {
   EXPECT_CONTAINS(text(measure), " = 35.00 ms\n");
   seconds.clear();
   EXPECT_CONTAINS(text(measure), "(from the rows above)\n");
+}
+
+// Of the step's variant where that was measured, else of one that is the same there; a baseline
+// that is not the same is none.
+TEST_F(TablesTest, SumOfPartsTakesPartsThatAnOperatorLeavesAsTheyAre) {
+  components[0].parts = Part::ffn;
+  components[1].parts = Part::loss;
+  components[2].parts = Part::update;
+  const Variant fast =
+      Variant({Switch::gate_up, Switch::fused_swiglu, Switch::fused_loss}).named_optimized();
+  const Variant own = fast.with(SlotOperator::find("tables_test::swiglu"));
+  const auto add_of = [&](Case of, const Variant& variant, double milliseconds) {
+    of.workload.variant = variant;
+    add(of, milliseconds);
+  };
+  add_of(a_case(0, Pass::forward_backward), fast, 1000);
+  add_of(a_case(0, Pass::forward_backward), own, 10);
+  add_of(a_case(1, Pass::forward_backward), Variant(), 1000);
+  add_of(a_case(2, Pass::update), Variant(), 5);
+  add_of(a_case(3, Pass::train), own, 40);
+  EXPECT_EQ(line_of("sum of parts"),
+            "sum of parts  not computed: step was measured at no point together with loss");
+  add_of(a_case(1, Pass::forward_backward), fast, 15);
+  EXPECT_CONTAINS(
+      text(),
+      "sum of parts  optimized+tables_test::swiglu custom f32 batch 2 seq 4: 100.0 % of "
+      "step 40.00 ms (from the rows above)\n"
+      "  2 x layer 10.00 ms + loss 15.00 ms + update 5.00 ms = 40.00 ms\n");
 }
 
 TEST_F(TablesTest, SumOfPartsTakesPartsOfTheSameWorkloadOnly) {

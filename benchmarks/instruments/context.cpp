@@ -186,12 +186,17 @@ nlohmann::ordered_json describe_device(const Device& device) {
           {"driver_version", d.driver_version}};
 }
 
-nlohmann::ordered_json machine_context(const Device& device) {
+nlohmann::ordered_json machine_context(const Device& device, std::span<const Plugin> plugins) {
   const SourceVersion version = source_version();
-  return {{"git_commit", version.commit},       {"git_dirty", version.dirty},
-          {"device", describe_device(device)},  {"torch_version", torch_version()},
-          {"threads", at::get_num_threads()},   {"memory_source", memory_source(device)},
-          {"settings", system_settings(device)}};
+  nlohmann::ordered_json context = {
+      {"git_commit", version.commit},       {"git_dirty", version.dirty},
+      {"device", describe_device(device)},  {"torch_version", torch_version()},
+      {"threads", at::get_num_threads()},   {"memory_source", memory_source(device)},
+      {"settings", system_settings(device)}};
+  for (const Plugin& plugin : plugins)
+    context["plugins"].push_back(
+        {{"file", plugin.file_name}, {"sha256", plugin.sha256}, {"operators", plugin.operators}});
+  return context;
 }
 
 }  // namespace tinyllama::instruments

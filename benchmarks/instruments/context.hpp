@@ -3,11 +3,13 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
+#include "model/plugin.hpp"
 
 namespace tinyllama::instruments {
 
@@ -39,7 +41,7 @@ std::map<std::string, std::string> gpu_settings(Backend backend, const std::stri
 /// {name, architecture, backend, memory_bytes, ...}.
 nlohmann::ordered_json describe_device(const Device& device);
 /// What the results of every program carry: git_commit, git_dirty, device, torch_version, threads,
-/// memory_source, settings.
-nlohmann::ordered_json machine_context(const Device& device);
+/// memory_source, settings; and plugins, where there are any.
+nlohmann::ordered_json machine_context(const Device& device, std::span<const Plugin> plugins = {});
 
 }  // namespace tinyllama::instruments

@@ -179,7 +179,7 @@ ScalingResults::ScalingResults(const ScalingOptions& options, ProcessGroup& grou
     : options_(options), is_first_(group.is_first()) {
   context_ = harness::benchmark_context();
   context_["schema_version"] = harness::kSchemaVersion;
-  context_.update(instruments::machine_context(group.device()));
+  context_.update(instruments::machine_context(group.device(), options.plugins));
   context_["seed"] = options.seed;
   context_["verify"] = options.verify ? "before" : "off";
   context_["distributed"] = describe_run(options, group, bucket_bytes);

@@ -151,6 +151,10 @@ def test_files_saved_on_windows_are_read(tmp_path: Path) -> None:
         assert read_stored(path).cases == read_stored(paths[0]).cases
 
 
+def plugin(digit: str = "a") -> Json:
+    return {"file": "libmy.so", "sha256": 64 * digit, "operators": ["my::rms_norm"]}
+
+
 def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
     def peaks(rate: float) -> Json:
         return {"peaks": {"measured": {"f32": {"flops_per_second": rate, "source": "product"}}}}
@@ -165,6 +169,7 @@ def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
         (own, "setting env.OMP: not said in the base, 1 in"),
         (peaks(2e11), "the machine's own measured peak (f32) is -33 % in the new"),
         (peaks(2.9e11), ""),
+        ({"plugins": [plugin()]}, "plug-ins: none in the base, libmy.so (SHA-256 aaaaaaaaaaaa) in"),
         ({"date": "2026-01-03T03:04:05+00:00"}, ""),
     ]
     base = write_json(tmp_path / "base.json", document(TIMES))
@@ -174,6 +179,14 @@ def test_differences_of_the_contexts_are_named(tmp_path: Path) -> None:
         assert last.startswith("one file of a side")
         assert len(found) == bool(expected)
         assert all(text.startswith(expected) for text in found)
+    base, new = (
+        write_json(tmp_path / f"{d}.json", document(TIMES, context={"plugins": [plugin(d)]}))
+        for d in "ab"
+    )
+    assert Found(tmp_path / "out", base, new).warnings[0] == (
+        "plug-ins: libmy.so (SHA-256 aaaaaaaaaaaa) in the base, "
+        "libmy.so (SHA-256 bbbbbbbbbbbb) in the new"
+    )
     # sides that were measured one after the other; nobody can say when "yesterday" was
     zones = ("2026-03-02T09:00:00+01:00", "2026-03-02T10:00:00Z")
     for dates, is_told in (

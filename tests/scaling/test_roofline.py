@@ -4,18 +4,27 @@ with merged peaks."""
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from built_programs import read_json, write_json
+from built_programs import PROJECT_ROOT, read_json, write_json
 from compare.samples import entry
 from published import MEASURED
 from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.data.machine import Machine, ProductRate
-from tinyllama_tools.data.names import CaseName, full_step, parse_case_name, wholes_among
+from tinyllama_tools.data.names import (
+    SLOTS,
+    CaseName,
+    full_step,
+    measured_as,
+    parse_case_name,
+    parts_of,
+    wholes_among,
+)
 from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
 from tinyllama_tools.models.roofline import (
     Gemm,
@@ -470,6 +479,46 @@ def test_without_a_bandwidth_of_memory_large_cases_have_no_share_of_the_roofline
         assert ("roof_percent" in case.counters) == is_cached, case.name
         assert ("peak_percent" in case.counters) == bool(case.counters["hardware_flops"])
     assert "memory's bandwidth is not known" in roofline_of(found).left_out[TINY_STEP]
+
+
+def test_parts_of_a_step_with_operators_of_a_plug_in() -> None:
+    """Of the variant where an operator changes the part, else of the one without operators, else
+    of the baseline."""
+    mine, best = (TINY.replace("baseline", name) for name in ("my::rms_norm", "optimized"))
+    both = TINY.replace("baseline", "optimized+my::rms_norm")
+    parts = ("embedding", "attention", "ffn", "rms_norm", "loss")
+    names = [f"{part}/forward_backward/{TINY}" for part in parts]
+    names += [f"{part}/forward_backward/{best}" for part in parts[1:]]
+    names += [f"rms_norm/forward_backward/{of}" for of in (mine, both)]
+    names += [f"optimizer/update/{of}" for of in (TINY, best)]
+    steps = {of: f"full_step/train/{of}" for of in (mine, both)}
+    found = dict(wholes_among([*names, *steps.values()], {"tiny": 4}))
+    for of, rest in ((mine, TINY), (both, best)):
+        assert found[steps[of]].missing == ()
+        assert found[steps[of]].measured == (
+            (f"embedding/forward_backward/{TINY}", 1),
+            (f"attention/forward_backward/{rest}", 4),
+            (f"ffn/forward_backward/{rest}", 4),
+            (f"rms_norm/forward_backward/{of}", 9),
+            (f"loss/forward_backward/{rest}", 1),
+            (f"optimizer/update/{rest}", 1),
+        )
+    # what an operator changes is no other variant's
+    for name, part in (("my::linear", "loss"), ("my::rotary.fast", "attention")):
+        step = parse_case_name(steps[mine].replace("my::rms_norm", name))
+        lacking = f"{part}/forward_backward/{TINY}".replace("baseline", name)
+        assert lacking in parts_of(step, 4, names).missing
+    # nor is the model's time, but where only the update is another one's
+    for name, measured in (("my::swiglu", "my::swiglu"), ("my::adamw_step_", "baseline")):
+        case = parse_case_name(f"model/forward_loss/{TINY}".replace("baseline", name))
+        assert parse_case_name(measured_as(case, names)).variant == measured
+
+
+def test_slots_are_those_of_the_model() -> None:
+    found = re.search(
+        r"enum class Slot[^{]*{([^}]*)}", (PROJECT_ROOT / "model/slots.hpp").read_text()
+    )
+    assert re.findall(r"\w+", found[1]) == list(SLOTS)
 
 
 def test_parts_of_a_step() -> None:

@@ -15,10 +15,11 @@ from pathlib import Path
 from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
 from tinyllama_tools.commands.step_sides import Side
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
-from tinyllama_tools.core.options import DTYPES, list_of, positive_list, script_parser
+from tinyllama_tools.core.options import DTYPES, list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.text import NOT_MEASURED, number, template
 from tinyllama_tools.data.names import (
     BASELINE,
+    OPERATOR,
     OPTIMIZED,
     CaseName,
     StoredCase,
@@ -78,6 +79,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     switches = list_of(SWITCHES, "switch")
     add = parser.add_argument
     add("--switches", type=switches, default=SWITCHES, help="only these (default: all)")
+    further = "more, such as optimized+my::rms_norm of a --plugin"
+    add("--variants", dest="further", type=variants, default=(), metavar="LIST", help=further)
     add("--dtypes", type=list_of(DTYPES, "dtype"), default=("f32", "bf16", "amp_bf16"))
     add("--batch", type=positive_list, help="default: 8; with neither, 8 x 128 and 16 x 256")
     add("--seq", type=positive_list, help="default: 128")
@@ -90,6 +93,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         shapes.append((16, 256))
     given.cases = [full_step(given.size, d, *shape) for d in given.dtypes for shape in shapes]
     given.variants = (BASELINE, *given.switches, FUSED, OPTIMIZED)
+    given.variants = tuple(dict.fromkeys((*given.variants, *given.further)))
     return given
 
 
@@ -156,7 +160,7 @@ def ablation_page(document: Json) -> str:
     for point, cases in measured.items():
         label = cases[OPTIMIZED].label if OPTIMIZED in cases else ""
         # of each row: its variant, the one it is compared with, and the ratio's two sides
-        rows = {v: (v, BASELINE, (BASELINE, v)) for v in cases if "+" not in v}
+        rows = {v: (v, BASELINE, (BASELINE, v)) for v in cases if "+" not in v or OPERATOR in v}
         for name, remaining in removed(label).items():
             if remaining in cases:
                 rows[WITHOUT + name] = (remaining, OPTIMIZED, (remaining, OPTIMIZED))
@@ -212,5 +216,5 @@ def main(arguments: Sequence[str]) -> int:
     """The command."""
     options = parse_options(arguments)
     # over the baseline; and, of each switch and without each, over `optimized`
-    pairs = len(options.variants) - 1 + 2 * len(options.switches)
+    pairs = len(options.variants) - 1 + 2 * len(options.switches) + len(options.further)
     return Ablation(options, command_text(["scripts/ablation", *arguments]), pairs).main()

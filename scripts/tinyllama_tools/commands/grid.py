@@ -26,7 +26,7 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.options import list_of, script_parser
+from tinyllama_tools.core.options import add_plugin, list_of, plugin_options, script_parser
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data import studies
@@ -82,6 +82,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     check = f"whose steps are timed at the end, to check predictions by (default: {CHECK_SIZE})"
     add("--check-size", choices=(*names, NO_CHECK), default=CHECK_SIZE, help=check)
+    add_plugin(parser)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     add("--resume", action="store_true", help="go on with the newest that did not end")
     add("--output", type=Path, metavar="FOLDER", help="default: results/<UTC time>_grid")
@@ -106,7 +107,7 @@ def check_axes(options: argparse.Namespace) -> dict[str, str]:
 def cases_at(options: argparse.Namespace, **axes: str | None) -> list[str]:
     """Options for the grid's passes and variants over these axes."""
     own = {"dtypes": options.dtypes, "variants": options.variants, "passes": ",".join(PASSES)}
-    return case_options(options.device, NO_PEAKS, **own, **axes)
+    return case_options(options.device, NO_PEAKS, *plugin_options(options), **own, **axes)
 
 
 def grid_of(options: argparse.Namespace) -> list[str]:
@@ -120,11 +121,13 @@ def runs_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """The files that are measured, in their order, each by one process with these options."""
     sizes, axes = ",".join(options.sizes), check_axes(options)
     asked = {"dtypes": options.dtypes, "components": "peak", "sizes": sizes}
-    products = case_options(options.device, "--verify=off", THREE, PRODUCTS_ONLY, **asked)
+    plugins = plugin_options(options)
+    how = ("--verify=off", THREE, PRODUCTS_ONLY, *plugins)
+    products = case_options(options.device, *how, **asked)
     found = {SUITE_FILE: [*grid_of(options), *MEASURING], studies.PRODUCTS: products}
     steps = {"dtypes": options.dtypes, "components": STEP, "variants": options.variants, **axes}
     return found | (
-        {studies.CHECK: case_options(options.device, *CHECKING, **steps)} if axes else {}
+        {studies.CHECK: case_options(options.device, *CHECKING, *plugins, **steps)} if axes else {}
     )
 
 

@@ -46,7 +46,7 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import fraction, positive, seconds
+from tinyllama_tools.core.options import add_plugin, fraction, plugin_options, positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.names import CaseName
@@ -103,6 +103,7 @@ def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
     add("--max-seconds-per-case", type=seconds, default=limit, metavar="S", help=limit_help)
     threads_help = "CPU threads of every side (default: libtorch's own choice)"
     add("--threads", type=positive, help=threads_help)
+    add_plugin(parser)
     name = parser.prog.removeprefix("scripts/")
     add("--output", type=Path, help=f"folder (default: results/<UTC time>_{name})")
     source_help = f"write the tables of an earlier {name}.json anew"
@@ -443,7 +444,9 @@ class InterleavedSteps:
                 page = self.write(document, folder)
         else:
             # options that the program refuses leave no folder
-            self.program = suite_program(options.device, options.threads, options.variants)
+            self.program = suite_program(
+                options.device, options.threads, options.variants, plugin_options(options)
+            )
             folder.mkdir(parents=True, exist_ok=True)
             document, page, is_interrupted = self.measure_all(folder)
         print(page, end="")

@@ -26,9 +26,9 @@ from tinyllama_tools.core.app import (
     shown_path,
     write_whole,
 )
-from tinyllama_tools.core.options import DTYPES, positive, script_parser
+from tinyllama_tools.core.options import DTYPES, add_plugin, plugin_options, positive, script_parser
 from tinyllama_tools.core.text import say
-from tinyllama_tools.data.machine import SAME_DEVICE
+from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, plugins_text
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     SAME_WORK,
@@ -72,6 +72,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--dtype", choices=DTYPES, help=same)
     for name in ("--variant", "--device"):
         add(name, help=same)
+    add_plugin(parser)
     add("--build-folder", type=Path, default=PROJECT / "build", help="of the programs")
     add("--top", type=positive, default=10, help="operators in the report's table; default: 10")
     add("--generate-report", action="store_true", help="write that report instead of printing it")
@@ -83,11 +84,11 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     side = "two saved profiles side by side"
     one_of("--compare", type=Path, nargs=2, metavar=("A", "B"), help=side)
     options = parser.parse_args(arguments)
-    refused = PASSED_ON if options.compare or options.analyze_existing else ()
+    refused = (*PASSED_ON, "plugin") if options.compare or options.analyze_existing else ()
     refused += () if options.generate_report else ("output_dir",)
     refused += () if options.analyze_existing else ("generate_report", "output_dir")
     for name in refused:
-        if getattr(options, name) not in (None, False):
+        if getattr(options, name) not in (None, False, []):
             flag = f"--{name.replace('_', '-')}"
             parser.error(f"{flag}: has no meaning with the other options; leave it out")
     return options
@@ -97,9 +98,10 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     """The options that tiny_llama_train is given."""
     given = {name: getattr(options, name) for name in PASSED_ON}
     given["num_steps"] = given["num_steps"] or DEFAULT_STEPS
-    return tuple(
+    named = (
         f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
     )
+    return (*named, *plugin_options(options))
 
 
 # ---- runs of the program
@@ -334,7 +336,9 @@ def comparison_text(a: Path, b: Path) -> str:
     """The page that compares two folders of profiles."""
     sides = [MeasuredRun(summary=read_profiles(folder)) for folder in (a, b)]
     conditions = [
-        work_of(side.summary) | {key: side(f"context.{key}") for key in SAME_MACHINE}
+        work_of(side.summary)
+        | {key: side(f"context.{key}") for key in SAME_MACHINE}
+        | {PLUGINS: plugins_text(side.summary["context"])}
         for side in sides
     ]
     values = [("step", [side.step_seconds for side in sides], "ms")]
@@ -350,7 +354,7 @@ def comparison_text(a: Path, b: Path) -> str:
         sides=sides,
         different=[
             (key, *found)
-            for key in (*SAME_WORK, *SAME_MACHINE)
+            for key in (*SAME_WORK, *SAME_MACHINE, PLUGINS)
             if (found := [side[key] for side in conditions])[0] != found[1]
         ],
         rows=rows,

@@ -8,7 +8,6 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,15 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
+from tinyllama_tools.core.options import (
+    DTYPES,
+    add_plugin,
+    list_of,
+    plugin_options,
+    positive,
+    script_parser,
+    seconds,
+)
 from tinyllama_tools.core.process import SAID_NOTHING, Progress
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
 from tinyllama_tools.data.names import STEP
@@ -75,8 +82,9 @@ def parse_options(arguments: Sequence[str]) -> Namespace:
     add("--max-seconds-per-case", type=seconds, default=900.0, metavar="S", help=limit)
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     add("--dtype", type=str, choices=DTYPES, default="f32", help="default: f32")
-    variants = "baseline (default), fused, optimized or switches joined by +"
+    variants = "baseline (default), fused, optimized or switches joined by +, and operators"
     add("--variant", default="baseline", help=variants)
+    add_plugin(parser)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     output = "folder of the folders (default: results)"
     add("--output", type=Path, default=RESULTS, metavar="FOLDER", help=output)
@@ -394,7 +402,9 @@ def main(
     if "--grid" in arguments:
         return grid.main(arguments)
     options = parse_options(arguments)
-    programs, device = options.build_folder / "benchmarks", (f"--device={options.device}",)
-    program = program or TrainingProgram(programs / "tiny_llama_train", device, _show_step)
-    predictor = predictor or partial(ask_costs, programs / "tiny_llama_bench")
+    programs, plugins = options.build_folder / "benchmarks", plugin_options(options)
+    given = (f"--device={options.device}", *plugins)
+    program = program or TrainingProgram(programs / "tiny_llama_train", given, _show_step)
+    bench = programs / "tiny_llama_bench"
+    predictor = predictor or (lambda asked: ask_costs(bench, [*plugins, *asked]))
     return train(options, command_text(["scripts/study", *arguments]), program, predictor)

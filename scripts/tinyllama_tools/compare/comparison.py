@@ -12,7 +12,7 @@ from typing import Any
 
 from tinyllama_tools.core.app import INTERRUPTED, RESULTS, is_number, read_json
 from tinyllama_tools.core.text import value_at
-from tinyllama_tools.data.machine import unit_of
+from tinyllama_tools.data.machine import plugins_text, unit_of
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.data.results import SPEEDUP
 from tinyllama_tools.stats.rank_tests import Interval
@@ -315,6 +315,8 @@ MEANING = (
 )
 # what a training run was asked to do
 WORK = (*SAME_WORK, "seed", "deterministic", "data", "variant", "learning_rate")
+# their libraries are what a comparison may be about, as the commit is: no setting of a time
+PLUG_INS = "plug-ins"
 # of a measured peak: more than two runs of one machine differ by chance
 PEAK_CHANGE = 0.10
 
@@ -407,7 +409,10 @@ def context_differences(base: Contexts, new: Contexts) -> list[str]:
         for side, contexts in sides
         if any(context.get("library_build_type") == "debug" for context in contexts)
     ]
-    settings = [[compared_settings(context) for context in side] for side in (base, new)]
+    settings = [
+        [compared_settings(context) | {PLUG_INS: plugins_text(context)} for context in side]
+        for side in (base, new)
+    ]
     names = dict.fromkeys(name for side in settings for context in side for name in context)
     found += value_differences(names, *settings)
     found += [

@@ -114,11 +114,26 @@ minutes = functools.partial(_number, what="positive number of minutes")
 fraction = functools.partial(_number, what="number between 0 and 1, such as 0.03", below=1)
 
 
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """Adds --plugin, which the programs read."""
+    text = "library of operators for variants such as optimized+my::rms_norm; may be repeated"
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=text)
+
+
+def plugin_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """The same for the programs."""
+    return tuple(f"--plugin={file}" for file in options.plugin)
+
+
+# a switch or the name of a set, or an operator of a plug-in
+_NAME = r"([a-z0-9_]+|[A-Za-z0-9_]+::[A-Za-z0-9_.]+)"
+
+
 def variants(text: str) -> tuple[str, ...]:
     """Names of variants by their form alone: which there are only the program knows."""
     chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in chosen:
-        if not re.fullmatch(r"[a-z0-9_]+(\+[a-z0-9_]+)*", name):
-            message = f"'{name}': must be a name such as baseline or qkv+sdpa"
+        if not re.fullmatch(rf"{_NAME}(\+{_NAME})*", name):
+            message = f"'{name}': must be a name such as baseline, qkv+sdpa or my::rms_norm"
             raise argparse.ArgumentTypeError(message)
     return chosen

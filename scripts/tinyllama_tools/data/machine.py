@@ -21,12 +21,15 @@ Context = Mapping[str, Any]
 ONE_DEVICE = ("device.name", "device.architecture", "device.backend")
 # Results that agree in these have times of one device.
 SAME_DEVICE = (*ONE_DEVICE, "threads")
+# libraries that --plugin loaded; and the digits of a SHA-256 that tables show
+PLUGINS, SHORT_DIGEST = "plugins", 12
 # Results that agree in these are rounds of one run. `settings` has the precision of GEMMs,
 # affinity, clocks and variables of the environment; `weights` says which model a size without a
 # name is.
 SAME_RUN = (
     *(*SAME_DEVICE, "device.driver_version", "device.runtime_version", "torch_version"),
     *("git_commit", "git_dirty", "cold_cache", "memory_source", "settings", "weights"),
+    PLUGINS,
 )
 
 
@@ -39,6 +42,21 @@ def device_text(device: Mapping[str, Any]) -> str:
     """`Intel(R) Xeon(R) Processor (cpu, threads: 2)`, from what device_of() found."""
     known = {key: value or "unknown" for key, value in device.items()}
     return f"{known['name']} ({known['backend']}, threads: {known['threads']})"
+
+
+def plugin_texts(context: Context) -> list[str]:
+    """`libmy_ops.so (SHA-256 0123456789ab)` of each library that --plugin loaded."""
+    libraries = context.get(PLUGINS) or ()
+    return [f"{one['file']} (SHA-256 {one['sha256'][:SHORT_DIGEST]})" for one in libraries]
+
+
+def plugins_text(context: Context) -> str:
+    """All of them; `none` without."""
+    return ", ".join(plugin_texts(context)) or "none"
+
+
+def _value(context: Context, name: str) -> object:
+    return plugins_text(context) if name == PLUGINS else value_at(context, name)
 
 
 # a dotted key, and its value in each of two contexts
@@ -55,7 +73,7 @@ def _differences(name: str, here: object, there: object) -> Iterator[Difference]
 
 def first_difference(here: Context, there: Context, names: Sequence[str]) -> Difference | None:
     """The first of these keys in which two contexts differ; None where they agree in all."""
-    every = (_differences(name, value_at(here, name), value_at(there, name)) for name in names)
+    every = (_differences(name, _value(here, name), _value(there, name)) for name in names)
     return next((found for differences in every for found in differences), None)
 
 

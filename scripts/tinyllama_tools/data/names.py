@@ -181,10 +181,12 @@ class StoredRun:
 
 
 BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"
+# in the name of an operator of a plug-in, between its namespace and its slot
+OPERATOR = "::"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
 PRODUCTS = frozenset({"tiled_gemm", "wide_gemm", "layout"})
-# component: the switches that change it; with any others it is the baseline's
-SWITCHES: Mapping[str, frozenset[str]] = {
+# component: the switches that change it; with any others, and no operator, it is the baseline's
+_OF_PARTS: Mapping[str, frozenset[str]] = {
     "embedding": frozenset(),
     "rms_norm": frozenset({"fused_norm"}),
     "rotary": frozenset({"fused_rotary"}),
@@ -192,6 +194,25 @@ SWITCHES: Mapping[str, frozenset[str]] = {
     "ffn": frozenset({"gate_up", "fused_swiglu"}) | PRODUCTS,
     "loss": frozenset({"fused_loss"}) | PRODUCTS,
     "optimizer": frozenset({"foreach_adamw", "fused_adamw", "library_adamw", "layout"}),
+}
+_OF_BLOCK = _OF_PARTS["rms_norm"] | _OF_PARTS["attention"] | _OF_PARTS["ffn"] | {CHECKPOINT}
+SWITCHES: Mapping[str, frozenset[str]] = {
+    **_OF_PARTS,
+    "block": _OF_BLOCK,
+    # the model's cases say nothing of a step that was captured
+    "model": _OF_BLOCK | _OF_PARTS["loss"] | {"graph"},
+}
+_BLOCK_AND_MODEL = frozenset({"block", "model"})
+# slot: the components that an operator in it changes, other than the whole step
+SLOTS: Mapping[str, frozenset[str]] = {
+    "rms_norm": frozenset({"rms_norm"}) | _BLOCK_AND_MODEL,
+    "rms_norm_residual": frozenset({"rms_norm"}) | _BLOCK_AND_MODEL,
+    "rotary": frozenset({"rotary", "attention"}) | _BLOCK_AND_MODEL,
+    "causal_attention": frozenset({"attention"}) | _BLOCK_AND_MODEL,
+    "swiglu": frozenset({"ffn"}) | _BLOCK_AND_MODEL,
+    "linear": frozenset({"attention", "ffn", "loss"}) | _BLOCK_AND_MODEL,
+    "linear_cross_entropy": frozenset({"loss", "model"}),
+    "adamw_step_": frozenset({"optimizer"}),
 }
 # the case of a step of the training program, which is the sum of its phases
 TRAINING_STEP = "training/step"
@@ -216,25 +237,56 @@ class Parts(NamedTuple):
     missing: tuple[str, ...]
 
 
+def _split(variant: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of a variant that are no operators, and its operators in order."""
+    names = variant.split("+")
+    operators = tuple(name for name in names if OPERATOR in name)
+    return frozenset(names) - {BASELINE, *operators}, operators
+
+
 def switches_named(variant: str) -> frozenset[str]:
-    """The switches of a variant; none for `optimized`, whose switches depend on the case."""
-    names = frozenset(variant.split("+")) - {BASELINE, OPTIMIZED}
+    """The switches of a variant; none for `optimized`, whose switches depend on the case. Operators
+    are no switches."""
+    names = _split(variant)[0] - {OPTIMIZED}
     return (names - {"fused"}) | FUSED if "fused" in names else names
 
 
+def operators_named(variant: str) -> tuple[str, ...]:
+    """The operators of a variant that fill slots, such as `my::rms_norm`."""
+    return _split(variant)[1]
+
+
+def without_operators(variant: str) -> str:
+    """A variant's switches, or the set that it names: `optimized` of `optimized+my::rms_norm`."""
+    return "+".join(name for name in variant.split("+") if OPERATOR not in name) or BASELINE
+
+
+def slot_of(operator: str) -> str:
+    """`rms_norm` of `my::rms_norm` and of `my::rms_norm.fast`."""
+    return operator.rpartition(OPERATOR)[2].partition(".")[0]
+
+
+def measured_as(case: CaseName, measured: Collection[str]) -> str:
+    """The case that measures this one: itself; where its operators do not change its component, the
+    one without them; and where its switches do not either, the baseline."""
+    slots = map(slot_of, operators_named(case.variant))
+    if str(case) in measured or any(case.component in SLOTS.get(slot, ()) for slot in slots):
+        return str(case)
+    case = replace(case, variant=without_operators(case.variant))
+    if str(case) in measured or case.component not in SWITCHES:
+        return str(case)
+    # the switches of `optimized` depend on the case: any that can change the component may be there
+    own = SWITCHES[case.component]
+    wanted = own if case.variant == OPTIMIZED else switches_named(case.variant)
+    return str(case if wanted & own else replace(case, variant=BASELINE))
+
+
 def _name_of_part(whole: CaseName, component: str, measured: Collection[str]) -> str:
-    """The case that is a component's part of a whole: of the whole's variant, or of the baseline
-    where that variant does not change the component."""
+    """The case that is a component's part of a whole."""
     pass_name = PART_PASSES.get(whole.pass_name, whole.pass_name)
     if component == "optimizer":
         pass_name = "update"
-    part = replace(whole, component=component, pass_name=pass_name)
-    if str(part) in measured or component not in SWITCHES:
-        return str(part)
-    # the switches of `optimized` depend on the case: any that can change the component may be there
-    wanted = SWITCHES[component] if whole.variant == OPTIMIZED else switches_named(whole.variant)
-    changed = wanted & SWITCHES[component]
-    return str(part) if changed else str(replace(part, variant=BASELINE))
+    return measured_as(replace(whole, component=component, pass_name=pass_name), measured)
 
 
 def _counts(whole: CaseName, layers: int | None, measured: Collection[str]) -> dict[str, int]:

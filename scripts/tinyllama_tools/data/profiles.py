@@ -18,7 +18,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.core.text import MIB, value_at
-from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
+from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import (
     TRAINING_PHASES,
     TRAINING_STEP,
@@ -129,7 +129,7 @@ def was_interrupted(runs: Runs) -> bool:
 # sections of a summary, each added by a profiler
 SECTIONS = ("operators", "memory", "flops")
 # profiles can be merged if they agree in these, and in their work
-SAME_PROFILE = (*SAME_DEVICE, "torch_version", "git_commit", "git_dirty")
+SAME_PROFILE = (*SAME_DEVICE, "torch_version", "git_commit", "git_dirty", PLUGINS)
 
 
 def merged(summaries: Sequence[Json]) -> Json:

@@ -145,11 +145,13 @@ class SuiteProgram:
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def suite_program(device: str, threads: int | None, variants: Sequence[str]) -> SuiteProgram:
-    """The program on this device. SuiteError where it is not built, or refuses the variants, all of
-    which it alone knows."""
+def suite_program(
+    device: str, threads: int | None, variants: Sequence[str], more: Sequence[str] = ()
+) -> SuiteProgram:
+    """The program on this device, with `more` options. SuiteError where it is not built, or refuses
+    the variants, all of which it alone knows."""
     options = (f"--threads={threads}",) if threads else ()
-    program = SuiteProgram((f"--device={device}", *options))
+    program = SuiteProgram((f"--device={device}", *options, *more))
     program.list_cases([f"--components={STEP}", f"--variants={','.join(variants)}"])
     return program
 

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import MIB
-from tinyllama_tools.data.machine import SAME_DEVICE, device_of, device_text, first_difference
+from tinyllama_tools.data.machine import (
+    PLUGINS,
+    SAME_DEVICE,
+    device_of,
+    device_text,
+    first_difference,
+)
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
@@ -235,7 +241,7 @@ class Analysis:
 
 # what should be alike at all numbers of ranks of a run
 SAME = (
-    *("device", "git_commit", "git_dirty", "torch_version", "threads", "seed"),
+    *("device", "git_commit", "git_dirty", "torch_version", "threads", "seed", PLUGINS),
     *("distributed.bucket_MiB", "distributed.scaling", "distributed.gradient_bytes"),
 )
 

@@ -24,11 +24,10 @@ from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import LARGEST_SHARE, Machine, ProductRate, product_type
 from tinyllama_tools.data.names import (
     BASELINE,
-    OPTIMIZED,
     CaseName,
+    measured_as,
     parse_case_name,
     parts_of,
-    switches_named,
 )
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
@@ -404,20 +403,13 @@ class StepTimes:
         return None if self.errors else self.total.share_percent
 
 
-# Switches of the update alone: the rest of such a step is the baseline's.
-UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw", "library_adamw"})
-
-
 def _phases(
     step: MeasuredCase, update: float | None, cases: Mapping[str, MeasuredCase]
 ) -> tuple[dict[str, float], list[str]]:
     """From the model's cases of the step's variant; and the names of those that are missing. With
     fused_loss the forward also computes the LM head's gradients, and is longer by that."""
-    variant = step.name.variant
-    if variant != OPTIMIZED and switches_named(variant) <= UPDATE_SWITCHES:
-        variant = BASELINE
     names = [
-        str(replace(step.name, component="model", variant=variant, pass_name=pass_name))
+        measured_as(replace(step.name, component="model", pass_name=pass_name), cases)
         for pass_name in ("forward_loss", "forward_backward")
     ]
     missing = [name for name in names if name not in cases]

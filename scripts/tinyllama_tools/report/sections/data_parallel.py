@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
 from tinyllama_tools.data.results import Failure, commit_text
 from tinyllama_tools.models.data_parallel import Analysis
@@ -76,6 +77,8 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
         f"{context.get('torch_version')}, {ranks['backend']}, "
         f"threads a rank: {context.get('threads')}"
     )
+    if plugins := plugin_texts(context):
+        yield f"plug-ins: {', '.join(plugins)}"
     what = f"{name.size}, {name.variant}, {name.dtype}, sequence {name.seq}" if name else "no step"
     batch = {WEAK: "a batch a rank", STRONG: "one batch for all ranks"}[ranks["scaling"]]
     yield (

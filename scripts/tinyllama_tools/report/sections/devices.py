@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tinyllama_tools.core.app import shown_path
+from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.results import MeasuredCase, ResultSet, commit_text
 from tinyllama_tools.models.prediction import is_own_shape
@@ -120,6 +121,8 @@ def _about(one: ReportInputs) -> str:
     day, torch = str(one.context.get("date"))[:10], one.context.get("torch_version")
     about = f"commit {commit_text(one.context)}, {day}, libtorch {torch}"
     about += f", threads: {one.context.get('threads')}"
+    if plugins := plugin_texts(one.context):
+        about += f", plug-ins: {', '.join(plugins)}"
     step = main_step(one.main)
     about += f"; main step: {step_text(step.name)}" if step else ""
     if one.with_variants is not one.main:

@@ -10,7 +10,16 @@ import numpy as np
 
 from tinyllama_tools.core.app import Json, problem_sizes, shown_path
 from tinyllama_tools.core.text import MIB, count_of, listed, seconds_text, value_at
-from tinyllama_tools.data.machine import BYTES, CURVE, MEMORY_BANDWIDTH, Machine, unit_of
+from tinyllama_tools.data.machine import (
+    BYTES,
+    CURVE,
+    MEMORY_BANDWIDTH,
+    PLUGINS,
+    SHORT_DIGEST,
+    Machine,
+    unit_of,
+)
+from tinyllama_tools.data.names import operators_named
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.roofline import RooflinePoint, StepTimes, TimedPart, roofline_of
 from tinyllama_tools.report.document import (
@@ -90,6 +99,16 @@ def _remarks(inputs: ReportInputs) -> Iterator[str]:
 ABOUT = ("verify", "cold_cache", "seed", "memory_source")
 
 
+def _plugins(results: ResultSet) -> Iterator[Mapping[str, Cell]]:
+    """Each library that was loaded, with those of its operators that were measured."""
+    variants = dict.fromkeys(case.name.variant for case in results.cases.values())
+    used = {name for variant in variants for name in operators_named(variant)}
+    for one in results.context.get(PLUGINS) or ():
+        operators = ", ".join(name for name in one["operators"] if name in used)
+        digest = one["sha256"][:SHORT_DIGEST]
+        yield {"plug-in": one["file"], "SHA-256": digest, "operators measured": operators or None}
+
+
 def environment(page: Section, inputs: ReportInputs) -> None:
     page.text += _remarks(inputs)
     taken = [{"kind": s.kind.words, "path": shown_path(s.path)} for s in inputs.sources]
@@ -107,6 +126,7 @@ def environment(page: Section, inputs: ReportInputs) -> None:
     settings = [{"setting": name, "value": str(value)} for name, value in about.items()]
     sources = page.tables.pop()
     page.table("results", [row])
+    page.table("plugins", _plugins(results))
     page.table("peaks", peaks_of(context))
     page.table("settings", settings)
     page.tables.append(sources)
