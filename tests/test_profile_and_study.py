@@ -267,6 +267,8 @@ def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture
     loaded = json.loads(path.read_text())
     loaded["context"]["plugins"] = known
     path.write_text(json.dumps(loaded))
+    assert run(tmp_path, "--analyze-existing", path.parent) == 0
+    assert "\nPlug-ins: libmy.so (SHA-256 aaaaaaaaaaaa)\n" in capsys.readouterr().out
     assert run(tmp_path, "--compare", a, path.parent) == 0
     plugins = "- plugins: none against libmy.so (SHA-256 aaaaaaaaaaaa)\n"
     assert plugins in capsys.readouterr().out

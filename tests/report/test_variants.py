@@ -3,6 +3,7 @@ and every case as CSV."""
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -183,6 +184,32 @@ def test_many_variants_and_long_names_are_not_cut_off(
 
 
 # ---- every case as CSV
+
+
+def test_operators_of_a_plug_in_stand_beside_its_library(
+    path: Path, tmp_path: Path, open_page: PageOpener
+) -> None:
+    """On the page, in Markdown, as CSV and as figures of merit."""
+    text = path.read_text().replace("/qkv+sdpa/", "/optimized+my::rms_norm.fast/")
+    content = json.loads(text.replace("/qkv/", "/my::swiglu/"))
+    operators = ["my::rms_norm.fast", "my::rotary", "my::swiglu"]
+    known = {"file": "libmy<b>.so", "sha256": 64 * "0a", "operators": operators}
+    content["context"]["plugins"] = [known]
+    built = build_document(read(write_json(path, content)))
+    (row,) = part(built, "plugins").records
+    wanted = {"plug-in": "libmy<b>.so", "SHA-256": "0a0a0a0a0a0a"}
+    assert row == wanted | {"operators measured": "my::rms_norm.fast, my::swiglu"}
+    written = markdown_of(built)
+    for name in ("my::swiglu", "optimized+my::rms_norm.fast", "0a0a0a0a0a0a"):
+        assert name in written
+    (tmp_path / "page.html").write_text(page_of(built), encoding="utf-8")
+    opened = open_page(tmp_path / "page.html")
+    assert "libmy<b>.so" in opened.texts("#table-plugins td") and opened.said == []
+    ids = opened.page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(set(ids)) == len(ids)
+    assert tools.report([path, "--format=csv", f"-o={tmp_path / 'cases.csv'}"]) == 0
+    rows = csv.DictReader((tmp_path / "cases.csv").read_text(encoding="utf-8").splitlines())
+    assert {"my::swiglu", "optimized+my::rms_norm.fast"} < {row["variant"] for row in rows}
 
 
 def test_csv_has_a_row_a_case_with_its_axes_and_figures(path: Path, tmp_path: Path) -> None:

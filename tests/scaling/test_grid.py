@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from built_programs import Json, read_json, start_tool, wait_until, write_json
-from fake_bench import FAILED, SKIPPED, make_build, runs_of
+from fake_bench import FAILED, SKIPPED, make_build, noted, runs_of
 from tinyllama_tools.commands import grid
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import full_step, parse_case_name
@@ -92,6 +92,15 @@ def test_a_grid_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sizes == set(problem_sizes())
     # whole files need no journal
     assert not list((tmp_path / "grid").glob("*.jsonl"))
+
+
+def test_a_plug_in_reaches_every_process(tmp_path: Path) -> None:
+    """All files of a grid are of one run, so also what measures GEMMs alone."""
+    tell(tmp_path)
+    assert run_grid(tmp_path, *SMALL, "--device=cpu", "--plugin=x.so") == 0
+    starts = [start["arguments"] for start in noted(tmp_path / "build", "starts")]
+    asked = [words for words in starts if any("--components" in word for word in words)]
+    assert len(asked) > len(FILES) and sum("--plugin=x.so" not in words for words in asked) == 2
 
 
 # ---- faults

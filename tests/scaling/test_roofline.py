@@ -343,6 +343,15 @@ def test_what_rounds_lack_or_failed_is_named(tmp_path: Path, measured: Path) -> 
     (optimized,) = (n for n in read_result_set([both]).cases if n != NAME)
     for files, speedup in (([both, both], 1.5), ([both, failed], None)):
         assert read_result_set(files).cases[optimized].counters.get("speedup") == speedup
+    # another build of a plug-in is another run
+    known = {"file": "libmy.so", "sha256": 64 * "a", "operators": ["my::rms_norm"]}
+    alone, loaded = (
+        write_json(tmp_path / f"{n}.json", document(context=document()["context"] | more))
+        for n, more in enumerate(({}, {"plugins": [known]}))
+    )
+    said = r"plugins is 'libmy.so \(SHA-256 a{12}\)', in 0.json it is 'none'"
+    with pytest.raises(BadInputError, match=said):
+        read_result_set([alone, loaded])
     # machines of one kind are not one machine
     context = document()["context"] | {"host_name": "host_0123abcd"}
     other = write_json(tmp_path / "c.json", document(context=context))

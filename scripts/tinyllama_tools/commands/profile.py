@@ -28,7 +28,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import DTYPES, add_plugin, plugin_options, positive, script_parser
 from tinyllama_tools.core.text import say
-from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, plugins_text
+from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, plugin_texts, plugins_text
 from tinyllama_tools.data.profiles import (
     INTERRUPTED_REASON,
     SAME_WORK,
@@ -278,6 +278,7 @@ def report_text(
         "profile_report.md.j2",
         summary=summary,
         run=MeasuredRun(summary=summary),
+        plugins=plugin_texts(summary["context"]),
         top=top,
         place=shown_path(folder),
         runs=list(runs),
