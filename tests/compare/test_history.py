@@ -284,6 +284,25 @@ def test_results_of_before_settings_were_kept_are_in_no_series_until_they_are_ad
     assert run("add", file, "--store", path) == 2
 
 
+def test_another_build_of_a_plug_in_is_in_the_series_and_named_beside_a_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, mine = tmp_path / "history.jsonl", FFN.replace("/baseline/", "/my::swiglu/")
+    for day in range(2 * FEWEST_VALUES):
+        is_after = day >= FEWEST_VALUES
+        known = {"file": "libmy.so", "sha256": 64 * "ab"[is_after], "operators": ["my::swiglu"]}
+        found = document(
+            {mine: 0.014 if is_after else 0.010}, context=dated(day) | {"plugins": [known]}
+        )
+        assert run("add", write_json(tmp_path / f"{day}.json", found), "--store", path) == 0
+    capsys.readouterr()
+    assert run("changes", "--store", path) == 0
+    (row,) = re.findall(r"^\| [+-].*", capsys.readouterr().out, re.MULTILINE)
+    assert "+40" in row and mine in row
+    names = (f"libmy.so (SHA-256 {12 * digit})" for digit in "ab")
+    assert "plug-ins {} before, {} after".format(*names) in row
+
+
 def test_changes_are_advisory_and_name_commit_and_files_the_newest_first(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import plotly.offline
 
 from tinyllama_tools.compare.comparison import (
+    PLUG_INS,
     WORK_COUNTERS,
     compared_settings,
     peak_differences,
@@ -42,6 +43,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import fraction, script_parser
 from tinyllama_tools.core.text import change_text, count_of, markdown_table, seconds_text, template
+from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import StoredCase
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.data.studies import SCHEMAS
@@ -130,6 +132,7 @@ def result_of(path: Path) -> Json:
         return {"seconds": case.seconds, **{name: v for name, v in known if v is not None}}
 
     commit, settings = str(context.get("git_commit") or ""), compared_settings(context)
+    settings[PLUG_INS] = ", ".join(plugin_texts(context))
     line = {
         **KIND,
         "file": str(path),
@@ -198,9 +201,12 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
 
 def meaning_of(one: Json, case: Json) -> Json:
     """Settings and work that a time of this case depends on, and that are the same throughout a
-    series: all whose differences `compare` warns of, but for the host."""
+    series: all whose differences `compare` warns of, but for the host, and for plug-ins, whose code
+    changes as that of commits does."""
     work = {name: case[name] for name in WORK_COUNTERS if name in case}
-    return {name: value for name, value in one["settings"].items() if name != HOST} | work
+    return {
+        name: value for name, value in one["settings"].items() if name not in (HOST, PLUG_INS)
+    } | work
 
 
 def read_series(store: Path) -> tuple[list[Json], int]:
@@ -264,8 +270,9 @@ def _remark(last: Json, first: Json) -> str:
     if first["dirty"]:
         remarks.append("measured with uncommitted changes")
     hosts = [point["settings"].get(HOST, "unknown") for point in (last, first)]
+    plugins = [point["settings"].get(PLUG_INS, "none") for point in (last, first)]
     efforts = [point.get(EFFORT) for point in (last, first)]
-    for name, (before, after) in (("host", hosts), (EFFORT, efforts)):
+    for name, (before, after) in (("host", hosts), (PLUG_INS, plugins), (EFFORT, efforts)):
         if before != after:
             remarks.append(f"{name} {before} before, {after} after")
     peaks = ([{"peaks": {"measured": point["peaks"]}}] for point in (last, first))
