@@ -1,6 +1,7 @@
 """tiny_llama_train, run as a user would: its options and bad input, the files of a run and their
 schema, figures, and how it ends."""
 
+import hashlib
 import re
 import signal
 import statistics
@@ -22,6 +23,7 @@ from built_programs import (
     Completed,
     FinishedRun,
     Json,
+    built_program,
     finish,
     message_of,
     read_json,
@@ -128,6 +130,20 @@ def test_the_configuration_records_what_was_asked_for(program: Program, tmp_path
     expected |= {"learning_rate": 0.002, "switches": "qkv+sdpa"}
     assert {name: summary["configuration"][name] for name in expected} == expected
     assert summary["context"]["threads"] == 1
+
+
+def test_a_plug_in_is_in_the_context(
+    program: Program, validator: Validator, tmp_path: Path
+) -> None:
+    library = built_program("tests/plugins/libplugin_of_operators.so")
+    options = small(plugin=library, variant="copy::rms_norm", num_steps=2)
+    summary = program.trained(tmp_path, *options)
+    (known,) = summary["context"]["plugins"]
+    assert (known["file"], "copy::rms_norm" in known["operators"]) == (library.name, True)
+    assert known["sha256"] == hashlib.sha256(library.read_bytes()).hexdigest()
+    assert list(validator.iter_errors(summary)) == []
+    asked = {"variant": "copy::rms_norm", "switches": "copy::rms_norm"}
+    assert summary["configuration"] | asked == summary["configuration"]
 
 
 # An option of each part of the program that refuses, with the test's folder in place of {}, and how

@@ -49,9 +49,9 @@ from tinyllama_tools.report.sections import data_parallel
 EPILOG = """\
 Sets up what is missing and builds, then starts tiny_llama_scaling as local processes, one number of
 ranks after the other, each rank on cores of its own (GPUs: each on its own device), and watches
-them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --batch, --seq,
---rounds, --bucket-mb, --no-overlap, --shard-optimizer, --components, --device, ...; --global-batch
-for strong scaling, one batch for all ranks together); -- --help lists all.
+them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --plugin, --batch,
+--seq, --rounds, --bucket-mb, --no-overlap, --shard-optimizer, --components, --device, ...;
+--global-batch for strong scaling, one batch for all ranks together); -- --help lists all.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
 scaling.json and scaling.md: parallel efficiency, what communication costs and what of it is hidden,
 where the rest went, latency and bandwidth of each collective, and projections over links of the
