@@ -431,7 +431,6 @@ def test_results_name_the_plugins_and_are_of_the_schema(measured: MeasuredRun) -
     assert {f"copy::{slot}" for slot in SLOTS} <= {*found[measured.files[1].name]["operators"]}
 
 
-@known_fault("results/schema.json demands predicted_memory_MiB of every row")
 def test_rows_without_a_prediction_are_of_the_schema(measured: MeasuredRun) -> None:
     assert faults_by_schema(measured.result) == set()
 
@@ -585,7 +584,6 @@ def test_ranks_step_with_a_plugin(operators: str, tmp_path: Path, variant: str) 
     assert names and all(name.startswith(f"full_step/train/{variant}/custom/") for name in names)
 
 
-@known_fault("results of trainings and of ranks do not say which plug-ins computed them")
 @pytest.mark.parametrize("way", ["training", "ranks"])
 def test_trainings_and_ranks_name_the_plugins(
     train_program: Path, operators: str, tmp_path: Path, way: str

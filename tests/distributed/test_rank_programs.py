@@ -5,7 +5,6 @@ C++ tests beside the programs have every other place where ranks cannot meet."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import signal
 import subprocess
@@ -162,18 +161,6 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
     assert 3 < of_weights.pop("sharded") < 6
     # beside the weights those four, whole; and nothing because another way needs it
     assert of_weights == pytest.approx(dict.fromkeys(of_weights, 5), rel=0.01)
-
-
-def test_a_plug_in_is_in_the_context(scaling_program: Path, tmp_path: Path) -> None:
-    library = built_program("tests/plugins/libplugin_of_operators.so")
-    options = [f"--plugin={library}", "--variant=copy::rms_norm", "--components=full_step"]
-    result = measured(tmp_path, scaling_program, 2, *SCALE, "--batch=2", *options)
-    (known,) = result["context"]["plugins"]
-    assert known["file"] == library.name and "copy::rms_norm" in known["operators"]
-    assert known["sha256"] == hashlib.sha256(library.read_bytes()).hexdigest()
-    assert f"{START.replace('baseline', 'copy::rms_norm')}/overlap" in rows_of(
-        tmp_path / "result.json"
-    )
 
 
 def test_strong_scaling_and_a_world_of_one(scaling_program: Path, tmp_path: Path) -> None:
