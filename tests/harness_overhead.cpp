@@ -9,6 +9,7 @@
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
@@ -112,8 +113,39 @@ void compare_layer(const std::string& name, Pass pass, int64_t batch, int64_t se
           });
 }
 
+at::Tensor hand_through(const at::Tensor& gate, const at::Tensor& /*up*/) {
+  return gate;
+}
+
+/// What a call through libtorch's dispatcher, as an operator of a plug-in is called, costs more
+/// than one of a function.
+void compare_dispatcher() {
+  const SlotOperator op = SlotOperator::find("overhead::swiglu");
+  at::Tensor (*volatile function)(const at::Tensor&, const at::Tensor&) = hand_through;
+  const at::Tensor x = at::randn({4});
+  const auto nanoseconds = [&](const auto& call) {
+    constexpr int calls = 20'000;
+    std::vector<double> rounds;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto start = Clock::now();
+      for (int i = 0; i < calls; ++i) call();
+      rounds.push_back(seconds_since(start) / calls * 1e9);
+    }
+    return median(rounds);
+  };
+  const double direct = nanoseconds([&] { return function(x, x); });
+  const double dispatched = nanoseconds([&] { return op({x, x}).front(); });
+  fmt::print("{:<32} {:>12.1f} {:>13.1f} {:>12.1f} {:>9}  {} (limit: 1000 ns)\n",
+             "an operator of a plug-in", direct, dispatched, dispatched - direct, "",
+             dispatched - direct < 1000 ? "held" : "MISSED");
+}
+
 }  // namespace
 }  // namespace tinyllama::harness
+
+TORCH_LIBRARY_FRAGMENT(overhead, library) {
+  library.def("swiglu(Tensor gate, Tensor up) -> Tensor", tinyllama::harness::hand_through);
+}
 
 int main(int /*argc*/, char** argv) {
   using namespace tinyllama;
@@ -124,6 +156,7 @@ int main(int /*argc*/, char** argv) {
   fmt::print("{:<32} {:>12} {:>13} {:>12} {:>9}\n", "calls", "by hand ns", "as a case ns",
              "overhead ns", "percent");
   for (const int64_t elements : {0, 64, 16'384, 262'144, 4'194'304}) harness::compare_add(elements);
+  harness::compare_dispatcher();
   for (const int64_t batch : {1, 8}) {
     const int64_t seq = 16 * batch;
     for (const Pass pass : {Pass::forward, Pass::backward, Pass::forward_backward}) {

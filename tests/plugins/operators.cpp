@@ -6,7 +6,6 @@
 #include <torch/library.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <thread>
@@ -18,7 +17,6 @@
 namespace {
 
 using at::Tensor;
-using Clock = std::chrono::steady_clock;
 
 Tensor right(const Tensor& x, const Tensor& weight, double eps) {
   const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
@@ -111,21 +109,6 @@ Tensor draws(const Tensor& x, const Tensor& weight, double eps) {
   return right(x, weight, eps) + 0 * at::rand({1}).item<double>();
 }
 
-// Ours, and then idle for a fraction of its time: SPIN_FRACTION, 0.05 without it.
-Tensor spins(const Tensor& x, const Tensor& weight, double eps) {
-  static const double fraction = [] {
-    const char* const text = std::getenv("SPIN_FRACTION");
-    return text == nullptr ? 0.05 : std::atof(text);
-  }();
-  const auto begin = Clock::now();
-  Tensor result = tinyllama::kernels::rms_norm(x, weight, eps);
-  const auto end =
-      begin + std::chrono::duration_cast<Clock::duration>((Clock::now() - begin) * (1 + fraction));
-  while (Clock::now() < end) {
-  }
-  return result;
-}
-
 Tensor linear(const Tensor& x, const Tensor& weight) {
   return at::linear(x, weight);
 }
@@ -188,7 +171,6 @@ OPERATOR_OF(sets_threads, sets_threads)
 OPERATOR_OF(stops_recording, stops_recording)
 OPERATOR_OF(sets_type, sets_type)
 OPERATOR_OF(draws, draws)
-OPERATOR_OF(spins, spins)
 
 TORCH_LIBRARY_FRAGMENT(copy, library) {
   library.def(kRmsNorm, tinyllama::kernels::rms_norm);

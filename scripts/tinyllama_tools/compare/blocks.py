@@ -45,6 +45,7 @@ from tinyllama_tools.compare.options import (
     SUITE_OPTIONS,
     is_chosen,
     is_chosen_by_name,
+    names_operators,
     program_arguments,
     regular_expression,
     settings_of,
@@ -67,6 +68,7 @@ from tinyllama_tools.core.app import (
     read_lines,
 )
 from tinyllama_tools.core.process import Progress
+from tinyllama_tools.data.names import without_operators
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import BASE_SECONDS, NEW_SECONDS, Array, summarise
 
@@ -516,24 +518,34 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     common with the other.
     """
     builder = Builder(options.build_folder, say=progress.line)
-    both, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
     named = (
-        (BASE, options.base, options.environment_base, both),
-        (NEW, options.new or str(options.build_folder), options.environment_new, (*both, *slow)),
+        (BASE, options.base, options.environment_base),
+        (NEW, options.new or str(options.build_folder), options.environment_new),
     )
+    # the plug-ins are what the sides differ in
+    adds_plugins = bool(options.plugin) and not names_operators(options)
     names, files = {}, {}
-    for side, text, _, _ in named:
+    for side, text, _ in named:
         names[side], files[side] = builder.resolve(text, f"--{side}")
+    if adds_plugins:
+        names[NEW] += " with " + ", ".join(file.name for file in options.plugin)
     are_other = {side: is_other_program(file) for side, file in files.items()}
     if any(are_other.values()):
         refuse_for_other_programs(options, are_other)
     programs = {
         side: ServedProgram(side, files[side], (), dict(environment), OtherProcess)
         if are_other[side]
-        else ServedProgram(side, files[side], arguments, dict(environment))
-        for side, _, environment, arguments in named
+        else ServedProgram(
+            side,
+            files[side],
+            program_arguments(options, side),
+            dict(environment),
+            known_as=without_operators if adds_plugins and side == NEW else None,
+        )
+        for side, _, environment in named
     }
-    if not (options.same or slow or options.environment_base or options.environment_new):
+    is_one_program = options.same or options.slow_new or adds_plugins
+    if not (is_one_program or options.environment_base or options.environment_new):
         refuse_equal(programs)
     effort = {"pairs": options.pairs, "slice_seconds": options.slice}
     measurer = Interleaved(programs, seed, **effort, limit=options.limit)
@@ -553,6 +565,9 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     }
     chosen = is_chosen_by_name if are_other[BASE] else is_chosen
     cases = {s: [n for n in greetings[s]["cases"] if chosen(n, options)] for s in SIDES}
+    if adds_plugins:
+        # cases that no operator changes
+        cases[BASE] = [name for name in cases[BASE] if name in cases[NEW]]
     shared = [name for name in cases[BASE] if name in cases[NEW]]
     if not shared:
         counts = ", ".join(f"{len(cases[side])} on the {side} side" for side in SIDES)

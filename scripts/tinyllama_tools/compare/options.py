@@ -7,7 +7,7 @@ from typing import Any
 
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.core.options import fraction, positive, script_parser
-from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.names import PLUGIN, parse_case_name, with_plugin
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
 
 
@@ -84,6 +84,11 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
         add(f"--{side}", required=side == "base", metavar="BUILD|REF", help=built + own)
         name, own = f"--environment-{side}", f"environment variable of the {side} alone"
         add(name, type=variable, action="append", default=[], metavar="NAME=VALUE", help=own)
+    plugin = (
+        "the new side runs with the operators of this library in every variant (docs/plugins.md); "
+        "where --variants names operators, both sides run with those"
+    )
+    add("--plugin", type=Path, action="append", default=[], metavar="FILE", help=plugin)
     same = "allow both sides to be the same program: nothing should be found (a test)"
     add("--same", action="store_true", help=same)
     slow = "slow these cases of the new side down by that fraction: is it found? (a test)"
@@ -131,8 +136,15 @@ def _is_default_family(options: argparse.Namespace) -> bool:
     return options.components is None and options.passes is None
 
 
-def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
-    """What both sides are given: axes, filter, device."""
+def names_operators(options: argparse.Namespace) -> bool:
+    """Whether --variants says where the operators of --plugin go."""
+    words = re.split(r"[+,]", options.variants or "")
+    return any("::" in word or word == PLUGIN for word in words)
+
+
+def program_arguments(options: argparse.Namespace, side: str) -> tuple[str, ...]:
+    """What a side is given: axes, filter, device; plug-ins and slowdowns the new one alone, but for
+    plug-ins that --variants speaks of."""
     given = {axis: getattr(options, axis) for axis in AXES}
     if _is_default_family(options):
         components, passes = zip(*DEFAULT_FAMILY, strict=True)
@@ -144,13 +156,22 @@ def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
         "threads": options.threads,
         "problem-sizes": options.problem_sizes,
     }
-    return tuple(f"--{name}={value}" for name, value in values.items() if value is not None)
+    further = []
+    if names_operators(options) or side == "new":
+        further += [f"--plugin={file}" for file in options.plugin]
+    if side == "new":
+        further += [f"--slow={text}" for text in options.slow_new]
+        if options.plugin and not names_operators(options):
+            of_plugin = (with_plugin(name) for name in values["variants"].split(","))
+            values["variants"] = ",".join(of_plugin)
+    return (*(f"--{name}={v}" for name, v in values.items() if v is not None), *further)
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """What a run was asked for, as plain values for its recording and its result."""
     return {
-        "arguments": list(program_arguments(options)),
+        "arguments": list(program_arguments(options, "base")),
+        "new_plugins": [file.name for file in options.plugin],
         "base_environment": dict(options.environment_base),
         "new_environment": dict(options.environment_new),
         "new_slow": options.slow_new,
@@ -162,7 +183,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 # options of `compare run` that only tiny_llama_bench understands
-SUITE_OPTIONS = (*AXES, "device", "threads", "problem-sizes", "slow-new")
+SUITE_OPTIONS = (*AXES, "device", "threads", "problem-sizes", "slow-new", "plugin")
 
 
 def is_chosen_by_name(name: str, options: argparse.Namespace) -> bool:

@@ -205,13 +205,15 @@ class ProcessLostError(CaseFailedError):
 @dataclass(frozen=True)
 class ServedProgram:
     """How a side's process is started. `name`: the side's. `environment`: added to that of this
-    process. `kind`: ServedProcess, or another that answers as it does."""
+    process. `kind`: ServedProcess, or another that answers as it does. `known_as`: what the other
+    side calls a case of this one; None: the same."""
 
     name: str
     program: Path
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     kind: Callable[..., ServedProcess] = field(default_factory=lambda: ServedProcess)
+    known_as: Callable[[str], str] | None = None
 
     def environment_with(self, padding: int) -> dict[str, str]:
         """All variables of the process. `padding`: bytes of a variable that moves the stack, so
@@ -245,6 +247,9 @@ class ServedProcess:
     def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
         self._greeting: Json = {}
+        self._known_as = program.known_as
+        # own name of a case by that of the other side, where they differ
+        self._own: dict[str, str] = {}
         self._limit = limit
         self._buffer = b""
         # closed in close(), with the process
@@ -283,13 +288,16 @@ class ServedProcess:
             or not isinstance(context, dict)
         ):
             raise self.lost(f"answered its start with '{line}'")
+        if self._known_as:
+            self._own = {self._known_as(name): name for name in cases}
+            line["cases"] = list(self._own)
         self._greeting = line
         return line
 
     def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
         """Has a case built and warmed up, without waiting for it, so that both sides can do so at
         once; the next call must be opened(), which takes the answer."""
-        self.send({"do": "open", "case": case, "verify": verify, "meter": meter})
+        self.send({"do": "open", "case": self._named(case), "verify": verify, "meter": meter})
 
     def opened(self, case: str) -> Json:
         """`seconds` of one warm iteration, and `counters`. CaseFailedError, CaseSkippedError: it is
@@ -301,7 +309,7 @@ class ServedProcess:
 
     def timed(self, case: str, seconds: float) -> Json:
         """The answer of one slice. CaseFailedError: the case is open no more."""
-        self.send({"do": "time", "case": case, "seconds": seconds})
+        self.send({"do": "time", "case": self._named(case), "seconds": seconds})
         answer = self._reply(f"time {case}")
         return answer | {"seconds": self._positive("time", answer.get("seconds"))}
 
@@ -311,8 +319,11 @@ class ServedProcess:
 
     def close_case(self, case: str) -> None:
         """Lets go of its memory."""
-        self.send({"do": "close", "case": case})
+        self.send({"do": "close", "case": self._named(case)})
         self._reply(f"close {case}")
+
+    def _named(self, case: str) -> str:
+        return self._own.get(case, case)
 
     def _reply(self, what: str) -> Json:
         answer = self.answer(what)

@@ -244,6 +244,25 @@ def _split(variant: str) -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(names) - {BASELINE, *operators}, operators
 
 
+# stands for the operators of --plugin in a variant
+PLUGIN = "plugin"
+
+
+def with_plugin(variant: str) -> str:
+    """The variant with the operators of --plugin, as the program takes it."""
+    return PLUGIN if variant == BASELINE else f"{variant}+{PLUGIN}"
+
+
+def without_operators(case: str) -> str:
+    """The name of a case without the operators in its variant: that of the case which has the
+    model's own operations in their place."""
+    name = parse_case_name(case)
+    if name is None:
+        return case
+    own = [word for word in name.variant.split("+") if OPERATOR not in word]
+    return str(replace(name, variant="+".join(own) or BASELINE))
+
+
 def switches_named(variant: str) -> frozenset[str]:
     """The switches of a variant; none for `optimized`, whose switches depend on the case. Operators
     are no switches."""
