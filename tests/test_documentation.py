@@ -153,7 +153,7 @@ compare run --new=build | required: --base
 compare run --base HEAD --budgte=5m | '--budgte=5m': is no option; did you mean --budget?
 compare run --bse=build | '--bse=build': is no option; did you mean --base?
 compare history | add|show|changes|page
-compare calibrate --slow=ffn=0.05 | --runs
+compare calibrate --slow=0.05 | --runs
 compare calibrate -- --pairs 12 | --pairs 12
 ablation --switches=qkv,nonsense | 'nonsense': must be one of qkv, gate_up
 ablation --batch=8by128 | '8by128': must be a whole number of 1 or more

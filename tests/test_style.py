@@ -65,7 +65,7 @@ LAYERS = (
     "options benchmark_flags plan",
     "failure timing metering memory_check",
     "rounding parity_gate gate_run",
-    "known_slowdown case_guard prepared_case",
+    "case_guard prepared_case",
     "case_counters run_context journal",
     "trace runner interleaved sum_of_parts tables",
     "find_limit suite serve",

@@ -100,21 +100,6 @@ void add_custom_size_options(CLI::App& app, Options& options) {
       ->group("Size `custom`");
 }
 
-KnownSlowdown parse_slowdown(const std::string& text) {
-  constexpr double most = 10;
-  const size_t equals = text.rfind('=');
-  const bool has_both = equals != std::string::npos && equals > 0;
-  const std::string number = has_both ? text.substr(equals + 1) : "";
-  char* end = nullptr;
-  const double fraction = std::strtod(number.c_str(), &end);
-  if (number.empty() || *end != '\0' || !(fraction > 0 && fraction <= most)) {
-    throw std::invalid_argument(
-        fmt::format("--slow '{}': must be REGEX=FRACTION with a fraction above 0 and at most {:g}",
-                    text, most));
-  }
-  return {text.substr(0, equals), fraction};
-}
-
 void add_run_options(CLI::App& app, Options& options) {
   app.add_option("--device", options.device, "auto, cpu, cuda[:N] or hip[:N]")
       ->capture_default_str();
@@ -200,13 +185,6 @@ void add_run_options(CLI::App& app, Options& options) {
   app.add_flag("--serve", options.serve,
                "stay resident, and open and time cases as requests on standard input say "
                "(docs/serve.md)");
-  app.add_option_function<std::vector<std::string>>(
-      "--slow",
-      [&](const std::vector<std::string>& texts) {
-        for (const std::string& text : texts) options.slow.push_back(parse_slowdown(text));
-      },
-      "with --serve: REGEX=FRACTION; cases whose name the expression finds spin for that "
-      "fraction of each iteration (calibrates comparisons)");
 }
 
 void check_values(const CLI::App& app, const Options& options) {
@@ -220,10 +198,6 @@ void check_values(const CLI::App& app, const Options& options) {
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
-  }
-  if (!options.slow.empty() && !options.serve) {
-    throw std::invalid_argument(
-        "--slow: only with --serve; it slows cases on purpose, to calibrate comparisons");
   }
 }
 

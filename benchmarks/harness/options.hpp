@@ -51,13 +51,6 @@ struct TimingOptions {
 inline constexpr double kDefaultPrecision = 0.02;
 inline constexpr double kDefaultPrecisionTimes = 3;
 
-/// --slow, which tests the error rates of comparisons: in a served program, cases whose name
-/// matches `pattern` take longer by this fraction of each iteration.
-struct KnownSlowdown {
-  std::string pattern;
-  double fraction = 0;
-};
-
 struct Options {
   AxisOptions axes;
   std::vector<Plugin> plugins;
@@ -84,16 +77,15 @@ struct Options {
   std::optional<LimitAxis> find_limit;
   bool confirm = false;  ///< run the limits that were found, and one step beyond
   bool describe_device = false;
-  bool figures_of_merit = false;     ///< print FOM lines and how the run ended (tables.hpp)
-  std::vector<std::string> columns;  ///< counters that the tables show beside their own
-  std::string trace_folder;          ///< empty: no traces
-  bool serve = false;                ///< stay resident and answer requests (serve.hpp)
-  std::vector<KnownSlowdown> slow;
-  std::string filter = ".";                      ///< --benchmark_filter
-  std::string out_file;                          ///< --benchmark_out
-  std::string format = "console";                ///< --benchmark_format: console or json
-  bool writes_aggregates_only = false;           ///< --benchmark_report_aggregates_only
-  bool shows_aggregates_only = false;            ///< --benchmark_display_aggregates_only
+  bool figures_of_merit = false;        ///< print FOM lines and how the run ended (tables.hpp)
+  std::vector<std::string> columns;     ///< counters that the tables show beside their own
+  std::string trace_folder;             ///< empty: no traces
+  bool serve = false;                   ///< stay resident and answer requests (serve.hpp)
+  std::string filter = ".";             ///< --benchmark_filter
+  std::string out_file;                 ///< --benchmark_out
+  std::string format = "console";       ///< --benchmark_format: console or json
+  bool writes_aggregates_only = false;  ///< --benchmark_report_aggregates_only
+  bool shows_aggregates_only = false;   ///< --benchmark_display_aggregates_only
   std::vector<std::string> benchmark_context;    ///< --benchmark_context: KEY=VALUE,...
   std::vector<std::string> benchmark_arguments;  ///< the given ones that affect results
 };

@@ -226,7 +226,6 @@ TEST(OptionsTest, WhatIsMissingRepeatedOrDoesNotGoTogetherIsNamed) {
       {{"--resume"}, "--resume: needs --journal FILE, the journal of the run to continue"},
       {{"--resume", "--journal", ""}, "--journal '': needs"},
       {{"--confirm"}, "--confirm: only with --find-limit"},
-      {{"--slow", "ffn=0.1"}, "--slow: only with --serve"},
       {{"--figures-of-merit", "--benchmark_format=json"},
        "--figures-of-merit: not with --benchmark_format=json"},
       {{"--serve", "--benchmark_format=json"}, "--benchmark_format: not with --serve"},
@@ -248,16 +247,6 @@ TEST(OptionsTest, WhatIsMissingRepeatedOrDoesNotGoTogetherIsNamed) {
   EXPECT_TRUE(parse({"--serve", "--components=ffn", "--verify=off", "--threads=1",
                      "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
                   .serve);
-}
-
-TEST(OptionsTest, AKnownSlowdownIsARegularExpressionAndAFraction) {
-  const auto slow = parse({"--serve", "--slow", "ffn/.*=a=0.05", "--slow", "loss=10"}).slow;
-  ASSERT_EQ(slow.size(), 2U);
-  EXPECT_EQ(slow[0].pattern, "ffn/.*=a");
-  EXPECT_EQ(slow[0].fraction, 0.05);
-  EXPECT_EQ(slow[1].fraction, 10);
-  for (const char* bad : {"ffn", "ffn=", "ffn=0", "ffn=-1", "ffn=11", "ffn=nan", "ffn=5%", "=0.5"})
-    EXPECT_CONTAINS(error({"--serve", "--slow", bad}), "must be REGEX=FRACTION") << bad;
 }
 
 // 8 wide, 2 layers, 16 words.

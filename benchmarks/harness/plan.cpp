@@ -94,9 +94,12 @@ class PlanBuilder {
   std::vector<Case> take() { return std::move(cases_); }
 
  private:
-  // A switch that a component does not contain makes no extra case, unless the user named both.
+  // A switch that a component does not contain makes no extra case, unless the user named both; nor
+  // does an operator of a plug-in, which may be there for another of several components.
   bool makes_no_case(const Component& component, const Variant& variant) const {
-    const bool named = !options_.axes.variants.empty() && !options_.axes.components.empty();
+    const size_t named_components = options_.axes.components.size();
+    const bool named = !options_.axes.variants.empty() && named_components > 0 &&
+                       (variant.operators().empty() || named_components == 1);
     return changes_nothing(component, variant) && !named;
   }
   static bool changes_nothing(const Component& component, const Variant& variant) {

@@ -10,7 +10,6 @@
 
 #include "benchmarks/harness/failure.hpp"
 #include "benchmarks/harness/gate_run.hpp"
-#include "benchmarks/harness/known_slowdown.hpp"
 #include "benchmarks/instruments/library_choices.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "core/text.hpp"
@@ -110,8 +109,6 @@ void PreparedCase::prepare(const Steps& steps) {
   if (is_over() || !steps.times) return;
   remarks_.skip = refuse_after_gate();
   if (is_over()) return;
-  if (steps.slowed_by > 0)
-    work_.item = slowed(std::move(work_.item), shared_.device, steps.slowed_by);
   warm_up();
   if (steps.meters) meter();
 }

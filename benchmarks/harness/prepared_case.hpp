@@ -45,9 +45,8 @@ struct Preparation {
 struct Steps {
   enum class Proof { none, results, results_and_new_inputs };
   Proof proof = Proof::results;
-  bool times = true;     ///< else nothing follows the proof
-  bool meters = true;    ///< counts memory and operators, and checks FLOPs
-  double slowed_by = 0;  ///< a fraction: see known_slowdown.hpp
+  bool times = true;   ///< else nothing follows the proof
+  bool meters = true;  ///< counts memory and operators, and checks FLOPs
 };
 
 class PreparedCase {

@@ -12,7 +12,6 @@
 #include "benchmarks/console/lines.hpp"
 #include "benchmarks/harness/case_counters.hpp"
 #include "benchmarks/harness/failure.hpp"
-#include "benchmarks/harness/known_slowdown.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
@@ -113,7 +112,7 @@ ServeRequest parse_serve_request(const std::string& line, double most_seconds) {
 
 Server::Server(const instruments::Device& device, const std::vector<Case>& cases,
                const Options& options)
-    : cases_(cases), preparation_(device, options), slowed_(slowed_cases(options.slow, cases)) {}
+    : cases_(cases), preparation_(device, options) {}
 
 Json Server::answer(const std::string& line) {
   try {
@@ -147,11 +146,9 @@ Json Server::open(const ServeRequest& request) {
   const Case& test_case = find_case(name);
   if (open_.contains(name))
     throw std::invalid_argument(fmt::format("\"case\" \"{}\": is open; close it first", name));
-  const auto slow = slowed_.find(name);
   const Steps steps = {
       .proof = request.verify ? Steps::Proof::results_and_new_inputs : Steps::Proof::none,
-      .meters = request.meter,
-      .slowed_by = slow == slowed_.end() ? 0 : slow->second};
+      .meters = request.meter};
   // What open cases use is neither free nor left of the user's limit.
   const int64_t live_bytes = instruments::live_tensor_bytes(preparation_.device.torch());
   const PreparedCase& opened =
@@ -202,8 +199,6 @@ console::ExitCode serve(const Options& options, const Plan& plan,
   instruments::start_computing();  // only now: oneDNN may announce itself when it is asked
   Json context = run_context(options, device);
   context["verify"] = "on request";
-  for (const KnownSlowdown& slow : options.slow)
-    context["slowed"].push_back(fmt::format("{}={:g}", slow.pattern, slow.fraction));
   Json names = Json::array();
   for (const Case& test_case : plan.cases) names.push_back(test_case.name());
   Options asked = options;

@@ -30,8 +30,7 @@ ServeRequest parse_serve_request(const std::string& line, double most_seconds);
 
 class Server {
  public:
-  /// Throws std::invalid_argument for a slowdown (`options.slow`) whose expression is none or finds
-  /// no case. All references must outlive it.
+  /// All references must outlive it.
   Server(const instruments::Device& device, const std::vector<Case>& cases, const Options& options);
 
   /// The answer to one line: what was asked for, "skipped", "failed", or "error" for an invalid
@@ -50,7 +49,6 @@ class Server {
   const std::vector<Case>& cases_;
   Preparation preparation_;
   std::map<std::string, PreparedCase> open_;
-  std::map<std::string, double> slowed_;  // fractions, by case
 };
 
 /// Says which cases there are and answers requests until its input ends (status 0), nobody reads

@@ -87,36 +87,6 @@ TEST_F(ServerTest, ATurnUsesItsTimeRunsAtLeastOnceAndNothingThatItDoesNotAnswer)
   EXPECT_GT(iterations, 10U) << "a GEMM of 8 by 8 takes microseconds";
 }
 
-TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
-  const Options as_it_is = settings;
-  Server plain(cpu, cases, as_it_is);
-  // So much longer that no other work on the machine does the same.
-  settings.slow = {{"/forward/", 1.0}, {"/forward/", 1000.0}};
-  const auto fastest = [&](Server& timed, size_t index) {
-    const auto ask_it = [&](Json request) {
-      request["case"] = cases[index].name();
-      return timed.answer(request.dump());
-    };
-    ask_it({{"do", "open"}});
-    const Json seconds = ask_it({{"do", "time"}, {"seconds", 0.05}}).at("seconds");
-    return std::min_element(seconds.begin(), seconds.end())->get<double>();
-  };
-  EXPECT_GT(fastest(server(), 0), 100 * fastest(plain, 0))
-      << "the last of several fractions counts";
-  EXPECT_LT(fastest(server(), 1), 100 * fastest(plain, 1)) << "the expression does not find it";
-}
-
-TEST_F(ServerTest, ASlowdownThatSlowsNothingIsRefused) {
-  const auto error = [&](const char* pattern) {
-    return testing::error_of<std::invalid_argument>([&] {
-      settings.slow = {{pattern, 0.1}};
-      const Server refused(cpu, cases, settings);
-    });
-  };
-  EXPECT_EQ(error("attention"), "--slow 'attention': no case has such a name");
-  EXPECT_CONTAINS(error("("), "--slow '(': is not a regular expression");
-}
-
 TEST_F(ServerTest, CountersAreThoseOfTheCaseWhateverElseIsOpen) {
   const Json alone = ask("open", 1, {{"meter", true}}).at("counters");
   EXPECT_EQ(alone.at("hardware_flops"), 2.0 * 2 * 8 * 8 * 8);

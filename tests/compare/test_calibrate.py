@@ -457,15 +457,21 @@ def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
     build = make_build(tmp_path / "build", cases={FFN: 0.005})
     rule = ("--build-folder", str(build), "--alpha", "0.3", "--looks", "1")
     assert calibrate(tmp_path, "--runs", "1", *rule, *QUICK, "--budget", "30s") == 0
-    slow = ("--runs", "1", "--slow", "^ffn/=0.05", "--slow", "x=1")
+    slow = ("--runs", "1", "--slow", "0.05")
+    assert calibrate(tmp_path, *slow, *rule, *QUICK, "--budget", "1ms") == 2
+    assert "build it: cmake --build" in capsys.readouterr().err
+    plugin = build / command.SLOW_PLUGIN
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
     assert calibrate(tmp_path, *slow, *rule, *QUICK, "--budget", "1ms") == 0
     assert "no verdict: budget too short for any verdict" in capsys.readouterr().err
-    given = {word for start in noted(build, "starts") for word in start["arguments"]}
-    assert {"--slow=^ffn/=0.05", "--slow=x=1"} < given
+    asked = {f"--plugin={plugin}", "--variants=slow::rms_norm"}
+    # two processes of each run
+    assert sum(asked < set(start["arguments"]) for start in noted(build, "starts")) >= 2
     plain, slowed = run_rows(finished_runs(tmp_path))
     assert (plain["runs"], plain["slowdown"], plain["budget_seconds"]) == (1, "", 30)
     assert (plain["alpha"], set(plain["by_case"])) == (0.3, {FFN})
-    assert slowed["slowdown"] == "^ffn/=0.05, x=1"
+    assert slowed["slowdown"] == "slow::=0.05"
     assert slowed["without_verdict"] == {"budget too short for any verdict": 1}
     # nothing measured at all: an error with its words
     assert calibrate(tmp_path, "--build-folder", str(tmp_path), "--runs", "1") == 2

@@ -23,6 +23,7 @@ from samples import ATTENTION, EMBEDDING, OPTIMIZER, Json, Played, cut_wait_shor
 
 from built_programs import read_json, start_tool, wait_until
 from fake_bench import DEFAULTS, FFN, LOSS, NORM, PROGRAM, STEP, make_build, noted
+from tinyllama_tools.calibrate.command import SLOW_PLUGIN
 from tinyllama_tools.compare import blocks
 from tinyllama_tools.compare.blocks import (
     SIDES,
@@ -143,7 +144,6 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
         "--sizes=small",
         "--filter=baseline",
         "--threads=3",
-        "--slow-new=ffn=0.1",
     ]
     found = ran(base, new, tmp_path / "out", *more, "--verify=off")
     assert found.outcomes == {FFN: "same", LOSS: "missing", NORM: "added"}
@@ -152,7 +152,6 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
         given = set(noted(build, "starts")[0]["arguments"])
         assert {"--sizes=small", "--benchmark_filter=baseline", "--threads=3"} < given
         assert "--variants=baseline" in given
-        assert ("--slow=ffn=0.1" in given) == (build == new)
     assert [text.partition(":")[0] for text in found.warnings] == [
         "environment SIDE_N",
         "environment OMP_NUM_THREADS",
@@ -385,7 +384,7 @@ def test_the_same_program_on_both_sides_is_refused(
         assert "are the same program, to the last byte" in capsys.readouterr().err
     assert not noted(build, "starts")
     # what differs is asked for, or it is a test
-    for more in ("--same", "--environment-new=SIDE=1", f"--slow-new={FFN}=0.1"):
+    for more in ("--same", "--environment-new=SIDE=1"):
         assert ran(build, copy, tmp_path / more, more).status in {0, 1}
 
 
@@ -477,18 +476,45 @@ def test_what_the_base_skips_is_skipped_whatever_the_new_does(tmp_path: Path) ->
 def test_the_built_program_compared_with_itself_passes_unless_slowed(
     bench_program: Path, tmp_path: Path
 ) -> None:
-    """Four times its time is far beyond what other work on the machine makes of it, but for single
-    blocks: hence later looks."""
-    short = ("--components=ffn,rms_norm", "--passes=forward_backward", "--batch=2", "--seq=32")
-    slow = ("--device=cpu", "--threads=1", "--slow-new=^ffn/=3", "--margin=0.3", "--looks=3")
-    found = ran(bench_program, bench_program, tmp_path / "out", *short, *slow)
-    ffn, norm = (name.replace("8/seq:128", "2/seq:32") for name in (FFN, NORM))
-    assert (found.status, found.outcomes[ffn]) == (1, "slower")
-    assert found.outcomes[norm] in {"same", "unclear"}
+    """A plug-in that is a copy of ours, and on the new side spins. Four times its time is far
+    beyond what other work on the machine makes of it, but for single blocks: hence later looks."""
+    plugin = bench_program.parents[1] / SLOW_PLUGIN
+    short = ("--components=rms_norm", "--passes=forward,backward", "--batch=2", "--seq=32")
+    slow = (f"--plugin={plugin}", "--variants=slow::rms_norm", "--environment-new=SPIN_FRACTION=3")
+    alone = ("--device=cpu", "--threads=1", "--margin=0.3", "--looks=3", "--same")
+    found = ran(bench_program, bench_program, tmp_path / "out", *short, *slow, *alone)
+    forward, backward = (
+        f"rms_norm/{name}/slow::rms_norm/tiny/f32/batch:2/seq:32"
+        for name in ("forward", "backward")
+    )
+    assert (found.status, found.outcomes[forward]) == (1, "slower")
+    assert found.outcomes[backward] in {"same", "unclear"}
     for case in found.cases.values():
         assert case["blocks"] in plan_design(2, alpha=0.02, looks=3).looks
         assert {c["name"] for c in case["counters"]} > {"operators", "allocations", "model_flops"}
         assert not any(c["worse"] for c in case["counters"] if c["exact"])
+
+
+def test_the_new_side_runs_with_the_operators_of_a_plugin(
+    bench_program: Path, tmp_path: Path
+) -> None:
+    """In every variant, under the names of the cases without them; cases that no operator changes
+    are left out."""
+    plugin = bench_program.parents[1] / SLOW_PLUGIN
+    cases = ("--components=rms_norm,rotary", "--passes=forward", "--batch=2", "--seq=32")
+    variants = ("--variants=baseline,optimized", "--environment-new=SPIN_FRACTION=5")
+    alone = ("--device=cpu", "--threads=1", "--margin=0.3", "--looks=3")
+    asked = (f"--plugin={plugin}", *cases, *variants, *alone)
+    found = ran(bench_program, bench_program, tmp_path / "out", *asked)
+    names = {
+        f"rms_norm/forward/{name}/tiny/f32/batch:2/seq:32" for name in ("baseline", "optimized")
+    }
+    assert set(found.outcomes) == names
+    # beside ours, which it is a copy of; what it replaces in the baseline is several operators
+    assert found.outcomes[max(names)] == "slower"
+    assert found.document["new"].endswith(f" with {plugin.name}")
+    assert found.document["new_context"]["plugins"][0]["file"] == plugin.name
+    assert "plugins" not in found.document["base_context"]
 
 
 # ---- block after block until every case has its verdict

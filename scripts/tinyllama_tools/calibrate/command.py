@@ -1,8 +1,8 @@
 """How often the comparison errs on real machines, and what it finds: recorded, judged, written.
 
 Example: scripts/compare calibrate --record 60m
-         scripts/compare calibrate --record 10m --slow '^ffn/=0.05'
-         scripts/compare calibrate --runs 20 --slow '^ffn/=0.05'
+         scripts/compare calibrate --record 10m --slow 0.05
+         scripts/compare calibrate --runs 20 --slow 0.05
          scripts/compare calibrate --recording results/calibration machine_b/blocks_0001.jsonl
 
 --record and --runs measure, and add to what --output has; each block and each run is on disk when
@@ -86,8 +86,11 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--record", type=duration_of, metavar="TIME", help=blocks)
     runs = "do that many whole runs of `compare run`, A/A unless --slow is given"
     add("--runs", type=positive, metavar="N", help=runs)
-    slow = "what the new side is slowed by, such as ^ffn/=0.05"
-    add("--slow", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
+    slow = (
+        "the new side's RMSNorm, an operator of a plug-in, takes that fraction longer in the "
+        "forward (default cases: rms_norm, forward)"
+    )
+    add("--slow", type=fraction, metavar="FRACTION", help=slow)
     build = "the build that is calibrated (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=build)
     more = "options of `compare run` after --: cases, --pairs, --slice, --threads, --budget"
@@ -129,9 +132,31 @@ def next_path(folder: Path, kind: str) -> Path:
     return folder / f"{kind}_{max(taken, default=0) + 1:04d}"
 
 
+# A library of operators with the namespace SLOW, and the variable that says by which fraction.
+SLOW_PLUGIN, SLOW, SPIN = "tests/plugins/libplugin_of_slow.so", "slow::", "SPIN_FRACTION"
+
+
+def slowdown_of(settings: Json) -> str:
+    """What the new side was slowed by on purpose, REGEX=FRACTION, ...; empty for A/A. Recordings
+    from before there were plug-ins say it in `new_slow`."""
+    if found := settings.get("new_environment", {}).get(SPIN):
+        return f"{SLOW}={found}"
+    return ", ".join(settings.get("new_slow", []))
+
+
 def run_options(options: argparse.Namespace) -> list[str]:
-    """Of `compare run`, with the same build on both sides."""
-    slow = [f"--slow-new={text}" for text in options.slow]
+    """Of `compare run`, with the same build on both sides. BadInputError where the plug-in of a
+    slowdown was not built."""
+    slow = []
+    if options.slow:
+        plugin = options.build_folder / SLOW_PLUGIN
+        if not plugin.is_file():
+            raise BadInputError(
+                f"{plugin}: is missing, which slows a side; build it: cmake --build "
+                f"{options.build_folder} --target plugin_of_slow"
+            )
+        slow = [f"--plugin={plugin}", f"--variants={SLOW}rms_norm", "--components=rms_norm"]
+        slow += ["--passes=forward", f"--environment-new={SPIN}={options.slow:g}"]
     sides = [f"--base={options.build_folder}", f"--new={options.build_folder}", "--same"]
     return [*slow, *options.run_options, *sides]
 
@@ -234,7 +259,7 @@ def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
         "file": path.name,
         **made_on(header["base_context"]),
         "load_average": header.get("load_average"),
-        "slowdown": ", ".join(settings.get("new_slow", [])),
+        "slowdown": slowdown_of(settings),
         "blocks": len(whole),
         # some case of them failed or was cut short
         "left_out": len(indices) - len(whole),
@@ -337,7 +362,7 @@ def group_row(runs: Sequence[Json]) -> Json:
     row = {
         **made_on(context),
         "started": context.get("date", "unknown"),
-        "slowdown": ", ".join(settings["new_slow"]),
+        "slowdown": slowdown_of(settings),
         "options": command_text(settings["arguments"]),
         "alpha": first["alpha"],
         "margin": first["margin"],
@@ -347,7 +372,7 @@ def group_row(runs: Sequence[Json]) -> Json:
         "by_case": by_case,
         "culprits": blamed,
     }
-    if settings["new_slow"]:
+    if row["slowdown"]:
         return row
     false = {word.value for word in rates.FALSE_WORDS}
     # one that reached no look could not have given a false alarm

@@ -544,7 +544,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         )
         for side, _, environment in named
     }
-    is_one_program = options.same or options.slow_new or adds_plugins
+    is_one_program = options.same or adds_plugins
     if not (is_one_program or options.environment_base or options.environment_new):
         refuse_equal(programs)
     effort = {"pairs": options.pairs, "slice_seconds": options.slice}

@@ -91,8 +91,6 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
     add("--plugin", type=Path, action="append", default=[], metavar="FILE", help=plugin)
     same = "allow both sides to be the same program: nothing should be found (a test)"
     add("--same", action="store_true", help=same)
-    slow = "slow these cases of the new side down by that fraction: is it found? (a test)"
-    add("--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow)
     folder = "whose CMake settings a git commit is built with (default: build)"
     add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
 
@@ -143,8 +141,8 @@ def names_operators(options: argparse.Namespace) -> bool:
 
 
 def program_arguments(options: argparse.Namespace, side: str) -> tuple[str, ...]:
-    """What a side is given: axes, filter, device; plug-ins and slowdowns the new one alone, but for
-    plug-ins that --variants speaks of."""
+    """What a side is given: axes, filter, device; the new one alone plug-ins, but for those that
+    --variants speaks of."""
     given = {axis: getattr(options, axis) for axis in AXES}
     if _is_default_family(options):
         components, passes = zip(*DEFAULT_FAMILY, strict=True)
@@ -159,11 +157,8 @@ def program_arguments(options: argparse.Namespace, side: str) -> tuple[str, ...]
     further = []
     if names_operators(options) or side == "new":
         further += [f"--plugin={file}" for file in options.plugin]
-    if side == "new":
-        further += [f"--slow={text}" for text in options.slow_new]
-        if options.plugin and not names_operators(options):
-            of_plugin = (with_plugin(name) for name in values["variants"].split(","))
-            values["variants"] = ",".join(of_plugin)
+    if side == "new" and options.plugin and not names_operators(options):
+        values["variants"] = ",".join(map(with_plugin, values["variants"].split(",")))
     return (*(f"--{name}={v}" for name, v in values.items() if v is not None), *further)
 
 
@@ -174,7 +169,6 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "new_plugins": [file.name for file in options.plugin],
         "base_environment": dict(options.environment_base),
         "new_environment": dict(options.environment_new),
-        "new_slow": options.slow_new,
         "budget_seconds": options.budget,
         "slice_seconds": options.slice,
         "limit_seconds": options.limit,
@@ -183,7 +177,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 # options of `compare run` that only tiny_llama_bench understands
-SUITE_OPTIONS = (*AXES, "device", "threads", "problem-sizes", "slow-new", "plugin")
+SUITE_OPTIONS = (*AXES, "device", "threads", "problem-sizes", "plugin")
 
 
 def is_chosen_by_name(name: str, options: argparse.Namespace) -> bool:
