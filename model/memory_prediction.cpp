@@ -227,8 +227,10 @@ PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType de
   };
   const double least = least_step_bytes(workload);
   if (least >= kBeyondAnyDevice) return beyond_any_device(least);
+  Workload predicted = workload;
+  if (!workload.variant.runs_on_meta()) predicted.variant = workload.variant.without_operators();
   return predict_memory(device, [&] {
-    const auto work = std::make_shared<Work>(workload);
+    const auto work = std::make_shared<Work>(predicted);
     NamedTensors moments = work->optimizer.first_moments();
     append(moments, work->optimizer.second_moments());
     return WorkOnMeta{[work] { work->run(); }, work->model.parameters(), std::move(moments)};

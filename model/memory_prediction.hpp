@@ -53,7 +53,8 @@ inline constexpr double kBeyondAnyDevice = 17592186044416;  // 16 TiB
 /// A prediction that only says that `bytes`, at least that many, are needed.
 PredictedMemory beyond_any_device(double bytes);
 
-/// Predicts a training step on one batch, after the first step.
+/// Predicts a training step on one batch, after the first step; where the variant has operators
+/// without a Meta kernel, with the model's own operations.
 PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device);
 
 }  // namespace tinyllama

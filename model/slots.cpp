@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 
@@ -172,11 +173,14 @@ std::vector<at::Tensor> call(const c10::OperatorHandle& op, torch::jit::Stack st
 }  // namespace
 
 struct SlotOperator::Entry {
+  Entry(const Description& slot_, std::string name_, c10::OperatorHandle forward_)
+      : slot(slot_), name(std::move(name_)), forward(std::move(forward_)) {}
   const Description& slot;
   std::string name;
   c10::OperatorHandle forward;
   std::optional<c10::OperatorHandle> backward{};  // where autograd does not know the operator
   std::vector<Source> backward_sources{};
+  mutable std::atomic<int64_t> calls{0};
 };
 
 // The forward operator with the backward operator of its library.
@@ -268,21 +272,21 @@ SlotOperator SlotOperator::find(std::string_view name) {
   if (!is_like(schema.arguments(), expected.arguments()) ||
       !is_like(schema.returns(), expected.returns()))
     refuse(name, fmt::format("its schema is {}, the slot's is {}", toString(schema), slot->schema));
-  Entry entry{*slot, std::string(name), *found};
+  const auto entry = std::make_shared<Entry>(*slot, std::string(name), *found);
   const bool has_own_gradients =
       slot->differentiable == 0 ||
       has_kernel(*found,
                  {c10::DispatchKey::Autograd, c10::DispatchKey::AutogradCPU,
                   c10::DispatchKey::AutogradCUDA, c10::DispatchKey::CompositeImplicitAutograd});
   if (!has_own_gradients) {
-    entry.backward = find_in_dispatcher(name, "_backward");
-    if (!entry.backward)
+    entry->backward = find_in_dispatcher(name, "_backward");
+    if (!entry->backward)
       refuse(name, fmt::format("has no gradients: it needs an Autograd kernel, or beside it an "
                                "operator {}_backward, because steps are those of a training",
                                name.substr(0, name.find('.'))));
-    entry.backward_sources = sources_of(entry.backward->schema(), *slot, expected);
+    entry->backward_sources = sources_of(entry->backward->schema(), *slot, expected);
   }
-  return SlotOperator(std::make_shared<const Entry>(std::move(entry)));
+  return SlotOperator(entry);
 }
 
 Slot SlotOperator::slot() const {
@@ -312,7 +316,12 @@ bool SlotOperator::has_meta_kernel() const {
   return has(entry_->forward) && (!entry_->backward || has(*entry_->backward));
 }
 
+int64_t SlotOperator::calls() const {
+  return entry_->calls.load(std::memory_order_relaxed);
+}
+
 std::vector<at::Tensor> SlotOperator::operator()(std::vector<c10::IValue> arguments) const {
+  entry_->calls.fetch_add(1, std::memory_order_relaxed);
   if (!entry_->backward || !at::GradMode::is_enabled())
     return call(entry_->forward, std::move(arguments));
   std::vector<at::Tensor> differentiable;

@@ -55,6 +55,8 @@ class SlotOperator {
   /// Whether it runs on the meta device, where memory is predicted.
   bool has_meta_kernel() const;
 
+  /// How often it was called, it or a copy of it.
+  int64_t calls() const;
   /// Calls it with the arguments of the slot's schema. Autograd records the call.
   std::vector<at::Tensor> operator()(std::vector<c10::IValue> arguments) const;
 

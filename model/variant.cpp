@@ -345,6 +345,10 @@ Variant Variant::without_operators() const {
   return changed;
 }
 
+bool Variant::runs_on_meta() const {
+  return std::ranges::all_of(operators_, &SlotOperator::has_meta_kernel);
+}
+
 const SlotOperator* Variant::filling(Slot slot) const {
   const auto found = std::ranges::find(operators_, slot, &SlotOperator::slot);
   return found == operators_.end() ? nullptr : &*found;

@@ -118,6 +118,8 @@ class Variant {
   Variant without_operators() const;
   /// The operator in this slot; null where the model's own is.
   const SlotOperator* filling(Slot slot) const;
+  /// Whether all of them can be run on the meta device, where memory is predicted.
+  bool runs_on_meta() const;
   /// In the order of slots.
   const std::vector<SlotOperator>& operators() const { return operators_; }
   /// The same switches under the name "optimized".

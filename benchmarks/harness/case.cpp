@@ -29,7 +29,7 @@ const PredictedMemory& Case::memory() const {
   const double least = static_cast<double>(cost().bytes) / 8;
   if (least >= kBeyondAnyDevice) return known_memory.emplace(beyond_any_device(least));
   Workload predicted = workload;
-  if (!predicts_memory()) predicted.variant = workload.variant.without_operators();
+  if (!workload.variant.runs_on_meta()) predicted.variant = workload.variant.without_operators();
   known_memory = predict_memory(device, [&] {
     const std::shared_ptr<WorkItem> item = component->build(
         {predicted, pass, /*seed=*/0, c10::Device(c10::DeviceType::Meta), nullptr, std::nullopt});
@@ -40,10 +40,6 @@ const PredictedMemory& Case::memory() const {
                       item->parameters(), item->optimizer_state()};
   });
   return *known_memory;
-}
-
-bool Case::predicts_memory() const {
-  return std::ranges::all_of(workload.variant.operators(), &SlotOperator::has_meta_kernel);
 }
 
 void WorkItem::change_inputs(uint64_t /*seed*/, int64_t /*distinct*/) {

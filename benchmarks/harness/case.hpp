@@ -93,10 +93,9 @@ struct Case {
   Cost cost() const { return component->cost(workload, pass); }
   /// Predicted at the first call, which takes milliseconds, and cached: after a change of the case,
   /// reset known_memory.
+  /// Where the variant has operators without a Meta kernel (Variant::runs_on_meta), it is that of
+  /// the model's own operations.
   const PredictedMemory& memory() const;
-  /// Whether memory() is of this very work. An operator of a plug-in without a Meta kernel cannot
-  /// be run on the meta device: then it is that of the variant with the model's own operations.
-  bool predicts_memory() const;
 
   /// Type of device that it is to run on, for which memory is predicted.
   c10::DeviceType device = c10::DeviceType::CPU;

@@ -89,7 +89,7 @@ Counters fixed_counters(const Case& test_case, const Metering& metering) {
   counters["bytes"] = to_double(cost.bytes);
   counters["flop_per_byte"] = to_double(cost.intensity_flops()) / to_double(cost.bytes);
   counters["peak_memory_MiB"] = to_double(metering.peak_bytes) / kMiB;
-  if (test_case.predicts_memory())
+  if (test_case.workload.variant.runs_on_meta())
     counters["predicted_memory_MiB"] = to_double(test_case.memory().peak()) / kMiB;
   if (metering.library_scratch_bytes)
     counters["library_scratch_MiB"] = to_double(*metering.library_scratch_bytes) / kMiB;

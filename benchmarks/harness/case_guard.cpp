@@ -28,15 +28,27 @@ namespace {
 
 constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 
-// A signal handler can reach nothing but a global: what it says of the case that runs.
+// A signal handler can reach nothing but a global: what it says of the case that runs, empty
+// between cases.
 std::array<char, 2048> crash_text = {};
 std::array<char, 1 << 16> crash_stack = {};
 
-void on_crash(int signal) {
-  // SA_RESETHAND: the signal, raised once more on return, kills as it would have.
+void say_which_case() {
   const size_t length = strnlen(crash_text.data(), crash_text.size());
   static_cast<void>(!write(STDERR_FILENO, crash_text.data(), length));
+}
+
+void on_crash(int signal) {
+  // SA_RESETHAND: the signal, raised once more on return, kills as it would have.
+  say_which_case();
   raise(signal);
+}
+
+// Work that calls exit() must not pass for a run that ended.
+void on_exit() {
+  if (crash_text.front() == '\0') return;
+  say_which_case();
+  std::_Exit(static_cast<int>(console::ExitCode::failed));
 }
 
 void say_where_it_crashes() {
@@ -47,6 +59,7 @@ void say_where_it_crashes() {
   action.sa_handler = on_crash;
   action.sa_flags = SA_RESETHAND | SA_ONSTACK;
   for (const int signal : kCrashes) sigaction(signal, &action, nullptr);
+  std::atexit(on_exit);
 }
 
 void set_crash_text(const std::string& text) {
@@ -60,7 +73,7 @@ at::Generator default_generator() {
 }
 
 std::string pattern_of(const std::string& name) {
-  std::string pattern = "-^";
+  std::string pattern = "^";
   for (const char c : name) {
     if (std::strchr("+.[](){}*?|^$\\", c) != nullptr) pattern += '\\';
     pattern += c;
@@ -128,10 +141,10 @@ void CaseGuard::run(const std::string& case_name, bool keeps_state,
   const auto note = [&](const std::string& name) {
     if (!settings_.watches) return;
     const std::string text = fmt::format(
-        "\n{}: crashed, in the code of a plug-in or because of it. Cases that ended before are in "
-        "the journal, if there is one; leave this one out with{} --benchmark_filter='{}'\n",
+        "\n{}: ended the process, in the code of a plug-in or because of it. Cases that ended "
+        "before are in the journal, if there is one; leave this one out with{} --exclude='{}'\n",
         name, settings_.continued_by, pattern_of(name));
-    set_crash_text(name.empty() ? "\ncrashed between two cases\n" : text);
+    set_crash_text(name.empty() ? "" : text);
     {
       const std::lock_guard lock(mutex_);
       running_ = name;
@@ -168,7 +181,7 @@ void CaseGuard::watch() {
     if (changed_.wait_for(lock, most, other)) continue;
     fmt::print(stderr,
                "\n{}: has not ended after {:g} s (--hang-limit), so the program ends here; leave "
-               "this case out with{} --benchmark_filter='{}'\n",
+               "this case out with{} --exclude='{}'\n",
                running_, settings_.most_seconds, settings_.continued_by, pattern_of(running_));
     try {
       if (write_) write_();

@@ -50,6 +50,8 @@ std::string failure_of(const instruments::Device& device, int64_t memory_limit_b
     failure = error.what_without_backtrace();
   } catch (const std::exception& error) {
     failure = error.what();
+  } catch (...) {
+    failure = "something was thrown that is no std::exception, and says nothing of itself";
   }
   drop_tasks_of_failed_backward();
   return failure;

@@ -18,21 +18,27 @@ struct DryRunRow {
   std::string name;
   Cost cost;
   int64_t predicted_bytes;
-  std::string refusal;  ///< empty where it fits
+  std::string refusal;   ///< empty where it fits
+  bool is_of_operators;  ///< the prediction; else it is of the model's own operations
 };
 
 std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget& budget) {
   std::vector<std::vector<std::string>> cells;
-  for (const auto& [name, cost, predicted_bytes, refusal] : rows) {
+  std::string note;
+  for (const auto& [name, cost, predicted_bytes, refusal, is_of_operators] : rows) {
+    if (!is_of_operators)
+      note = "~: with the model's own operations; an operator has no Meta kernel\n";
     cells.push_back({name, fmt::format("{}", cost.parameters),
                      format_count(static_cast<double>(cost.model_flops)),
                      format_count(static_cast<double>(cost.elementwise_flops)),
-                     format_bytes(cost.bytes), format_bytes(predicted_bytes),
+                     format_bytes(cost.bytes),
+                     (is_of_operators ? "" : "~") + format_bytes(predicted_bytes),
                      refusal.empty() ? "yes" : "no: " + refusal});
   }
   return format_table(
              {"case", "parameters", "model FLOPs", "elementwise", "bytes", "peak memory", "fits"},
              cells) +
+         note +
          fmt::format("{} cases; memory budget {} ({})\n", rows.size(), format_bytes(budget.bytes),
                      budget.source);
 }
@@ -41,7 +47,7 @@ std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget
 Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& budget,
                       const instruments::Device& device) {
   Json cases = Json::array();
-  for (const auto& [name, cost, predicted_bytes, refusal] : rows) {
+  for (const auto& [name, cost, predicted_bytes, refusal, is_of_operators] : rows) {
     cases.push_back({{"name", name},
                      {"parameters", cost.parameters},
                      {"model_flops", cost.model_flops},
@@ -52,6 +58,8 @@ Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& bu
                      {"predicted_memory_bytes", predicted_bytes},
                      {"fits", refusal.empty()},
                      {"reason", refusal}});
+    // Else its memory is that of the model's own operations.
+    if (!is_of_operators) cases.back()["operators_predicted"] = false;
   }
   return {{"device", instruments::describe_device(device)},
           {"git_commit", instruments::source_version().commit},
@@ -85,7 +93,8 @@ std::string dry_run_text(const Options& options, const Plan& plan,
     // What cannot be built has no memory to predict.
     const bool is_possible = test_case.skip_reason.empty();
     rows.push_back({test_case.name(), test_case.cost(), is_possible ? test_case.memory().peak() : 0,
-                    is_possible ? refuse_for_memory(test_case, budget) : test_case.skip_reason});
+                    is_possible ? refuse_for_memory(test_case, budget) : test_case.skip_reason,
+                    test_case.workload.variant.runs_on_meta()});
   }
   return options.format == "json" ? dry_run_document(rows, budget, device).dump(1) + "\n"
                                   : dry_run_table(rows, budget);

@@ -116,6 +116,8 @@ void add_run_options(CLI::App& app, Options& options) {
   app.add_option("--seed", options.seed, "seed of weights and inputs")
       ->transform(console::integer<uint64_t>())
       ->capture_default_str();
+  app.add_option("--exclude", options.exclude,
+                 "leave out cases whose name this expression finds, whatever chose them");
   app.add_option("--hang-limit", options.hang_seconds,
                  "with --plugin: seconds that a step of a case (its proof, a repetition) may take; "
                  "then the program ends, with what was measured written")

@@ -53,6 +53,7 @@ inline constexpr double kDefaultPrecisionTimes = 3;
 
 struct Options {
   AxisOptions axes;
+  std::string exclude;  ///< --exclude: an expression; empty: no case is left out
   std::vector<Plugin> plugins;
   double hang_seconds = 300;  ///< with plug-ins: what a step of a case may take
   std::string device = "auto";

@@ -27,7 +27,8 @@ std::vector<std::string> default_variants(const Options& options) {
   std::vector<std::string> variants;
   for (const Plugin& plugin : options.plugins)
     variants.insert(variants.end(), plugin.operators.begin(), plugin.operators.end());
-  variants.push_back(with_operators_of(options.plugins, "optimized+plugin"));
+  for (const Plugin& plugin : options.plugins)
+    variants.push_back(with_operators_of({&plugin, 1}, "optimized+plugin"));
   if (!proves_plugins(options)) variants.insert(variants.begin(), {"baseline", "optimized"});
   return variants;
 }
@@ -166,7 +167,10 @@ std::vector<Case> default_grid(PlanBuilder& builder, const Options& options,
   // contains.
   axes.passes = {Pass::forward, Pass::forward_backward, Pass::update, Pass::train};
   for (const Component& component : components) {
-    for (const std::string& size : component.default_sizes)
+    // An operator is proved at the shapes of tiny: those of the large sizes would take an hour.
+    const bool proves = proves_plugins(options);
+    for (const std::string& size :
+         proves ? std::vector<std::string>{"tiny"} : component.default_sizes)
       builder.add(component, builder.size(size), axes);
   }
   axes.batches = {4, 8, 16};
@@ -201,25 +205,32 @@ void keep_changed_components(std::vector<Case>& cases) {
   std::erase_if(cases, [&](const Case& one) { return !changed.contains(one.component); });
 }
 
-// Google Benchmark's filter: an extended regular expression searched for in the name; a leading '-'
-// inverts it.
+// --exclude, and Google Benchmark's filter: an extended regular expression searched for in the
+// name; a leading '-' inverts it.
 class NameFilter {
  public:
-  explicit NameFilter(const std::string& text)
-      : inverted_(text.starts_with('-')),
-        finds_(console::parse_pattern("--benchmark_filter", text.substr(inverted_ ? 1 : 0))) {}
-  bool keeps(const std::string& name) const { return finds_(name) != inverted_; }
+  explicit NameFilter(const Options& options)
+      : inverted_(options.filter.starts_with('-')),
+        finds_(console::parse_pattern("--benchmark_filter",
+                                      options.filter.substr(inverted_ ? 1 : 0))) {
+    if (!options.exclude.empty()) excludes_ = console::parse_pattern("--exclude", options.exclude);
+  }
+  bool keeps(const std::string& name) const {
+    return finds_(name) != inverted_ && !(excludes_ && excludes_(name));
+  }
 
  private:
   bool inverted_;
   std::function<bool(const std::string&)> finds_;
+  std::function<bool(const std::string&)> excludes_;
 };
 
 std::string why_none(const Options& options, const std::vector<Component>& components,
                      const std::vector<Case>& by_the_axes) {
   if (!by_the_axes.empty())
-    return fmt::format("{} by the axes, none after --benchmark_filter '{}'", by_the_axes.size(),
-                       options.filter);
+    return fmt::format(
+        "{} by the axes, none after --benchmark_filter '{}'{}", by_the_axes.size(), options.filter,
+        options.exclude.empty() ? "" : fmt::format(" and --exclude '{}'", options.exclude));
   std::vector<std::string> passes;
   for (const Component& component : components) {
     const auto& chosen = options.axes.components;
@@ -242,7 +253,7 @@ void add_unique(std::vector<std::string>& names, const std::string& name) {
 Plan make_plan(const Options& options, const std::vector<Component>& components,
                const std::vector<ProblemSize>& sizes, const DeviceTraits& traits) {
   PlanBuilder builder(options, components, sizes, traits);
-  const NameFilter filter(options.filter);
+  const NameFilter filter(options);
   const auto& chosen = options.axes.components;
   const bool only_peaks = chosen == std::vector<std::string>{kPeakComponent};
   const bool with_peaks =

@@ -60,6 +60,54 @@ std::string refuse_without_gradient(const Case& test_case, const WorkItem& item)
       fmt::join(names, ", "));
 }
 
+// Whether results have the shapes and types of the baseline's, which values alone do not show;
+// empty where they have.
+std::string refuse_form(const Case& test_case, int64_t batch, const NamedTensors& results) {
+  BuildRequest request{test_case.workload, test_case.pass, 0, c10::Device(c10::DeviceType::Meta)};
+  request.workload.variant = Variant();
+  request.workload.batch = batch;
+  const auto form = [](const at::Tensor& tensor) {
+    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes(), ", "));
+  };
+  std::map<std::string, std::string> expected;
+  predict_memory(test_case.device, [&] {
+    const std::shared_ptr<WorkItem> item = test_case.component->build(request);
+    const auto iteration = [&, item] {
+      item->prepare();
+      item->run();
+      for (const auto& [name, tensor] : item->results())
+        if (tensor.defined()) expected[name] = form(tensor);
+    };
+    return WorkOnMeta{iteration, {}, {}};
+  });
+  for (const auto& [name, tensor] : results) {
+    const auto found = expected.find(name);
+    if (tensor.defined() && found != expected.end() && form(tensor) != found->second)
+      return fmt::format("result '{}' is {}, and must be {}", name, form(tensor), found->second);
+  }
+  return {};
+}
+
+// Operators of the case that none of its code calls are not proved by it.
+class CallsOfOperators {
+ public:
+  explicit CallsOfOperators(const Variant& variant) : operators_(variant.operators()) {
+    for (const SlotOperator& op : operators_) before_ += op.calls();
+  }
+  std::string refuse_uncalled() const {
+    if (operators_.empty()) return {};
+    int64_t calls = -before_;
+    for (const SlotOperator& op : operators_) calls += op.calls();
+    if (calls > 0) return {};
+    return "the work calls none of the variant's operators";
+  }
+
+ private:
+  const std::vector<SlotOperator>& operators_;
+  int64_t before_ = 0;
+};
+
 }  // namespace
 
 Preparation::Preparation(const instruments::Device& device_of_cases, const Options& all_options,
@@ -155,6 +203,7 @@ void PreparedCase::pass_gate(const Steps& steps) {
   }
   WorkItem& item = smaller ? *smaller : *work_.item;
   double first_seconds = 0;
+  const CallsOfOperators calls(case_.workload.variant);
   {
     const GateRun run = run_for_gate(shared_.device, item);
     first_seconds = run.seconds;
@@ -162,7 +211,10 @@ void PreparedCase::pass_gate(const Steps& steps) {
     const auto check = [&](const NamedTensors& results) {
       return shared_.gate.check(case_, batch, results);
     };
-    remarks_.failure = refuse_results(item, run, check, comparison_);
+    remarks_.skip = calls.refuse_uncalled();
+    if (!is_over() && !case_.workload.variant.operators().empty())
+      remarks_.failure = refuse_form(case_, batch, run.results);
+    if (!is_over()) remarks_.failure = refuse_results(item, run, check, comparison_);
     if (!is_over()) remarks_.skip = comparison_.unprovable;
   }
   if (!is_over()) remarks_.failure = refuse_without_gradient(case_, item);

@@ -290,6 +290,8 @@ class SuiteRun {
       progress.clear();
       fmt::print("{:<70} {:>9.2e} of {:.2e} allowed  {}\n", test_case.name(),
                  proved.comparison().error, proved.comparison().allowed, outcome);
+      // The next case may end the process.
+      std::fflush(stdout);
     }
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }

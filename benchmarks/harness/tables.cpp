@@ -174,8 +174,11 @@ std::string sets_lines(const Rows& rows) {
     std::vector<Switch> contained;
     for (const Switch option : variant.switches())
       if (Variant({option}).changes(one.component->parts)) contained.push_back(option);
+    Variant kept(contained);
+    for (const SlotOperator& op : variant.operators())
+      if (Variant().with(op).changes(one.component->parts)) kept = kept.with(op);
     const std::string type(to_string(one.workload.dtype));
-    types[{variant.name(), Variant(contained).switch_names()}].insert(type);
+    types[{variant.name(), kept.switch_names()}].insert(type);
     all_types.insert(type);
   }
   std::string text;

@@ -95,6 +95,9 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_meta(const at::Tensor& /*gr
                                                           const at::Tensor& x,
                                                           const at::Tensor& weight,
                                                           double /*eps*/) {
+  // The sums of the threads, which are gone when it returns.
+  const at::Tensor sums = at::empty({at::get_num_threads(), x.size(-1)},
+                                    x.options().dtype(at::toOpMathType(x.scalar_type())));
   return {at::empty(x.sizes(), x.options()), at::empty_like(weight)};
 }
 

@@ -68,7 +68,7 @@ from tinyllama_tools.core.app import (
     read_lines,
 )
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.names import without_operators
+from tinyllama_tools.data.names import case_without_operators
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import BASE_SECONDS, NEW_SECONDS, Array, summarise
 
@@ -540,7 +540,7 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
             files[side],
             program_arguments(options, side),
             dict(environment),
-            known_as=without_operators if adds_plugins and side == NEW else None,
+            known_as=case_without_operators if adds_plugins and side == NEW else None,
         )
         for side, _, environment in named
     }

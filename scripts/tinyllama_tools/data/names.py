@@ -253,16 +253,6 @@ def with_plugin(variant: str) -> str:
     return PLUGIN if variant == BASELINE else f"{variant}+{PLUGIN}"
 
 
-def without_operators(case: str) -> str:
-    """The name of a case without the operators in its variant: that of the case which has the
-    model's own operations in their place."""
-    name = parse_case_name(case)
-    if name is None:
-        return case
-    own = [word for word in name.variant.split("+") if OPERATOR not in word]
-    return str(replace(name, variant="+".join(own) or BASELINE))
-
-
 def switches_named(variant: str) -> frozenset[str]:
     """The switches of a variant; none for `optimized`, whose switches depend on the case. Operators
     are no switches."""
@@ -278,6 +268,13 @@ def operators_named(variant: str) -> tuple[str, ...]:
 def without_operators(variant: str) -> str:
     """A variant's switches, or the set that it names: `optimized` of `optimized+my::rms_norm`."""
     return "+".join(name for name in variant.split("+") if OPERATOR not in name) or BASELINE
+
+
+def case_without_operators(case: str) -> str:
+    """The name of the case that has the model's own operations in place of a variant's
+    operators."""
+    name = parse_case_name(case)
+    return str(replace(name, variant=without_operators(name.variant))) if name else case
 
 
 def slot_of(operator: str) -> str:
