@@ -6,7 +6,7 @@ results_folder="$project_root/results"
 # What the program takes, and --benchmark_*; said here for the time before it is built.
 bench_options="--help --device --blas --sdpa-backend --problem-sizes --threads --seed --verify --memory-limit --admit
   --max-seconds-per-case --precision --cold-cache --journal --resume --list --dry-run --columns --trace --find-limit --confirm
-  --figures-of-merit --describe-device --serve --plugin --hang-limit --components --passes --variants --sizes --dtypes --batch --seq --hidden-dim
+  --figures-of-merit --describe-device --serve --plugin --hang-limit --exclude --components --passes --variants --sizes --dtypes --batch --seq --hidden-dim
   --n-layers --n-heads --n-kv-heads --intermediate-dim --vocab-size --weights"
 
 # Nobody waits for a build to be told of a mistyped option; all else the program says itself.
