@@ -24,7 +24,7 @@ def program(path: Path, factor: float) -> str:
 
 
 def test_what_became_slower_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sides = ["--base", program(tmp_path / "a", 1), "--new", program(tmp_path / "b", 1.5)]
+    sides = ["--base", program(tmp_path / "a", 1), "--new", program(tmp_path / "b", 4)]
     effort = ["--budget", "10m", "--looks", "1", "--pairs", "1", "--slice", "1ms", "--seed", "1"]
     out = tmp_path / "out"
     assert main([*sides, *effort, "--benchmark_filter", "sort", "--output", str(out)]) == 1
