@@ -120,14 +120,13 @@ std::string ProcessState::put_back() const {
   return fmt::format("{}", fmt::join(changes, "; "));
 }
 
-CaseGuard::CaseGuard(Settings settings) : settings_(std::move(settings)) {
-  if (!settings_.watches) return;
+CaseGuard::CaseGuard(double most_seconds, std::string continued_by)
+    : most_seconds_(most_seconds), continued_by_(std::move(continued_by)) {
   say_where_it_crashes();
   watcher_ = std::thread([this] { watch(); });
 }
 
 CaseGuard::~CaseGuard() {
-  if (!watcher_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -139,11 +138,10 @@ CaseGuard::~CaseGuard() {
 void CaseGuard::run(const std::string& case_name, bool keeps_state,
                     const std::function<void()>& step) {
   const auto note = [&](const std::string& name) {
-    if (!settings_.watches) return;
     const std::string text = fmt::format(
         "\n{}: ended the process, in the code of a plug-in or because of it. Cases that ended "
         "before are in the journal, if there is one; leave this one out with{} --exclude='{}'\n",
-        name, settings_.continued_by, pattern_of(name));
+        name, continued_by_, pattern_of(name));
     set_crash_text(name.empty() ? "" : text);
     {
       const std::lock_guard lock(mutex_);
@@ -170,7 +168,7 @@ void CaseGuard::run(const std::string& case_name, bool keeps_state,
 
 void CaseGuard::watch() {
   std::unique_lock lock(mutex_);
-  const auto most = std::chrono::duration<double>(settings_.most_seconds);
+  const auto most = std::chrono::duration<double>(most_seconds_);
   while (!ends_) {
     const uint64_t step = steps_;
     const auto other = [&] { return ends_ || steps_ != step; };
@@ -182,7 +180,7 @@ void CaseGuard::watch() {
     fmt::print(stderr,
                "\n{}: has not ended after {:g} s (--hang-limit), so the program ends here; leave "
                "this case out with{} --exclude='{}'\n",
-               running_, settings_.most_seconds, settings_.continued_by, pattern_of(running_));
+               running_, most_seconds_, continued_by_, pattern_of(running_));
     try {
       if (write_) write_();
     } catch (const std::exception& error) {

@@ -2,13 +2,13 @@
 // state for all cases that follow. Our own does not; a plug-in's may.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
-
-#include <ATen/core/Tensor.h>
 
 namespace tinyllama::harness {
 
@@ -26,15 +26,11 @@ class ProcessState {
   at::Tensor random_state_;  // of libtorch's default generator on the CPU
 };
 
-/// Steps of cases, each guarded while it runs.
+/// Guards steps of cases, each while it runs, in a run that has loaded plug-ins.
 class CaseGuard {
  public:
-  struct Settings {
-    bool watches = false;        ///< for crashes and hangs: with plug-ins
-    double most_seconds = 0;     ///< of one step
-    std::string continued_by{};  ///< the options that continue the run, for what is said
-  };
-  explicit CaseGuard(Settings settings);
+  /// `most_seconds`: of one step. `continued_by`: the options that continue the run, to be named.
+  CaseGuard(double most_seconds, std::string continued_by);
   ~CaseGuard();
   CaseGuard(const CaseGuard&) = delete;
   CaseGuard& operator=(const CaseGuard&) = delete;
@@ -49,7 +45,8 @@ class CaseGuard {
  private:
   void watch();
 
-  Settings settings_;
+  double most_seconds_;
+  std::string continued_by_;
   std::function<void()> write_;
   std::mutex mutex_;
   std::condition_variable changed_;

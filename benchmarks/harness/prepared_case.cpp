@@ -115,13 +115,13 @@ Preparation::Preparation(const instruments::Device& device_of_cases, const Optio
     : device(device_of_cases),
       options(all_options),
       peaks(measured_peaks),
-      gate(device, options.seed, std::nullopt, options.weights.get()),
-      guard({.watches = !options.plugins.empty(),
-             .most_seconds = options.hang_seconds,
-             .continued_by = options.journal_file.empty()
-                                 ? ""
-                                 : fmt::format(" --resume --journal {}", options.journal_file)}) {
+      gate(device, options.seed, std::nullopt, options.weights.get()) {
   if (options.cold_cache) flusher = std::make_unique<CacheFlusher>(device);
+  if (!options.plugins.empty()) {
+    const std::string& journal = options.journal_file;
+    guard = std::make_unique<CaseGuard>(options.hang_seconds,
+                                        journal.empty() ? "" : " --resume --journal " + journal);
+  }
 }
 
 void Preparation::note_rate(const Case& test_case, double seconds) {
@@ -162,11 +162,11 @@ void PreparedCase::prepare(const Steps& steps) {
 }
 
 void PreparedCase::guarded(const std::function<void()>& step) {
-  std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes, [&] {
-    // libtorch's own operators may draw random numbers: sdpa does, for a dropout of 0.
-    const bool keeps_state = !case_.workload.variant.operators().empty();
-    shared_.guard.run(case_.name(), keeps_state, step);
-  });
+  // libtorch's own operators may draw random numbers: sdpa does, for a dropout of 0.
+  const bool keeps_state = !case_.workload.variant.operators().empty();
+  const auto watched = [&] { shared_.guard->run(case_.name(), keeps_state, step); };
+  std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes,
+                                  shared_.guard ? std::function<void()>(watched) : step);
   if (thrown.empty()) return;
   remarks_.failure = std::move(thrown);
   work_.item.reset();

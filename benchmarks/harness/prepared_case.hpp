@@ -36,7 +36,7 @@ struct Preparation {
   const Options& options;
   const instruments::MeasuredPeaks* peaks;
   ParityGate gate;
-  CaseGuard guard;
+  std::unique_ptr<CaseGuard> guard;       ///< null without plug-ins
   std::unique_ptr<CacheFlusher> flusher;  ///< null without --cold-cache
   std::map<std::string, double> reached;  ///< FLOP/s
 };
