@@ -38,14 +38,17 @@ at::Tensor Attention::forward(const at::Tensor& hidden_states, const RotaryTable
   at::Tensor k = rotary.rotate(heads[1]);
   at::Tensor v = std::move(heads[2]);
   heads.clear();
-  const auto core = variant_.has(Switch::fused_attention) ? fused_attention
-                    : variant_.has(Switch::sdpa)          ? library_attention
-                                                          : materialized_attention;
   const at::Tensor attended = [&] {
     const ComponentRange range("attention/core");
     if (const SlotOperator* op = variant_.filling(Slot::causal_attention))
       return operator_attention(*op, std::move(q), std::move(k), std::move(v));
-    return core(std::move(q), std::move(k), std::move(v), mask);
+    if (variant_.has(Switch::fused_attention))
+      return fused_attention(std::move(q), std::move(k), std::move(v), mask);
+    if (variant_.has(Switch::sdpa))
+      return library_attention(std::move(q), std::move(k), std::move(v), mask);
+    // What an operator returned may be saved for its backward.
+    const bool owns_q = variant_.filling(Slot::rotary) == nullptr;
+    return materialized_attention(std::move(q), std::move(k), std::move(v), mask, owns_q);
   }();
   const ComponentRange range("attention/o_proj");
   return o_proj_.forward(attended);
@@ -83,8 +86,8 @@ bool has_score_matrix(const Variant& variant) {
 // G = query heads a KV head; head h uses KV head h / G, so the heads of one KV head lie side by
 // side and their queries can be stacked to [G x S, head_dim]: K and V are multiplied as they are,
 // never copied G times.
-at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v,
-                                  const at::Tensor& mask) {
+at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask,
+                                  bool owns_q) {
   const int64_t batch = q.size(0);
   const int64_t seq = q.size(1);
   const int64_t heads = q.size(2);
@@ -92,7 +95,7 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v,
   const int64_t head_dim = q.size(3);
 
   // Scaling q instead of the scores touches S / head_dim times fewer elements.
-  q = q.mul_(score_scale(q))
+  q = (owns_q ? q.mul_(score_scale(q)) : q * score_scale(q))
           .transpose(1, 2)
           .reshape({batch * kv_heads, -1, head_dim});                      // [B KV, G S, hd]
   k = k.permute({0, 2, 3, 1}).reshape({batch * kv_heads, head_dim, seq});  // [B KV, hd, S]

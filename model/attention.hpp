@@ -44,8 +44,9 @@ at::Tensor attention_mask(const ModelConfig& config, const Variant& variant, int
 bool has_score_matrix(const Variant& variant);
 
 /// softmax(q k^T / sqrt(head_dim) + mask) v with the scores in memory; the baseline. `mask`: see
-/// attention_mask().
-at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask);
+/// attention_mask(). `owns_q`: q may be overwritten.
+at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask,
+                                  bool owns_q = true);
 
 /// The library's scaled_dot_product_attention, causal; `mask` is not used.
 at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask);

@@ -8,9 +8,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
+#include <map>
 #include <stdexcept>
 #include <string_view>
+
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
 
 #include "core/file_io.hpp"
 #include "core/sha256.hpp"
@@ -19,11 +23,24 @@
 namespace tinyllama {
 namespace {
 
-std::set<std::string> registered_operators() {
-  std::set<std::string> names;
-  for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames())
-    names.insert(toString(op));
-  return names;
+// Every operator, with what the dispatcher says of its kernels.
+std::map<std::string, std::string> registered_operators() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::map<std::string, std::string> found;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    found[toString(name)] = op ? op->dumpState() : "";
+  }
+  return found;
+}
+
+// The processor's mode of floating point: a library linked with -ffast-math changes it as it loads.
+unsigned floating_point_mode() {
+#ifdef __x86_64__
+  return _mm_getcsr() & ~_MM_EXCEPT_MASK;
+#else
+  return 0;
+#endif
 }
 
 // What keeps a library that was built against another libtorch from being loaded.
@@ -50,7 +67,8 @@ Plugin load_plugin(const std::filesystem::path& file) {
   if (!bytes.starts_with("\x7f"
                          "ELF"))
     refuse("is no shared library (a file of type ELF), as a build of TORCH_LIBRARY code makes one");
-  const std::set<std::string> before = registered_operators();
+  const std::map<std::string, std::string> before = registered_operators();
+  const unsigned mode = floating_point_mode();
   // With its folder, or the loader would search for it; never closed, because the dispatcher keeps
   // what it registered.
   try {
@@ -59,10 +77,17 @@ Plugin load_plugin(const std::filesystem::path& file) {
   } catch (const c10::Error& error) {
     refuse(fmt::format("cannot register its operators: {}", error.what_without_backtrace()));
   }
+  if (floating_point_mode() != mode)
+    refuse(
+        "changes the processor's mode of floating point as it is loaded (subnormal numbers become "
+        "0), for all code of this process: link it without -ffast-math and -Ofast");
   Plugin plugin{file.filename().string(), sha256(bytes), {}};
   std::vector<std::string> others;
-  for (const std::string& name : registered_operators()) {
-    if (before.contains(name)) continue;
+  for (const auto& [name, kernels] : registered_operators()) {
+    const auto known = before.find(name);
+    if (known != before.end() && known->second != kernels)
+      refuse(fmt::format("changes the kernels of {}, which the baseline and its proof use", name));
+    if (known != before.end()) continue;
     (SlotOperator::is_name(name) ? plugin.operators : others).push_back(name);
   }
   if (plugin.operators.empty()) {

@@ -114,7 +114,7 @@ bool has_kernel(const c10::OperatorHandle& op, std::initializer_list<c10::Dispat
 
 // Where a backward operator's argument comes from.
 struct Source {
-  enum class Kind : uint8_t { gradient, input, output } kind;
+  enum class Kind : uint8_t { gradient, input, number, output } kind;
   size_t index;
 };
 
@@ -147,7 +147,9 @@ std::vector<Source> sources_of(const c10::FunctionSchema& backward, const Descri
     if (place < gradients.size())
       sources.push_back({Source::Kind::gradient, place});
     else if (is_input)
-      sources.push_back({Source::Kind::input, place - gradients.size()});
+      sources.push_back(
+          {*type == *c10::TensorType::get() ? Source::Kind::input : Source::Kind::number,
+           place - gradients.size()});
     else
       sources.push_back({Source::Kind::output, place - gradients.size() - inputs});
   }
@@ -191,18 +193,15 @@ class SlotFunction : public torch::autograd::Function<SlotFunction> {
     const SlotOperator::Entry& entry = *op.entry_;
     const std::vector<at::Tensor> outputs = call(entry.forward, arguments);
     variable_list kept;
-    std::vector<double> numbers;
+    std::vector<c10::IValue> numbers;
     for (const Source& source : entry.backward_sources) {
       if (source.kind == Source::Kind::output) kept.push_back(outputs[source.index]);
-      if (source.kind != Source::Kind::input) continue;
-      const c10::IValue& value = arguments[source.index];
-      if (value.isTensor())
-        kept.push_back(value.toTensor());
-      else
-        context->saved_data[fmt::format("{}", source.index)] = value;
+      if (source.kind == Source::Kind::input) kept.push_back(arguments[source.index].toTensor());
+      if (source.kind == Source::Kind::number) numbers.push_back(arguments[source.index]);
     }
     context->save_for_backward(kept);
-    context->saved_data["operator"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(op));
+    context->saved_data["operator"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Holder>(op, std::move(numbers)));
     return outputs;
   }
 
@@ -212,13 +211,13 @@ class SlotFunction : public torch::autograd::Function<SlotFunction> {
     const SlotOperator::Entry& entry = *holder->op.entry_;
     auto kept = context->get_saved_variables();
     auto next = kept.begin();
+    auto number = holder->numbers.begin();
     torch::jit::Stack arguments;
     for (const Source& source : entry.backward_sources) {
-      const auto number = context->saved_data.find(fmt::format("{}", source.index));
       if (source.kind == Source::Kind::gradient)
         arguments.emplace_back(gradients[source.index]);
-      else if (source.kind == Source::Kind::input && number != context->saved_data.end())
-        arguments.push_back(number->second);
+      else if (source.kind == Source::Kind::number)
+        arguments.push_back(*number++);
       else
         arguments.emplace_back(*next++);
     }
@@ -230,8 +229,10 @@ class SlotFunction : public torch::autograd::Function<SlotFunction> {
  private:
   // What a graph node can keep.
   struct Holder : torch::CustomClassHolder {
-    explicit Holder(SlotOperator op_) : op(std::move(op_)) {}
+    Holder(SlotOperator op_, std::vector<c10::IValue> numbers_)
+        : op(std::move(op_)), numbers(std::move(numbers_)) {}
     SlotOperator op;
+    std::vector<c10::IValue> numbers;  // that the backward asks for
   };
 };
 

@@ -194,8 +194,9 @@ const Descriptor& descriptor(Switch option) {
 Parts parts_of(Slot slot) {
   switch (slot) {
     case Slot::rms_norm:
-    case Slot::rms_norm_residual:
       return Part::norm;
+    case Slot::rms_norm_residual:
+      return Part::residual_norm;
     case Slot::rotary:
       return Part::rotary;
     case Slot::causal_attention:

@@ -37,7 +37,18 @@ enum class Switch : uint8_t {
 };
 
 /// Parts of a model that a switch can change.
-enum class Part : uint8_t { linear, norm, rotary, attention, ffn, block, loss, update, step };
+enum class Part : uint8_t {
+  linear,
+  norm,
+  residual_norm,
+  rotary,
+  attention,
+  ffn,
+  block,
+  loss,
+  update,
+  step
+};
 
 /// A set of parts; `attention | ffn` is what holds both.
 class Parts {

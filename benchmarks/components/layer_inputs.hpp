@@ -19,7 +19,8 @@ inline const std::vector<Pass> kLayerPasses = {Pass::forward, Pass::backward,
 /// The parts of components that contain others.
 inline constexpr Parts kAttentionParts = Part::attention | Part::rotary | Part::linear;
 inline constexpr Parts kFeedForwardParts = Part::ffn | Part::linear;
-inline constexpr Parts kBlockParts = kAttentionParts | kFeedForwardParts | Part::norm | Part::block;
+inline constexpr Parts kBlockParts =
+    kAttentionParts | kFeedForwardParts | Part::norm | Part::residual_norm | Part::block;
 inline constexpr Parts kLossParts = Part::loss | Part::linear;
 inline constexpr Parts kModelParts = kBlockParts | kLossParts;
 

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/console/exit.hpp"
@@ -51,15 +52,25 @@ void on_exit() {
   std::_Exit(static_cast<int>(console::ExitCode::failed));
 }
 
+// Once in the life of the process, also where several runs of cases follow each other.
 void say_where_it_crashes() {
+  static bool is_installed = false;
+  if (std::exchange(is_installed, true)) return;
   // A stack that overflowed has no room for the handler.
   const stack_t stack = {.ss_sp = crash_stack.data(), .ss_flags = 0, .ss_size = crash_stack.size()};
   sigaltstack(&stack, nullptr);
   struct sigaction action = {};
   action.sa_handler = on_crash;
   action.sa_flags = SA_RESETHAND | SA_ONSTACK;
-  for (const int signal : kCrashes) sigaction(signal, &action, nullptr);
+  for (const int signal : kCrashes) {
+    // A plug-in's runtime, or a sanitizer, may have a handler of its own.
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_DFL)
+      sigaction(signal, &action, nullptr);
+  }
   std::atexit(on_exit);
+  std::at_quick_exit(on_exit);
 }
 
 void set_crash_text(const std::string& text) {

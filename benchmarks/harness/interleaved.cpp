@@ -45,11 +45,15 @@ SecondsOfRounds time_rounds(Preparation& preparation, const std::vector<const Ca
   std::mt19937 random(1);
   for (int64_t round = 0; round < rounds; ++round) {
     std::ranges::shuffle(order, random);
-    for (const size_t i : order)
-      of_rounds[i].push_back(
-          median(time_until(preparation.device, prepared[i].item(), preparation.flusher.get(),
-                            {.min_seconds = kSliceSeconds})
-                     .seconds));
+    for (const size_t i : order) {
+      prepared[i].guarded([&] {
+        of_rounds[i].push_back(
+            median(time_until(preparation.device, prepared[i].item(), preparation.flusher.get(),
+                              {.min_seconds = kSliceSeconds})
+                       .seconds));
+      });
+      if (prepared[i].is_over()) return {};
+    }
   }
   return of_rounds;
 }

@@ -81,8 +81,10 @@ MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_byte
 std::string refuse_for_memory(const Case& test_case, const MemoryBudget& budget) {
   const int64_t predicted = test_case.memory().peak();
   if (predicted <= budget.bytes) return {};
-  return fmt::format("predicted peak memory {} exceeds {} ({})", format_bytes(predicted),
-                     format_bytes(budget.bytes), budget.source);
+  return fmt::format(
+      "predicted peak memory {}{} exceeds {} ({})", format_bytes(predicted),
+      test_case.workload.variant.runs_on_meta() ? "" : ", with the model's own operations,",
+      format_bytes(budget.bytes), budget.source);
 }
 
 std::string dry_run_text(const Options& options, const Plan& plan,

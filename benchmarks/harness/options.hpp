@@ -55,7 +55,8 @@ struct Options {
   AxisOptions axes;
   std::string exclude;  ///< --exclude: an expression; empty: no case is left out
   std::vector<Plugin> plugins;
-  double hang_seconds = 300;  ///< with plug-ins: what a step of a case may take
+  /// With plug-ins: what a step of a case may take; nothing: --max-seconds-per-case and 300 more.
+  std::optional<double> hang_seconds;
   std::string device = "auto";
   instruments::LibraryChoices libraries;       ///< --blas, --sdpa-backend
   std::string problem_sizes_file;              ///< empty: the project's own

@@ -27,8 +27,15 @@ std::vector<std::string> default_variants(const Options& options) {
   std::vector<std::string> variants;
   for (const Plugin& plugin : options.plugins)
     variants.insert(variants.end(), plugin.operators.begin(), plugin.operators.end());
-  for (const Plugin& plugin : options.plugins)
-    variants.push_back(with_operators_of({&plugin, 1}, "optimized+plugin"));
+  for (const Plugin& plugin : options.plugins) {
+    std::set<Slot> slots;
+    for (const std::string& name : plugin.operators) slots.insert(SlotOperator::find(name).slot());
+    // Of several for one slot each has a row of its own.
+    if (slots.size() == plugin.operators.size())
+      variants.push_back(with_operators_of({&plugin, 1}, "optimized+plugin"));
+    else
+      for (const std::string& name : plugin.operators) variants.push_back("optimized+" + name);
+  }
   if (!proves_plugins(options)) variants.insert(variants.begin(), {"baseline", "optimized"});
   return variants;
 }

@@ -67,8 +67,11 @@ std::string refuse_form(const Case& test_case, int64_t batch, const NamedTensors
   request.workload.variant = Variant();
   request.workload.batch = batch;
   const auto form = [](const at::Tensor& tensor) {
-    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                       fmt::join(tensor.sizes(), ", "));
+    return fmt::format("{} [{}]{}", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes(), ", "),
+                       tensor.layout() == c10::kStrided && !tensor.is_neg() && !tensor.is_conj()
+                           ? ""
+                           : ", not computed or of another layout");
   };
   std::map<std::string, std::string> expected;
   predict_memory(test_case.device, [&] {
@@ -83,32 +86,34 @@ std::string refuse_form(const Case& test_case, int64_t batch, const NamedTensors
   });
   for (const auto& [name, tensor] : results) {
     const auto found = expected.find(name);
+    if (tensor.defined() && tensor.device().type() != test_case.device)
+      return fmt::format("result '{}' is on {}", name, tensor.device().str());
     if (tensor.defined() && found != expected.end() && form(tensor) != found->second)
       return fmt::format("result '{}' is {}, and must be {}", name, form(tensor), found->second);
   }
   return {};
 }
 
+}  // namespace
+
 // Operators of the case that none of its code calls are not proved by it.
 class CallsOfOperators {
  public:
   explicit CallsOfOperators(const Variant& variant) : operators_(variant.operators()) {
-    for (const SlotOperator& op : operators_) before_ += op.calls();
+    for (const SlotOperator& op : operators_) before_.push_back(op.calls());
   }
-  std::string refuse_uncalled() const {
-    if (operators_.empty()) return {};
-    int64_t calls = -before_;
-    for (const SlotOperator& op : operators_) calls += op.calls();
-    if (calls > 0) return {};
-    return "the work calls none of the variant's operators";
+  std::vector<std::string> uncalled() const {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < operators_.size(); ++i)
+      if (operators_[i].calls() == before_[i]) names.push_back(operators_[i].name());
+    return names;
   }
+  bool are_none() const { return !operators_.empty() && uncalled().size() == operators_.size(); }
 
  private:
   const std::vector<SlotOperator>& operators_;
-  int64_t before_ = 0;
+  std::vector<int64_t> before_;
 };
-
-}  // namespace
 
 Preparation::Preparation(const instruments::Device& device_of_cases, const Options& all_options,
                          const instruments::MeasuredPeaks* measured_peaks)
@@ -119,8 +124,10 @@ Preparation::Preparation(const instruments::Device& device_of_cases, const Optio
   if (options.cold_cache) flusher = std::make_unique<CacheFlusher>(device);
   if (!options.plugins.empty()) {
     const std::string& journal = options.journal_file;
-    guard = std::make_unique<CaseGuard>(options.hang_seconds,
-                                        journal.empty() ? "" : " --resume --journal " + journal);
+    constexpr double longer = 300;
+    guard = std::make_unique<CaseGuard>(
+        options.hang_seconds.value_or(longer + options.max_seconds_per_case),
+        journal.empty() ? "" : " --resume --journal " + journal);
   }
 }
 
@@ -152,8 +159,10 @@ void PreparedCase::prepare(const Steps& steps) {
     if (!op.has_meta_kernel())
       add_to_label(op.name() + " has no Meta kernel: memory was measured, not predicted");
   }
+  // A captured step calls them while it is built.
+  const CallsOfOperators calls(variant);
   work_ = build_work(shared_.device, case_, shared_.options.seed, shared_.options.weights.get());
-  if (steps.proof != Steps::Proof::none) pass_gate(steps);
+  if (steps.proof != Steps::Proof::none) pass_gate(steps, calls);
   if (is_over() || !steps.times) return;
   remarks_.skip = refuse_after_gate();
   if (is_over()) return;
@@ -191,7 +200,7 @@ std::string PreparedCase::refusal(const Steps& steps) {
   return steps.times ? refuse_for_time(shared_, case_) : "";
 }
 
-void PreparedCase::pass_gate(const Steps& steps) {
+void PreparedCase::pass_gate(const Steps& steps, const CallsOfOperators& calls) {
   const int64_t batch = shared_.gate.batch_for(case_, budget().bytes).value();
   std::unique_ptr<WorkItem> smaller;
   if (batch != case_.workload.batch) {
@@ -203,7 +212,6 @@ void PreparedCase::pass_gate(const Steps& steps) {
   }
   WorkItem& item = smaller ? *smaller : *work_.item;
   double first_seconds = 0;
-  const CallsOfOperators calls(case_.workload.variant);
   {
     const GateRun run = run_for_gate(shared_.device, item);
     first_seconds = run.seconds;
@@ -211,9 +219,10 @@ void PreparedCase::pass_gate(const Steps& steps) {
     const auto check = [&](const NamedTensors& results) {
       return shared_.gate.check(case_, batch, results);
     };
-    remarks_.skip = calls.refuse_uncalled();
+    if (calls.are_none()) remarks_.skip = "the work calls none of the variant's operators";
+    for (const std::string& name : calls.uncalled()) add_to_label("does not call " + name);
     if (!is_over() && !case_.workload.variant.operators().empty())
-      remarks_.failure = refuse_form(case_, batch, run.results);
+      remarks_.failure = refuse_form(case_, batch, item.results());
     if (!is_over()) remarks_.failure = refuse_results(item, run, check, comparison_);
     if (!is_over()) remarks_.skip = comparison_.unprovable;
   }
@@ -270,6 +279,19 @@ void PreparedCase::check_with_new_inputs(WorkItem& item, int64_t batch, double u
     remarks_.skip = comparison.unprovable;
 }
 
+// What the last timed iteration left: an implementation may tell the gate's iterations from others,
+// for their memory holds NaN. Not of work that changes its own state, whose reference is of the
+// first iteration; nor where the reference is of a smaller batch.
+void PreparedCase::check_timed_results() {
+  const bool keeps_state = case_.pass != Pass::update && case_.pass != Pass::train;
+  const int64_t batch = case_.workload.batch;
+  if (!keeps_state || shared_.gate.batch_for(case_, budget().bytes) != batch) return;
+  shared_.device.synchronize();
+  const Comparison timed = shared_.gate.check(case_, batch, work_.item->results());
+  if (!timed.passes())
+    remarks_.failure = "an iteration that was timed: " + timed.failure(case_.workload.dtype);
+}
+
 // The gate's iteration has been timed; the metered and the timed one are still to come.
 std::string PreparedCase::refuse_after_gate() const {
   const double most = shared_.options.max_seconds_per_case;
@@ -305,6 +327,8 @@ void PreparedCase::meter() {
 // Copies of inputs and results take memory that the timed work did not need.
 void PreparedCase::prove_after_timing(double usual_seconds) {
   const std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes, [&] {
+    check_timed_results();
+    if (is_over()) return;
     check_with_new_inputs(*work_.item, case_.workload.batch, usual_seconds);
   });
   if (thrown.starts_with("out of memory"))

@@ -20,6 +20,7 @@
 namespace tinyllama::harness {
 
 struct GateRun;
+class CallsOfOperators;
 
 /// What the cases of a run share.
 struct Preparation {
@@ -82,9 +83,10 @@ class PreparedCase {
   MemoryBudget budget() const;
   std::string refusal(const Steps& steps);
   void prepare(const Steps& steps);
-  void pass_gate(const Steps& steps);
+  void pass_gate(const Steps& steps, const CallsOfOperators& calls);
   std::string refuse_results(const WorkItem& item, const GateRun& run, const Check& check,
                              Comparison& comparison) const;
+  void check_timed_results();
   void check_with_new_inputs(WorkItem& item, int64_t batch, double usual_seconds);
   std::string refuse_after_gate() const;
   void warm_up();

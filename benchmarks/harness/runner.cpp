@@ -59,7 +59,8 @@ void Runner::begin(const Case& test_case) {
   close();
   const auto proof = options_.verify == Verify::off ? Steps::Proof::none : Steps::Proof::results;
   session_.reset(new Session{PreparedCase(preparation_, test_case, {.proof = proof})});
-  if (!session_->prepared.is_over() && !options_.trace_folder.empty()) write_trace(*session_);
+  if (!session_->prepared.is_over() && !options_.trace_folder.empty())
+    session_->prepared.guarded([&] { write_trace(*session_); });
 }
 
 void Runner::write_trace(Session& session) const {

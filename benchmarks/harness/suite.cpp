@@ -274,14 +274,16 @@ class SuiteRun {
 
   console::ExitCode verify_all(console::Progress& progress) {
     Preparation preparation(device_, options_, &peaks_);
-    bool failed = false;
+    size_t proofs = 0;
+    size_t failures = 0;
     for (const Case& test_case : plan_.cases) {
       if (console::interrupted()) return console::ExitCode::interrupted;
       progress.start(test_case.name());
       const PreparedCase proved(preparation, test_case,
                                 {.proof = Steps::Proof::results_and_new_inputs, .times = false});
       const Remarks& remarks = proved.remarks();
-      failed = failed || !remarks.failure.empty();
+      failures += remarks.failure.empty() ? 0 : 1;
+      proofs += remarks.failure.empty() && remarks.skip.empty() ? 1 : 0;
       const std::string outcome = !remarks.failure.empty() ? "FAILED: " + remarks.failure
                                   : !remarks.skip.empty()  ? "skipped: " + remarks.skip
                                                            : "proved";
@@ -293,7 +295,9 @@ class SuiteRun {
       // The next case may end the process.
       std::fflush(stdout);
     }
-    return failed ? console::ExitCode::failed : console::ExitCode::ok;
+    progress.say(fmt::format("{} proved, {} failed, {} skipped", proofs, failures,
+                             plan_.cases.size() - proofs - failures));
+    return failures > 0 ? console::ExitCode::failed : console::ExitCode::ok;
   }
 
   void write_result(const std::string& text) {

@@ -206,7 +206,7 @@ _BLOCK_AND_MODEL = frozenset({"block", "model"})
 # slot: the components that an operator in it changes, other than the whole step
 SLOTS: Mapping[str, frozenset[str]] = {
     "rms_norm": frozenset({"rms_norm"}) | _BLOCK_AND_MODEL,
-    "rms_norm_residual": frozenset({"rms_norm"}) | _BLOCK_AND_MODEL,
+    "rms_norm_residual": _BLOCK_AND_MODEL,
     "rotary": frozenset({"rotary", "attention"}) | _BLOCK_AND_MODEL,
     "causal_attention": frozenset({"attention"}) | _BLOCK_AND_MODEL,
     "swiglu": frozenset({"ffn"}) | _BLOCK_AND_MODEL,
