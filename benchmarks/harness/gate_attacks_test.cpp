@@ -251,6 +251,12 @@ std::vector<Attack> attacks() {
        of(2, 5)},
       {"WrongInTheSecondHalfOfTheBatch", Pass::forward, true,
        "new inputs at the same addresses: wrong result", wrong_in_the_second_half, of(4, 4)},
+      {"TellsTheGateByItsNaN", Pass::forward, std::nullopt,
+       "after timing, an iteration that was timed: wrong result: output[",
+       by([](const at::Tensor& x, const at::Tensor& w) {
+         const at::Tensor unwritten = at::empty_like(x);
+         return unwritten.isnan().all().item<bool>() ? x * w : (x * w).mul(0);
+       })},
       {"WrongInTheLastRow", Pass::forward, false, "wrong result: output[",
        by([](const at::Tensor& x, const at::Tensor& w) {
          at::Tensor y = x * w;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <vector>
@@ -71,11 +72,14 @@ GateRun run_for_gate(const instruments::Device& device, WorkItem& item) {
   }
   if (!device.is_gpu()) run.seconds = seconds_since(start);
   // The small ones first: work that goes on behind the call has least time for them.
-  NamedTensors results = item.results();
-  std::ranges::stable_sort(results, {}, [](const auto& named) {
-    return named.second.defined() ? named.second.nbytes() : 0;
+  const NamedTensors results = item.results();
+  std::vector<size_t> order(results.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) {
+    return results[i].second.defined() ? results[i].second.nbytes() : 0;
   });
-  run.results = copies_of(results);
+  run.results.resize(results.size());
+  for (const size_t i : order) run.results[i] = copies_of({results[i]}).front();
   device.synchronize();
   if (device.is_gpu()) run.seconds = seconds_since(start);
   return run;

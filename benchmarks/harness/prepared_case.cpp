@@ -279,17 +279,17 @@ void PreparedCase::check_with_new_inputs(WorkItem& item, int64_t batch, double u
     remarks_.skip = comparison.unprovable;
 }
 
-// What the last timed iteration left: an implementation may tell the gate's iterations from others,
-// for their memory holds NaN. Not of work that changes its own state, whose reference is of the
-// first iteration; nor where the reference is of a smaller batch.
-void PreparedCase::check_timed_results() {
+// What was wrong with what the last timed iteration left: an implementation may tell the gate's
+// iterations from others, for their memory holds NaN. Not looked at where work changes its own
+// state, whose reference is of the first iteration, and where the reference is of a smaller batch.
+std::string PreparedCase::wrong_timed_results() {
   const bool keeps_state = case_.pass != Pass::update && case_.pass != Pass::train;
   const int64_t batch = case_.workload.batch;
-  if (!keeps_state || shared_.gate.batch_for(case_, budget().bytes) != batch) return;
+  if (!keeps_state || shared_.gate.batch_for(case_, budget().bytes) != batch) return {};
   shared_.device.synchronize();
   const Comparison timed = shared_.gate.check(case_, batch, work_.item->results());
-  if (!timed.passes())
-    remarks_.failure = "an iteration that was timed: " + timed.failure(case_.workload.dtype);
+  if (timed.passes()) return {};
+  return "an iteration that was timed: " + timed.failure(case_.workload.dtype);
 }
 
 // The gate's iteration has been timed; the metered and the timed one are still to come.
@@ -327,9 +327,10 @@ void PreparedCase::meter() {
 // Copies of inputs and results take memory that the timed work did not need.
 void PreparedCase::prove_after_timing(double usual_seconds) {
   const std::string thrown = failure_of(shared_.device, shared_.options.memory_limit_bytes, [&] {
-    check_timed_results();
-    if (is_over()) return;
+    const std::string timed = wrong_timed_results();
     check_with_new_inputs(*work_.item, case_.workload.batch, usual_seconds);
+    // Where the inputs were changed, that is the reason.
+    if (remarks_.failure.empty()) remarks_.failure = timed;
   });
   if (thrown.starts_with("out of memory"))
     add_to_label("not proved with new inputs: " + thrown);

@@ -86,7 +86,7 @@ class PreparedCase {
   void pass_gate(const Steps& steps, const CallsOfOperators& calls);
   std::string refuse_results(const WorkItem& item, const GateRun& run, const Check& check,
                              Comparison& comparison) const;
-  void check_timed_results();
+  std::string wrong_timed_results();
   void check_with_new_inputs(WorkItem& item, int64_t batch, double usual_seconds);
   std::string refuse_after_gate() const;
   void warm_up();
