@@ -95,9 +95,8 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v, cons
   const int64_t head_dim = q.size(3);
 
   // Scaling q instead of the scores touches S / head_dim times fewer elements.
-  q = (owns_q ? q.mul_(score_scale(q)) : q * score_scale(q))
-          .transpose(1, 2)
-          .reshape({batch * kv_heads, -1, head_dim});                      // [B KV, G S, hd]
+  q = owns_q ? q.mul_(score_scale(q)) : q * score_scale(q);
+  q = q.transpose(1, 2).reshape({batch * kv_heads, -1, head_dim});         // [B KV, G S, hd]
   k = k.permute({0, 2, 3, 1}).reshape({batch * kv_heads, head_dim, seq});  // [B KV, hd, S]
   v = v.transpose(1, 2).reshape({batch * kv_heads, seq, head_dim});        // [B KV, S, hd]
 
