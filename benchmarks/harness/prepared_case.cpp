@@ -144,7 +144,7 @@ PreparedCase::PreparedCase(Preparation& shared, const Case& test_case, const Ste
   guarded([&] { prepare(steps); });
 }
 
-// The order of everything; time() and prove_after_timing() follow.
+// The order of everything; timing and prove_after_timing() follow.
 void PreparedCase::prepare(const Steps& steps) {
   // The allocator's cached memory would not count as free: release it first.
   if (steps.proof != Steps::Proof::none || !refusal(steps).empty())

@@ -128,6 +128,11 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("plugin_without_operator", ["registers no operator"]),
         (
+            "plugin_that_replaces_a_kernel",
+            ["changes the kernels of aten::silu"],
+        ),
+        ("plugin_of_fast_math", ["changes the processor's mode of floating point"]),
+        (
             "plugin_without_slot",
             ["registers stranger::layer_norm, which fill no slot", f"it: {', '.join(SLOTS)}"],
         ),
