@@ -38,6 +38,23 @@ void check_positive_real(const char* field, double value) {
   }
 }
 
+void check_rope_scaling(const RopeScaling& scaling) {
+  check_positive_real("rope_scaling.factor", scaling.factor);
+  if (scaling.type != RopeScaling::Type::llama3) return;
+  check_positive_real("rope_scaling.low_freq_factor", scaling.low_freq_factor);
+  check_positive_real("rope_scaling.high_freq_factor", scaling.high_freq_factor);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    throw std::invalid_argument(
+        fmt::format("rope_scaling.high_freq_factor = {}: must be larger than low_freq_factor = {}",
+                    scaling.high_freq_factor, scaling.low_freq_factor));
+  }
+  if (scaling.original_positions < 1) {
+    throw std::invalid_argument(
+        fmt::format("rope_scaling.original_max_position_embeddings = {}: must be at least 1",
+                    scaling.original_positions));
+  }
+}
+
 }  // namespace
 
 ModelConfig::ModelConfig(const ModelDimensions& dimensions) : dimensions_(dimensions) {
@@ -50,8 +67,18 @@ ModelConfig::ModelConfig(const ModelDimensions& dimensions) : dimensions_(dimens
   check_positive("intermediate_dim", d.intermediate_dim);
   check_positive_real("norm_eps", d.norm_eps);
   check_positive_real("rope_theta", d.rope_theta);
-  check_divides("n_heads", d.n_heads, "hidden_dim", d.hidden_dim);
   check_divides("n_kv_heads", d.n_kv_heads, "n_heads", d.n_heads);
+  if (d.sliding_window) check_positive("sliding_window", *d.sliding_window);
+  if (d.whole_vocab) check_positive("whole_vocab", *d.whole_vocab);
+  check_rope_scaling(d.rope_scaling);
+  if (d.own_head_dim) {
+    check_positive("head_dim", *d.own_head_dim);
+    if (*d.own_head_dim % 2 != 0)
+      throw std::invalid_argument(fmt::format(
+          "head_dim = {}: must be even, because rotary embedding rotates pairs", *d.own_head_dim));
+    return;
+  }
+  check_divides("n_heads", d.n_heads, "hidden_dim", d.hidden_dim);
   if (head_dim() % 2 != 0) {
     throw std::invalid_argument(
         fmt::format("hidden_dim / n_heads = {} / {} = {}: head_dim must be even, because rotary "

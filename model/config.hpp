@@ -1,6 +1,7 @@
 // Sizes of a LLaMA model, checked when constructed, and the named problem sizes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -9,7 +10,24 @@
 
 namespace tinyllama {
 
-/// The sizes as a user writes them; nothing is checked yet. The defaults are the workshop's `tiny`.
+/// How the rotary embedding's frequencies are stretched for sequences that are longer than those of
+/// the first training: not at all, all by `factor`, or as Llama 3.1 does, low frequencies by
+/// `factor`, high ones not, and those between by a share of it.
+struct RopeScaling {
+  enum class Type : uint8_t { none, linear, llama3 };
+  Type type = Type::none;
+  double factor = 1;
+  // llama3: a frequency is low (high) where the positions of the first training hold fewer (more)
+  // of its turns than this.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_positions = 8192;
+
+  auto operator<=>(const RopeScaling&) const = default;
+};
+
+/// The sizes as a user writes them; nothing is checked yet. The defaults are the workshop's `tiny`,
+/// which has none of the features below: those of published families of models.
 struct ModelDimensions {
   int64_t vocab_size = 1000;       ///< V
   int64_t hidden_dim = 256;        ///< D
@@ -22,12 +40,29 @@ struct ModelDimensions {
   /// The token whose row of the embedding gets no gradient (pad_token_id); none of the named sizes
   /// has one.
   std::optional<int64_t> padding_token{};
+  /// Of its own; else hidden_dim / n_heads.
+  std::optional<int64_t> own_head_dim{};
+  /// The LM head multiplies by the embedding's table: one parameter, whose gradients are summed.
+  bool tied_embeddings = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  /// RMSNorm of each head of q and of k before the rotation.
+  bool qk_norm = false;
+  /// So many positions a query looks at, its own and those before it; else at all before it.
+  std::optional<int64_t> sliding_window{};
+  RopeScaling rope_scaling{};
+  /// One rank's share of a model whose vocabulary is divided: how many tokens the whole has;
+  /// vocab_size of them, the first, are the rank's.
+  std::optional<int64_t> whole_vocab{};
+  /// A stage between others of a pipeline: layers alone, no embedding, final norm or LM head.
+  bool only_layers = false;
 
   auto operator<=>(const ModelDimensions&) const = default;
 };
 
-/// Dimensions that keep the model's rules: all positive, heads divide D, KV heads divide heads, an
-/// even head_dim.
+/// Dimensions that keep the model's rules: all positive, KV heads divide heads, an even head_dim,
+/// and heads divide D where head_dim is not given.
 class ModelConfig {
  public:
   /// Throws std::invalid_argument that names the field, its value and the rule.
@@ -43,11 +78,29 @@ class ModelConfig {
   double rope_theta() const { return dimensions_.rope_theta; }
   std::optional<int64_t> padding_token() const { return dimensions_.padding_token; }
 
-  int64_t head_dim() const { return hidden_dim() / n_heads(); }
+  bool tied_embeddings() const { return dimensions_.tied_embeddings; }
+  bool qkv_bias() const { return dimensions_.qkv_bias; }
+  bool o_bias() const { return dimensions_.o_bias; }
+  bool mlp_bias() const { return dimensions_.mlp_bias; }
+  bool qk_norm() const { return dimensions_.qk_norm; }
+  const RopeScaling& rope_scaling() const { return dimensions_.rope_scaling; }
+  bool only_layers() const { return dimensions_.only_layers; }
+
+  int64_t head_dim() const { return dimensions_.own_head_dim.value_or(hidden_dim() / n_heads()); }
+  /// Width of the Q projection, and of what the heads give: head_dim x heads.
+  int64_t q_dim() const { return head_dim() * n_heads(); }
   /// Width of the K and of the V projection: head_dim x KV heads.
   int64_t kv_dim() const { return head_dim() * n_kv_heads(); }
   /// Query heads that share one KV head.
   int64_t n_groups() const { return n_heads() / n_kv_heads(); }
+  /// Tokens are drawn from so many.
+  int64_t token_count() const { return dimensions_.whole_vocab.value_or(vocab_size()); }
+  bool has_vocabulary_share() const { return token_count() > vocab_size(); }
+  /// Positions that a query looks at in a sequence of `seq` tokens, at most; `seq` where no window
+  /// hides any.
+  int64_t window(int64_t seq) const {
+    return std::min(seq, dimensions_.sliding_window.value_or(seq));
+  }
 
   const ModelDimensions& dimensions() const { return dimensions_; }
   auto operator<=>(const ModelConfig&) const = default;

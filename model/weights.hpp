@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "model/checkpoint_config.hpp"
 #include "model/config.hpp"
 #include "model/parameters.hpp"
 #include "model/safetensors.hpp"
@@ -76,22 +77,5 @@ class Weights {
 /// cause where a file cannot be written.
 void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
                   const NamedTensors& tensors, const std::string& original_config = {});
-
-/// The sizes that a config.json of LlamaForCausalLM states, with that class's own defaults for what
-/// may be left out. Throws std::invalid_argument that names the file, the key, its value and the
-/// reason for a model that this one is not (another model_type, tied embeddings, biases, a scaled
-/// rotary embedding, another activation, dropout, quantised weights), for a missing or ill-typed
-/// key, and for sizes that break ModelConfig's rules.
-ModelConfig read_checkpoint_config(const std::filesystem::path& file);
-
-/// A warning in words where sequences of `seq` tokens are longer than those that the text of a
-/// config.json (Weights::config_text()) states as the model's longest; empty where they are not.
-std::string longer_than_made_for(const std::string& config_text, int64_t seq);
-
-/// The text of a config.json for weights of `type` that LlamaForCausalLM.from_pretrained loads.
-/// `original`: the text of the file that the weights were read with, whose further keys (token ids,
-/// longest sequence, ...) are kept.
-std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type,
-                                   const std::string& original = {});
 
 }  // namespace tinyllama
