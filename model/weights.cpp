@@ -16,6 +16,7 @@
 #include "core/digest.hpp"
 #include "core/file_io.hpp"
 #include "core/strict_json.hpp"
+#include "model/checkpoint_folder.hpp"
 
 namespace tinyllama {
 namespace {
@@ -32,7 +33,6 @@ Json parse_object(const std::filesystem::path& file, const std::string& text) {
   return parse_strict_json<Json>(text, file.string() + ":", {.depth = kDeepestNesting});
 }
 
-constexpr const char* kConfigFile = "config.json";
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr int64_t kMostIndexBytes = 100'000'000;
@@ -145,56 +145,9 @@ std::vector<ParameterShape> parameter_shapes(const ModelConfig& config) {
 
 namespace {
 
-// A model in the cache of Hugging Face's downloads, models--OWNER--NAME, keeps its files in
-// snapshots/HASH, and the hash of what was asked for in refs/main.
-std::filesystem::path folder_of_files(const std::filesystem::path& folder) {
-  namespace fs = std::filesystem;
-  constexpr int64_t longest_hash = 100;
-  const fs::path snapshots = folder / "snapshots";
-  std::error_code unknown;
-  if (fs::exists(folder / kConfigFile, unknown) || !fs::is_directory(snapshots, unknown))
-    return folder;
-  if (fs::exists(folder / "refs/main", unknown)) {
-    const std::string hash = read_text(folder / "refs/main", longest_hash);
-    const fs::path chosen = snapshots / hash.substr(0, hash.find_last_not_of(" \n\r") + 1);
-    if (fs::is_directory(chosen, unknown)) return chosen;
-  }
-  std::vector<std::string> found;
-  for (const auto& entry : fs::directory_iterator(snapshots))
-    found.push_back(entry.path().string());
-  if (found.size() == 1) return found.front();
-  std::ranges::sort(found);
-  fail(snapshots, fmt::format("holds {} snapshots and refs/main names none of them: name one{}",
-                              found.size(), found.empty() ? "" : ", such as " + found.front()));
-}
-
-// Whether a link is there counts, too, whose file is missing: the reader says so then.
-bool has(const std::filesystem::path& folder, const char* name) {
-  std::error_code unknown;
-  return std::filesystem::exists(std::filesystem::symlink_status(folder / name, unknown));
-}
-
 bool holds_model(const std::filesystem::path& folder) {
-  return has(folder, kConfigFile) && (has(folder, kSingleFile) || has(folder, kIndexFile));
-}
-
-// What there is in the place of a model's folder, in words.
-std::string what_is_there(const std::filesystem::path& folder) {
-  namespace fs = std::filesystem;
-  constexpr size_t most = 4;
-  std::error_code unknown;
-  if (!fs::exists(folder, unknown)) return "there is no such folder";
-  if (!fs::is_directory(folder, unknown)) return "is a file";
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder, unknown))
-    names.push_back(entry.path().filename().string() + (entry.is_directory(unknown) ? "/" : ""));
-  if (names.empty()) return unknown ? unknown.message() : "is empty";
-  std::ranges::sort(names);
-  const size_t more = names.size() - std::min(names.size(), most);
-  names.resize(names.size() - more);
-  for (std::string& name : names) name = printable(name);
-  return fmt::format("holds {}{}", fmt::join(names, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "");
+  return has_entry(folder, kConfigFile) &&
+         (has_entry(folder, kSingleFile) || has_entry(folder, kIndexFile));
 }
 
 // A folder with a model in it that may have been meant: of those below `folder`, as deep as Hugging
@@ -249,7 +202,7 @@ Weights::Weights(std::filesystem::path folder)
 }
 
 void Weights::open_files() {
-  if (!has(folder_, kSingleFile)) return open_shards(folder_ / kIndexFile);
+  if (!has_entry(folder_, kSingleFile)) return open_shards(folder_ / kIndexFile);
   files_.emplace_back(folder_ / kSingleFile);
   for (const auto& tensor : files_.front().tensors()) file_of_[tensor.name] = 0;
 }
