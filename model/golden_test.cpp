@@ -1,5 +1,6 @@
-// The model against LlamaForCausalLM: logits, loss, the gradient of every parameter and the weights
-// after AdamW, for the models in fixtures/golden/ (its README says how they were made).
+// The model against LlamaForCausalLM, and with their features against models of other families:
+// logits, loss, the gradient of every parameter and the weights after AdamW, for the models in
+// fixtures/golden/ (its README says how they were made).
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ namespace tinyllama {
 namespace {
 
 constexpr const char* kSection = "Values, gradients and updates";
-constexpr const char* kOracle = "LlamaForCausalLM, eager attention";
+constexpr const char* kOracle = "transformers' own model, eager attention";
 const std::string kGradientPrefix = "gradient.";
 const std::string kTrainedPrefix = "after_5_steps.";
 constexpr int kTrainedSteps = 5;
@@ -174,7 +175,7 @@ TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
   testing::ProofRecord proof({kSection,
                               fmt::format("weights after 5 steps of AdamW: {}, {}, {}",
                                           variant.name(), to_string(dtype), name),
-                              "torch.optim.AdamW with weight decay 0.1 on LlamaForCausalLM",
+                              "torch.optim.AdamW with weight decay 0.1 on transformers' own model",
                               golden_tolerance(dtype)});
   model.train(kTrainedSteps);
   for (const auto& [parameter, tensor] : model.parameters()) {

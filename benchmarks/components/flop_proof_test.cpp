@@ -1,8 +1,10 @@
 // FLOPs of every component and pass, to the unit: the formulas against what torch's own counter
-// counts for LlamaForCausalLM, and against what libtorch's profiler counts in our own work.
+// counts for LlamaForCausalLM and, with their features, for models of other families, and against
+// what libtorch's profiler counts in our own work.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,13 +21,14 @@ namespace {
 constexpr const char* kSection = "FLOPs";
 
 // A configuration at which FLOPs are proved, with what torch.utils.flop_counter counts for
-// LlamaForCausalLM at it.
+// the oracle at it.
 struct GridPoint {
   std::string name;
   ModelConfig config;
   int64_t batch;
   int64_t seq;
   nlohmann::json flops;  ///< component -> pass -> FLOPs
+  bool has_features;     ///< a head_dim of its own, a window, biases ...
 
   /// Small enough to be run by a test, and not only counted.
   bool is_small() const { return name.starts_with("grid_"); }
@@ -43,20 +46,36 @@ struct GridPoint {
   }
 };
 
+// Sets what the entry has of the families' features, named as the fields are; whether it has any.
+bool read_features(const nlohmann::json& entry, ModelDimensions& dimensions) {
+  const ModelDimensions without = dimensions;
+  if (entry.contains("own_head_dim"))
+    dimensions.own_head_dim = entry.at("own_head_dim").get<int64_t>();
+  if (entry.contains("sliding_window"))
+    dimensions.sliding_window = entry.at("sliding_window").get<int64_t>();
+  dimensions.tied_embeddings = entry.value("tied_embeddings", false);
+  dimensions.qkv_bias = entry.value("qkv_bias", false);
+  dimensions.o_bias = entry.value("o_bias", false);
+  dimensions.mlp_bias = entry.value("mlp_bias", false);
+  dimensions.qk_norm = entry.value("qk_norm", false);
+  return dimensions != without;
+}
+
 std::vector<GridPoint> proof_grid() {
   std::ifstream file(TINY_LLAMA_SOURCE_DIR "/fixtures/golden/flops.json");
   const auto document = nlohmann::json::parse(file);
   std::vector<GridPoint> grid;
   for (const auto& entry : document.at("configurations")) {
     const auto size = [&](const char* key) { return entry.at(key).get<int64_t>(); };
-    grid.push_back({entry.at("name").get<std::string>(),
-                    ModelConfig({.vocab_size = size("vocab_size"),
-                                 .hidden_dim = size("hidden_dim"),
-                                 .n_layers = size("n_layers"),
-                                 .n_heads = size("n_heads"),
-                                 .n_kv_heads = size("n_kv_heads"),
-                                 .intermediate_dim = size("intermediate_dim")}),
-                    size("batch"), size("seq"), entry.at("flops")});
+    ModelDimensions dimensions{.vocab_size = size("vocab_size"),
+                               .hidden_dim = size("hidden_dim"),
+                               .n_layers = size("n_layers"),
+                               .n_heads = size("n_heads"),
+                               .n_kv_heads = size("n_kv_heads"),
+                               .intermediate_dim = size("intermediate_dim")};
+    const bool has_features = read_features(entry, dimensions);
+    grid.push_back({entry.at("name").get<std::string>(), ModelConfig(dimensions), size("batch"),
+                    size("seq"), entry.at("flops"), has_features});
   }
   return grid;
 }
@@ -66,11 +85,12 @@ std::string point_name(const GridPoint& point, const harness::Component& compone
 }
 
 TEST(FlopProof, ModelFlopsAreTheOraclesCount) {
-  tinyllama::testing::ProofRecord proof(
-      {kSection, "model_flops of every component and pass",
-       "torch.utils.flop_counter on LlamaForCausalLM, eager attention", 0});
+  tinyllama::testing::ProofRecord proof({kSection, "model_flops of every component and pass",
+                                         "torch.utils.flop_counter on the oracle, eager attention",
+                                         0});
   const auto grid = proof_grid();
   EXPECT_GE(grid.size(), 40U);
+  EXPECT_GE(std::ranges::count_if(grid, &GridPoint::has_features), 10);
   size_t components_counted = 0;
   for (const GridPoint& point : grid) {
     const Workload workload{point.config, Variant(), Dtype::f32, point.batch, point.seq};
@@ -99,10 +119,10 @@ std::vector<GridPoint> sizes_to_run(Dtype dtype) {
 }
 
 // The baseline at each of those, the others at one in some, for they change operators and not
-// sizes.
-std::vector<Variant> variants_at(size_t index, Dtype dtype) {
+// sizes; and wherever the model has a feature, which may change both.
+std::vector<Variant> variants_at(const GridPoint& point, size_t index, Dtype dtype) {
   constexpr size_t stride = 7;
-  if (index % stride != 0) return {Variant()};
+  if (index % stride != 0 && !point.has_features) return {Variant()};
   return runnable_variants(dtype, cpu_traits());
 }
 
@@ -120,7 +140,7 @@ TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
   const auto cpu = instruments::Device::select("cpu");
   for (size_t i = 0; i < grid.size(); ++i) {
     const GridPoint& point = grid[i];
-    for (const Variant& variant : variants_at(i, dtype)) {
+    for (const Variant& variant : variants_at(point, i, dtype)) {
       const Workload workload{point.config, variant, dtype, point.batch, point.seq};
       for (const auto& component : all()) {
         for (const Pass pass : component.passes) {
@@ -148,7 +168,7 @@ TEST(FlopProof, CausalFlopsAreTheOraclesWithoutWhatItsMaskHides) {
   tinyllama::testing::ProofRecord proof({kSection,
                                          "causal_flops of attention, block, model and step",
                                          "torch.utils.flop_counter less its scores at the "
-                                         "positions that LlamaForCausalLM's mask hides",
+                                         "positions that the oracle's own mask hides",
                                          0});
   for (const GridPoint& point : proof_grid()) {
     const Workload workload{point.config, Variant(), Dtype::f32, point.batch, point.seq};

@@ -30,18 +30,18 @@ from safetensors.torch import load_file, save_file
 
 from tinyllama_tools.proofs import golden, prove, run_tests
 from tinyllama_tools.proofs.claims import measured_rows, problems_of, read_claims
+from tinyllama_tools.proofs.flop_counts import ComponentCounter
 from tinyllama_tools.proofs.golden import (
     CURVES,
-    DIMENSIONS,
     F32_FILE,
     F64_FILE,
-    GOLDEN_CASES,
     GOLDEN_FOLDER,
+    INPUTS_FILE,
     WEIGHTS_FILE,
-    ComponentCounter,
     check_oracle,
 )
-from tinyllama_tools.proofs.oracle import Proof, build_model, tensor_error
+from tinyllama_tools.proofs.golden_cases import DIMENSIONS, GOLDEN_CASES
+from tinyllama_tools.proofs.oracle import Proof, Tensors, build_model, tensor_error
 from tinyllama_tools.proofs.prove import FAULTS, Fault, check_round_trip
 from tinyllama_tools.proofs.run_tests import (
     GTEST_REPORT,
@@ -97,11 +97,59 @@ def test_a_proof_fails_of_nothing_of_nan_and_of_another_shape_or_type() -> None:
     assert not proof.held and "file: b" in proof.worst
 
 
-@pytest.mark.parametrize("name", ["grid_00", "grid_18", "grid_43", "tiny"])
+# what a model may lack and still hold the case's weights
+WITHOUT_WEIGHTS = ("rope_theta", "rope_scaling", "sliding_window", "padding_token", "norm_eps")
+FEATURES_OF_CASES = [
+    (case, feature)
+    for case, size in GOLDEN_CASES.items()
+    for feature in [*(size.keys() - {*DIMENSIONS, "model_type", "own_head_dim"}), "weights"]
+]
+
+
+@pytest.mark.parametrize(("case", "feature"), sorted(FEATURES_OF_CASES))
+def test_a_golden_case_without_one_of_its_features_has_other_values(
+    case: str, feature: str
+) -> None:
+    size = dict(GOLDEN_CASES[case])
+    weights, inputs, expected = (
+        golden.read_tensors(GOLDEN_FOLDER / case / file)
+        for file in (WEIGHTS_FILE, INPUTS_FILE, F64_FILE)
+    )
+    changed: list[Tensors] = []
+    if feature in WITHOUT_WEIGHTS:
+        del size[feature]
+        changed = [weights]
+    elif feature == "tied_embeddings":
+        # a head of its own that starts as the embedding: the sum of the gradients is missing
+        del size[feature]
+        changed = [weights | {"lm_head.weight": weights["model.embed_tokens.weight"]}]
+    else:
+        # each bias and each norm alone
+        names = [name for name, tensor in weights.items() if tensor.dim() == 1]
+        nothing = {name: float("norm" in name) for name in names}
+        changed = [weights | {n: torch.full_like(weights[n], nothing[n])} for n in names]
+        kinds = {"qkv_bias": "q_proj.bias", "o_bias": "o_proj.bias", "mlp_bias": "down_proj.bias"}
+        kinds |= {"qk_norm": "q_norm", "weights": "norm"}
+        assert any(kinds[feature] in name for name in names)
+    for tensors in changed:
+        found = golden.evaluate(golden.loaded_model(size, tensors, torch.float64), inputs)
+        errors = [
+            tensor_error(expected[name], tensor.to(torch.float64))[0]
+            for name, tensor in found.items()
+            if name in expected
+        ]
+        # a factor of 10,000 above what the C++ may be off in float64
+        assert max(errors) > 1e-6
+
+
+@pytest.mark.parametrize(
+    "name", ["grid_00", "grid_18", "grid_43", "tiny", "grid_window_and_head_dim"]
+)
 def test_flops_counted_anew_are_the_same(name: str) -> None:
     """Their relations to each other are held by flop_proof_test.cpp."""
     (entry,) = (e for e in document("flops.json")["configurations"] if e["name"] == name)
-    assert ComponentCounter({key: entry[key] for key in DIMENSIONS}).count() == entry["flops"]
+    flops = entry.pop("flops")
+    assert ComponentCounter(entry).count() == flops
 
 
 @pytest.mark.parametrize("name", CURVES)

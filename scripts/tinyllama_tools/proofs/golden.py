@@ -1,4 +1,5 @@
-"""scripts/dev/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
+"""scripts/dev/golden: writes the golden files, what the transformers package answers, or checks
+them.
 fixtures/golden/README.md says what each holds."""
 
 import argparse
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import LlamaForCausalLM
-from transformers.masking_utils import create_causal_mask
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers import PreTrainedModel
 
 from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import compact_json, say
+from tinyllama_tools.proofs.flop_counts import flops_json
+from tinyllama_tools.proofs.golden_cases import GOLDEN_CASES
 from tinyllama_tools.proofs.oracle import (
     ORACLE_SECTION,
     Float64Mode,
@@ -34,14 +33,9 @@ from tinyllama_tools.proofs.oracle import (
     Tensors,
     build_model,
     cast_parameters,
-    llama_config,
     make_portable,
 )
 
-DIMENSIONS = (
-    *("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim"),
-    *("batch", "seq"),
-)
 GOLDEN_FOLDER = PROJECT / "fixtures/golden"
 WEIGHTS_FILE = "model.safetensors"
 INPUTS_FILE = "inputs.safetensors"
@@ -52,24 +46,13 @@ CURVES_FILE = "training_tiny.json"
 # hundred roundings of 1.1e-16, and of 6e-8 in float32. Weights and inputs are drawn, not computed.
 TOLERANCES = {F64_FILE: 1e-12, F32_FILE: 1e-5}
 
-# Five small models, each for something: grouped-query attention with 2 and 4 query heads a KV head,
-# as many KV heads as query heads, a single KV head; head_dim 16, 32, 64; sequences of 1, 7, 33; odd
-# vocabularies and intermediate sizes, so that nothing can hide behind a multiple of 8. In the order
-# of DIMENSIONS: vocab_size, hidden_dim, n_layers, n_heads, n_kv_heads, intermediate_dim, batch, seq
-_CASES = {
-    "gqa_groups_2": (37, 4 * 16, 2, 4, 2, 19, 2, 7),
-    "gqa_groups_4": (19, 8 * 16, 1, 8, 2, 13, 1, 33),
-    "multi_head": (31, 2 * 32, 1, 2, 2, 13, 3, 7),
-    "single_kv_head": (17, 2 * 64, 1, 2, 1, 9, 2, 33),
-    "seq_1": (19, 2 * 16, 1, 2, 1, 15, 2, 1),
-}
-GOLDEN_CASES = {name: dict(zip(DIMENSIONS, values, strict=True)) for name, values in _CASES.items()}
 SEED = 42
 NORM_STD = 0.25
+BIAS_STD = 0.25
 # Scores then have a standard deviation of about 2: attention is far from uniform, not saturated.
 QUERY_KEY_GAIN = 1.5
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-# of the five small models
+# of the small models
 STEPS, WEIGHT_DECAY = 5, 0.1
 
 
@@ -90,8 +73,9 @@ def exact(values: torch.Tensor) -> torch.Tensor:
 def draw_case(size: Size) -> tuple[Tensors, Tensors]:
     """Weights in bfloat16 by parameter name, then inputs, from one generator of the fixed seed.
 
-    Norm weights are away from 1, so that a norm without its weight cannot pass. Drawn in float64,
-    which torch does without vectorised functions: the same values on every processor. Inputs:
+    Norm weights are away from 1 and biases from 0, so that a layer without them cannot pass. Drawn
+    in float64, which torch does without vectorised functions: the same values on every processor.
+    Inputs:
     `tokens` [B, S] int64; at S = 1, where no token has a next one and so no loss, also
     `logits_gradient` [B, S, V] float64, the objective then being sum(logits * logits_gradient).
     """
@@ -103,7 +87,9 @@ def draw_case(size: Size) -> tuple[Tensors, Tensors]:
     weights = {}
     for name, parameter in build_model(size).named_parameters():
         values = drawn(*parameter.shape)
-        if parameter.dim() == 1:
+        if name.endswith(".bias"):
+            values = BIAS_STD * values
+        elif parameter.dim() == 1:
             values = 1.0 + NORM_STD * values
         elif "embed_tokens" not in name:
             # 1 / sqrt(fan in) keeps activations near 1
@@ -112,20 +98,26 @@ def draw_case(size: Size) -> tuple[Tensors, Tensors]:
         weights[name] = exact(values)
     shape = (size["batch"], size["seq"])
     inputs = {"tokens": torch.randint(0, size["vocab_size"], shape, generator=generator)}
+    if "padding_token" in size and size["padding_token"] not in inputs["tokens"]:
+        raise ValueError("the padding token must occur: else its row has no gradient to leave out")
     if size["seq"] == 1:
         gradient = exact(drawn(*shape, size["vocab_size"]))
         inputs["logits_gradient"] = gradient.to(torch.float64)
     return weights, inputs
 
 
-def loaded_model(size: Size, weights: Tensors, dtype: torch.dtype) -> LlamaForCausalLM:
+def loaded_model(size: Size, weights: Tensors, dtype: torch.dtype) -> PreTrainedModel:
     """The oracle in this type, which holds these weights exactly."""
     model = build_model(size, dtype)
-    model.load_state_dict(weights)
+    loaded = model.load_state_dict(weights, strict=False)
+    # of tied weights the LM head's are the embedding's
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    if loaded.unexpected_keys or set(loaded.missing_keys) != tied:
+        raise RuntimeError(f"weights and model differ: {loaded}")
     return model
 
 
-def forward(model: LlamaForCausalLM, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(model: PreTrainedModel, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [B, S, V] and the objective, a scalar."""
     if "logits_gradient" not in inputs:
         output = model(input_ids=inputs["tokens"], labels=inputs["tokens"])
@@ -134,7 +126,7 @@ def forward(model: LlamaForCausalLM, inputs: Tensors) -> tuple[torch.Tensor, tor
     return logits, (logits * inputs["logits_gradient"].to(logits.dtype)).sum()
 
 
-def evaluate(model: LlamaForCausalLM, inputs: Tensors) -> Tensors:
+def evaluate(model: PreTrainedModel, inputs: Tensors) -> Tensors:
     """`logits`, `loss` and `gradient.<parameter>`; the gradients stay in the parameters."""
     model.zero_grad(set_to_none=True)
     logits, objective = forward(model, inputs)
@@ -225,7 +217,7 @@ CURVES: dict[str, Curve] = {
 }
 
 
-def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
+def tiny_start() -> tuple[PreTrainedModel, torch.Tensor]:
     """Where every curve starts: the float32 model with TensorInitializer's weights, and tokens
     [batch, seq] int64. parameters() gives the matrices in the order in which TinyLlama draws them,
     in float64; norms are ones."""
@@ -242,7 +234,7 @@ def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
     return model, tokens.random_(0, size["vocab_size"], generator=generator)
 
 
-def weights_checksum(model: LlamaForCausalLM) -> int:
+def weights_checksum(model: PreTrainedModel) -> int:
     """The same number where two sides start from the same weights: the sum over all matrices of (i
     + 1) x the bits of weight i as bfloat16, read as int16."""
     matrices = [p.detach().flatten() for p in model.parameters() if p.dim() == 2]
@@ -294,161 +286,6 @@ def curves_json() -> str:
         "losses": curves,
     }
     return compact_json(document, expanded=("losses",))
-
-
-# FLOPs of the model as torch's own counter counts them: FlopCounterMode looks at the shapes of the
-# GEMMs that are really dispatched, forward and backward, on the meta device, where tensors have
-# shapes and no values.
-# n_heads, n_kv_heads: as many, grouped by 2, 4 and 8, a single one
-HEADS = "1,1 2,2 2,1 4,4 4,2 4,1 8,8 8,4 8,2 8,1 16,4"
-# Each is gone through in turn; the lengths share no divisor, so values do not pair up.
-AXES = {
-    "vocab_size": (31, 64, 77, 90, 101, 200, 257),
-    "n_layers": (1, 2, 3),
-    "intermediate_dim": (43, 64, 85, 129, 171),
-    "batch": (1, 2, 3, 4),
-    "seq": (2, 7, 16, 33, 64, 5, 31, 48, 17, 12, 63, 3, 20),
-}
-
-
-def small_sizes() -> dict[str, dict[str, int]]:
-    """44 sizes by name."""
-    sizes = {}
-    for i, (hidden_dim, heads) in enumerate(product((32, 64, 96, 128), HEADS.split())):
-        n_heads, n_kv_heads = map(int, heads.split(","))
-        size = {name: values[i % len(values)] for name, values in AXES.items()}
-        size |= {"hidden_dim": hidden_dim, "n_heads": n_heads, "n_kv_heads": n_kv_heads}
-        sizes[f"grid_{i:02d}"] = {name: size[name] for name in DIMENSIONS}
-    return sizes
-
-
-Outputs = tuple[torch.Tensor, ...]
-# FLOPs by component, then by pass.
-Flops = dict[str, dict[str, int]]
-
-
-def backward(outputs: Outputs) -> None:
-    """The backward pass of all outputs at once, from gradients of ones."""
-    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
-
-
-class ComponentCounter:
-    """Counts one model's components at one shape."""
-
-    def __init__(self, size: Size) -> None:
-        self.size = size
-        with torch.device("meta"):
-            self.model = LlamaForCausalLM(llama_config(size))
-        # as ours, and unlike the package's, it multiplies no angles in a forward
-        rotary = make_portable(self.model, size["seq"]).model.rotary_emb
-        shape = (size["batch"], size["seq"])
-        self.tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
-        self.angles = rotary(self.hidden_states(), self.tokens)
-        self.mask = torch.zeros((1, 1, size["seq"], size["seq"]), device="meta")
-
-    def hidden_states(self, *shape: int) -> torch.Tensor:
-        """A new input that requires gradients, [B, S, D] unless a shape is given."""
-        shape = shape or (*self.tokens.shape, self.size["hidden_dim"])
-        return torch.ones(shape, device="meta", requires_grad=True)
-
-    def heads(self, kind: str) -> torch.Tensor:
-        """Queries or keys, [B, heads, S, head_dim]."""
-        batch, seq = self.tokens.shape
-        return self.hidden_states(batch, self.size[kind], seq, self.model.config.head_dim)
-
-    def run_model(self) -> Outputs:
-        return (self.model(input_ids=self.tokens, labels=self.tokens).loss,)
-
-    def components(self) -> dict[str, Callable[[], Outputs]]:
-        """How each component is called; a call makes its inputs anew."""
-        decoder = self.model.model
-        layer = decoder.layers[0]
-        rest = {"position_embeddings": self.angles, "attention_mask": self.mask}
-        return {
-            "embedding": lambda: (decoder.embed_tokens(self.tokens),),
-            "rms_norm": lambda: (decoder.norm(self.hidden_states()),),
-            "rotary": lambda: apply_rotary_pos_emb(
-                self.heads("n_heads"), self.heads("n_kv_heads"), *self.angles
-            ),
-            "attention": lambda: (layer.self_attn(self.hidden_states(), **rest)[0],),
-            "ffn": lambda: (layer.mlp(self.hidden_states()),),
-            "block": lambda: (layer(self.hidden_states(), **rest),),
-            "loss": lambda: (
-                self.model.loss_function(
-                    self.model.lm_head(self.hidden_states()), self.tokens, self.size["vocab_size"]
-                ),
-            ),
-            "model": self.run_model,
-        }
-
-    def by_operator(self, work: Callable[[], object]) -> dict[str, int]:
-        """FLOPs of one call by operator, e.g. aten.bmm."""
-        with FlopCounterMode(display=False) as counter:
-            work()
-        counts = counter.get_flop_counts().get("Global", {})
-        return {str(packet): count for packet, count in counts.items()}
-
-    def counted(self, work: Callable[[], object]) -> int:
-        """FLOPs of one call."""
-        return sum(self.by_operator(work).values())
-
-    def passes(self, call: Callable[[], Outputs]) -> dict[str, int]:
-        forward = self.counted(call)
-        return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
-
-    def attention_scores(self) -> dict[str, int]:
-        """FLOPs of queries times keys and of scores times values, and of those what the mask
-        hides."""
-        batched = self.by_operator(self.components()["attention"])["aten.bmm"]
-        hidden, pairs = masked_pairs(self.model, self.size["seq"])
-        masked, remainder = divmod(batched * hidden, pairs)
-        if remainder:
-            raise RuntimeError(f"{batched} FLOPs are not a multiple of {pairs} pairs")
-        return {"forward": batched, "masked_forward": masked}
-
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        backward(self.run_model())
-        optimizer.step()
-
-    def count(self) -> Flops:
-        """Every component and pass; fixtures/golden/README.md says what each figure is."""
-        flops: Flops = {name: self.passes(call) for name, call in self.components().items()}
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False, fused=False)
-        return flops | {
-            "attention_scores": self.attention_scores(),
-            "full_step": {"train": self.counted(lambda: self.step(optimizer))},
-            "optimizer": {"update": self.counted(optimizer.step)},
-        }
-
-
-def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
-    """Pairs of a query and a key position that the model's mask hides, and all of them.
-
-    Counted in the mask that the model itself makes, so that no formula of ours is involved. It is
-    made on the CPU: on the meta device it would have no values.
-    """
-    mask = create_causal_mask(
-        config=model.config,
-        input_embeds=torch.empty(1, seq, 1),
-        attention_mask=None,
-        cache_position=torch.arange(seq),
-        past_key_values=None,
-    )
-    return int(torch.count_nonzero(mask)), mask.numel()
-
-
-def flops_json() -> str:
-    """The content of flops.json, one line a configuration."""
-    sizes = small_sizes() | problem_sizes()
-    document = {
-        "torch": torch.__version__.split("+")[0],
-        "configurations": [
-            {"name": name, **size, "flops": ComponentCounter(size).count()}
-            for name, size in sizes.items()
-        ],
-    }
-    return compact_json(document, expanded=("configurations",))
 
 
 VERSIONS = {"transformers_version", "torch", "transformers"}
@@ -545,7 +382,7 @@ the set-up failed, or a file cannot be read or written."""
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
-    about = "Writes the golden files, what LlamaForCausalLM answers, or checks them."
+    about = "Writes the golden files, what the transformers package answers, or checks them."
     parser = script_parser("dev/golden", about, EPILOG)
     names = f"these parts only: {', '.join(PARTS)} (default: all)"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)

@@ -1,4 +1,5 @@
-"""LlamaForCausalLM of the transformers package: the oracle that our own model is compared with.
+"""The transformers package's models: the oracle that our own model is compared with.
+LlamaForCausalLM, and for what other families have and it has not, theirs.
 
 It is somebody else's code, used as it is. Two things are put around it, and neither changes its
 formulas: `Float64Mode`, since it narrows to float32 in places whatever the type of its weights, and
@@ -14,41 +15,101 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 NORM_EPS = 1e-5
 ROPE_THETA = 10000.0
-# Dimensions of a model by their names in fixtures/problem_sizes.json.
-Size = Mapping[str, int]
+# Dimensions of a model by their names in fixtures/problem_sizes.json, and what features it has by
+# their names in ModelDimensions (model/config.hpp); `rope_scaling` is that of config.json.
+# `model_type`: whose code computes it, else "llama".
+Size = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
+CLASSES: dict[str, type[PreTrainedModel]] = {
+    "llama": LlamaForCausalLM,
+    "mistral": MistralForCausalLM,
+    "qwen2": Qwen2ForCausalLM,
+    "qwen3": Qwen3ForCausalLM,
+}
 
 
-def llama_config(size: Size) -> LlamaConfig:
-    """The configuration of our model: untied head, no biases, eager attention."""
-    return LlamaConfig(
-        vocab_size=size["vocab_size"],
-        hidden_size=size["hidden_dim"],
-        intermediate_size=size["intermediate_dim"],
-        num_hidden_layers=size["n_layers"],
-        num_attention_heads=size["n_heads"],
-        num_key_value_heads=size["n_kv_heads"],
-        rms_norm_eps=NORM_EPS,
-        rope_theta=ROPE_THETA,
-        tie_word_embeddings=False,
-        attention_bias=False,
-        mlp_bias=False,
-        attn_implementation="eager",
-        use_cache=False,
-    )
+def model_config(size: Size) -> PretrainedConfig:
+    """The package's configuration, with eager attention. What is left out is our model's: an untied
+    head, no biases, full attention."""
+    options: dict[str, Any] = {
+        "vocab_size": size["vocab_size"],
+        "hidden_size": size["hidden_dim"],
+        "intermediate_size": size["intermediate_dim"],
+        "num_hidden_layers": size["n_layers"],
+        "num_attention_heads": size["n_heads"],
+        "num_key_value_heads": size["n_kv_heads"],
+        "rms_norm_eps": size.get("norm_eps", NORM_EPS),
+        "rope_theta": size.get("rope_theta", ROPE_THETA),
+        "tie_word_embeddings": size.get("tied_embeddings", False),
+        "attn_implementation": "eager",
+        "use_cache": False,
+    }
+    if "rope_scaling" in size:
+        options["rope_scaling"] = dict(size["rope_scaling"])
+    if "padding_token" in size:
+        options["pad_token_id"] = size["padding_token"]
+    if "own_head_dim" in size:
+        options["head_dim"] = size["own_head_dim"]
+    kind, window = size.get("model_type", "llama"), size.get("sliding_window")
+    qkv_bias, o_bias = size.get("qkv_bias", False), size.get("o_bias", False)
+    config: PretrainedConfig
+    has = (kind == "qwen2", False, False)
+    if kind == "llama":
+        biases = {"attention_bias": qkv_bias, "mlp_bias": size.get("mlp_bias", False)}
+        config = LlamaConfig(**options, **biases)
+        has = (qkv_bias, qkv_bias, False)
+    elif kind == "mistral":
+        config = MistralConfig(**options, sliding_window=window)
+    else:
+        # the layers from max_window_layers on look through the window
+        windows = {"sliding_window": window, "use_sliding_window": True, "max_window_layers": 0}
+        options |= windows if window else {}
+        if kind == "qwen2":
+            config = Qwen2Config(**options)
+        else:
+            options.setdefault("head_dim", size["hidden_dim"] // size["n_heads"])
+            config = Qwen3Config(**options, attention_bias=qkv_bias)
+            has = (qkv_bias, qkv_bias, True)
+    asked = (qkv_bias, o_bias, size.get("qk_norm", False))
+    if has != asked or (window and kind == "llama"):
+        raise ValueError(f"{kind} has no such layers: {dict(size)}")
+    return config
 
 
-def build_model(size: Size, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    """The model of one size with the package's own initial weights, drawn from one seed."""
+def head_dim_of(config: PretrainedConfig) -> int:
+    """Qwen2's configurations have none."""
+    own = getattr(config, "head_dim", None)
+    return own or config.hidden_size // config.num_attention_heads
+
+
+def new_model(size: Size) -> PreTrainedModel:
+    """With the package's own initial weights."""
+    config = model_config(size)
+    return CLASSES[config.model_type](config)
+
+
+def build_model(size: Size, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model of one size, its weights drawn from one seed."""
     torch.manual_seed(42)
-    return cast_parameters(LlamaForCausalLM(llama_config(size)), dtype)
+    return cast_parameters(new_model(size), dtype)
 
 
-def cast_parameters(model: LlamaForCausalLM, dtype: torch.dtype) -> LlamaForCausalLM:
+def cast_parameters(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Gives the parameters that type and leaves the rotary frequencies in float32.
 
     `model.to(dtype)` would round these as well: with 8 bits, angles are off by up to half a radian
@@ -63,7 +124,7 @@ def cast_parameters(model: LlamaForCausalLM, dtype: torch.dtype) -> LlamaForCaus
 class Float64Mode(TorchFunctionMode):
     """Answers every request for float32 with float64.
 
-    LlamaForCausalLM asks for float32 in each norm (`x.to(torch.float32)`), in eager attention
+    The package asks for float32 in each norm (`x.to(torch.float32)`), in eager attention
     (`softmax(..., dtype=torch.float32)`) and in the loss (`logits.float()`).
     """
 
@@ -82,16 +143,39 @@ class Float64Mode(TorchFunctionMode):
         return func(*map(widened, args), **options)
 
 
-def rotary_tables(head_dim: int, max_seq: int) -> tuple[torch.Tensor, torch.Tensor]:
+def inverse_frequencies(config: PretrainedConfig) -> torch.Tensor:
+    """float32 [head_dim / 2]: theta^(-2i / head_dim), scaled by the formulas of the package's
+    modeling_rope_utils, all in float64, and then rounded: the package scales in float32."""
+    head_dim = head_dim_of(config)
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    plain = torch.pow(config.rope_theta, exponents).reciprocal()
+    scaling = getattr(config, "rope_scaling", None) or {"rope_type": "default"}
+    kind = scaling["rope_type"]
+    if kind == "default":
+        return plain.to(torch.float32)
+    divided = plain / scaling["factor"]
+    if kind == "linear":
+        return divided.to(torch.float32)
+    if kind != "llama3":
+        raise ValueError(f"rope_type {kind} is not known here")
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    # turns of a frequency within the positions of the first training
+    turns = scaling["original_max_position_embeddings"] / (2 * math.pi / plain)
+    smooth = (turns - low) / (high - low)
+    between = (1 - smooth) * divided + smooth * plain
+    scaled = torch.where(turns < low, divided, torch.where(turns > high, plain, between))
+    return scaled.to(torch.float32)
+
+
+def rotary_tables(config: PretrainedConfig, max_seq: int) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin, float32 [max_seq, head_dim], the same bits on every machine.
 
-    Angles are float32, as LlamaForCausalLM has them: the float32 product of position and
-    theta^(-2i / head_dim). Each function is evaluated in float64 and then rounded. Must not be
-    called under Float64Mode, which would keep the roundings from happening.
+    Angles are float32, as the package has them: the float32 product of position and inverse
+    frequency. Each function is evaluated in float64 and then rounded. Must not be called under
+    Float64Mode, which would keep the roundings from happening.
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-    inverse_frequencies = torch.pow(ROPE_THETA, exponents).reciprocal().to(torch.float32)
-    angles = torch.outer(torch.arange(max_seq, dtype=torch.float32), inverse_frequencies)
+    positions = torch.arange(max_seq, dtype=torch.float32)
+    angles = torch.outer(positions, inverse_frequencies(config))
     if angles.dtype != torch.float32:
         raise RuntimeError("rotary tables were asked for under Float64Mode")
     # both halves of a head turn by the same angles
@@ -100,11 +184,12 @@ def rotary_tables(head_dim: int, max_seq: int) -> tuple[torch.Tensor, torch.Tens
 
 
 class PortableRotary(torch.nn.Module):
-    """Takes the place of LlamaRotaryEmbedding: the same angles, from `rotary_tables`."""
+    """Takes the place of LlamaRotaryEmbedding and the like: the same angles, from
+    `rotary_tables`."""
 
-    def __init__(self, head_dim: int, max_seq: int) -> None:
+    def __init__(self, config: PretrainedConfig, max_seq: int) -> None:
         super().__init__()
-        self.cos, self.sin = rotary_tables(head_dim, max_seq)
+        self.cos, self.sin = rotary_tables(config, max_seq)
 
     def forward(
         self, x: torch.Tensor, position_ids: torch.Tensor
@@ -113,9 +198,9 @@ class PortableRotary(torch.nn.Module):
         return self.cos.to(x)[position_ids], self.sin.to(x)[position_ids]
 
 
-def make_portable(model: LlamaForCausalLM, max_seq: int) -> LlamaForCausalLM:
+def make_portable(model: PreTrainedModel, max_seq: int) -> PreTrainedModel:
     """Replaces the model's rotary module, for sequences of at most `max_seq`."""
-    model.model.rotary_emb = PortableRotary(model.config.head_dim, max_seq)
+    model.model.rotary_emb = PortableRotary(model.config, max_seq)
     return model
 
 
