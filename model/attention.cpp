@@ -20,14 +20,24 @@ Attention::Attention(const ModelConfig& config, const Variant& variant,
                      TensorInitializer& initializer)
     : config_(config),
       variant_(variant),
-      qkv_(config.hidden_dim(), {config.hidden_dim(), config.kv_dim(), config.kv_dim()},
-           variant.has(Switch::qkv), variant, initializer),
-      o_proj_(config.hidden_dim(), config.hidden_dim(), variant, initializer) {}
+      qkv_(config.hidden_dim(), {config.q_dim(), config.kv_dim(), config.kv_dim()},
+           variant.has(Switch::qkv), variant, initializer, config.qkv_bias()),
+      o_proj_(config.q_dim(), config.hidden_dim(), variant, initializer, config.o_bias()) {
+  if (!config.qk_norm()) return;
+  q_norm_.emplace(config.head_dim(), config.norm_eps(), variant, initializer);
+  k_norm_.emplace(config.head_dim(), config.norm_eps(), variant, initializer);
+}
 
 std::vector<at::Tensor> Attention::project(const at::Tensor& hidden_states) const {
-  const ComponentRange range("attention/qkv_proj");
-  std::vector<at::Tensor> heads = qkv_.forward_parts(hidden_states);
+  std::vector<at::Tensor> heads = [&] {
+    const ComponentRange range("attention/qkv_proj");
+    return qkv_.forward_parts(hidden_states);
+  }();
   for (at::Tensor& x : heads) x = x.view({x.size(0), x.size(1), -1, config_.head_dim()});
+  if (q_norm_) {
+    heads[0] = q_norm_->forward(heads[0]);
+    heads[1] = k_norm_->forward(heads[1]);
+  }
   return heads;
 }
 
@@ -43,7 +53,8 @@ at::Tensor Attention::forward(const at::Tensor& hidden_states, const RotaryTable
     if (const SlotOperator* op = variant_.filling(Slot::causal_attention))
       return operator_attention(*op, std::move(q), std::move(k), std::move(v));
     if (variant_.has(Switch::fused_attention))
-      return fused_attention(std::move(q), std::move(k), std::move(v), mask);
+      return fused_attention(std::move(q), std::move(k), std::move(v),
+                             config_.window(hidden_states.size(1)));
     if (variant_.has(Switch::sdpa))
       return library_attention(std::move(q), std::move(k), std::move(v), mask);
     // What an operator returned may be saved for its backward.
@@ -55,19 +66,27 @@ at::Tensor Attention::forward(const at::Tensor& hidden_states, const RotaryTable
 }
 
 NamedTensors Attention::parameters(const std::string& prefix) const {
-  return {{prefix + "q_proj.weight", qkv_.weight(0)},
-          {prefix + "k_proj.weight", qkv_.weight(1)},
-          {prefix + "v_proj.weight", qkv_.weight(2)},
-          {prefix + "o_proj.weight", o_proj_.weight()}};
+  NamedTensors all = qkv_.parameters(prefix + "q_proj.", 0);
+  append(all, qkv_.parameters(prefix + "k_proj.", 1));
+  append(all, qkv_.parameters(prefix + "v_proj.", 2));
+  append(all, o_proj_.parameters(prefix + "o_proj."));
+  if (q_norm_) {
+    append(all, q_norm_->parameters(prefix + "q_norm."));
+    append(all, k_norm_->parameters(prefix + "k_norm."));
+  }
+  return all;
 }
 
 at::Tensor attention_mask(const ModelConfig& config, const Variant& variant, int64_t seq,
                           Dtype dtype, c10::Device device) {
-  if (!has_score_matrix(variant)) return {};
+  const int64_t window = config.window(seq);
+  const bool for_library = variant.has(Switch::sdpa) && window < seq;
+  if (!has_score_matrix(variant) && !for_library) return {};
   const auto options = at::TensorOptions().dtype(compute_type(dtype)).device(device);
-  const at::Tensor mask =
-      at::full({seq, seq}, -std::numeric_limits<double>::infinity(), options).triu(1);
-  return mask.repeat({config.n_groups(), 1});
+  const at::Tensor hidden = at::full({seq, seq}, -std::numeric_limits<double>::infinity(), options);
+  at::Tensor mask = hidden.triu(1);
+  if (window < seq) mask.add_(hidden.tril(-window));
+  return for_library ? mask : mask.repeat({config.n_groups(), 1});
 }
 
 namespace {
@@ -122,32 +141,34 @@ at::Tensor for_each_query_head(const at::Tensor& x, int64_t heads) {
 
 }  // namespace
 
-at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {
+at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask) {
   const int64_t batch = q.size(0);
   const int64_t seq = q.size(1);
   const double scale = score_scale(q);
   q = q.transpose(1, 2);
   k = k.transpose(1, 2);
   v = v.transpose(1, 2);
-  // The one kernel without a score matrix that libtorch has for float32 on a GPU takes no grouped
-  // heads: left to itself, libtorch multiplies out all scores there.
-  if (is_on_gpu(q) && q.scalar_type() == c10::ScalarType::Float && q.size(1) != k.size(1)) {
+  // The one kernel without a score matrix that libtorch has for float32 or with a mask on a GPU
+  // takes no grouped heads: left to itself, libtorch multiplies out all scores there.
+  const bool takes_no_groups = q.scalar_type() == c10::ScalarType::Float || mask.defined();
+  if (is_on_gpu(q) && takes_no_groups && q.size(1) != k.size(1)) {
     k = for_each_query_head(k, q.size(1));
     v = for_each_query_head(v, q.size(1));
   }
   const bool grouped = q.size(1) != k.size(1);
+  const auto given = mask.defined() ? std::optional(mask) : std::nullopt;
   const at::Tensor context =
-      q.is_meta() ? meta_causal_attention(q, k, v, scale)
-                  : at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                                     /*is_causal=*/true, scale,
+      q.is_meta() ? meta_attention(q, k, v, given, scale)
+                  : at::scaled_dot_product_attention(q, k, v, given, /*dropout_p=*/0.0,
+                                                     /*is_causal=*/!given, scale,
                                                      /*enable_gqa=*/grouped);
   return context.transpose(1, 2).reshape({batch, seq, -1});
 }
 
-at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {
+at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, int64_t window) {
   const int64_t batch = q.size(0);
   const int64_t seq = q.size(1);
-  return kernels::causal_attention(q, k, v, score_scale(q)).view({batch, seq, -1});
+  return kernels::causal_attention(q, k, v, score_scale(q), window).view({batch, seq, -1});
 }
 
 at::Tensor operator_attention(const SlotOperator& op, at::Tensor q, at::Tensor k, at::Tensor v) {
@@ -165,15 +186,17 @@ Cost scores_cost(const Workload& workload) {
   const int64_t S = workload.seq;
   const int64_t pair_flops = 4 * workload.batch * config.n_heads() * config.head_dim();
   Cost cost;
+  const int64_t W = config.window(S);
   cost.model_flops = pair_flops * S * S;
-  // S (S + 1) / 2 of S^2 scores are not masked.
-  cost.causal_flops = pair_flops * (S * (S + 1) / 2);
+  // S (S + 1) / 2 of S^2 scores are not masked; with a window each query behind it sees W.
+  cost.causal_flops = pair_flops * (W * (W + 1) / 2 + (S - W) * W);
   if (workload.variant.has(Switch::fused_attention)) {
-    cost.hardware_flops = pair_flops * kernels::causal_attention_scores(S);
+    cost.hardware_flops = pair_flops * kernels::causal_attention_scores(S, W);
     cost.opaque_flops = cost.hardware_flops;
   } else if (!has_score_matrix(workload.variant)) {
-    // What a causal kernel computes at least; how much more its tiles cover is its own.
-    cost.hardware_flops = cost.causal_flops;
+    // What a causal kernel computes at least; how much more its tiles cover is its own. A mask in
+    // memory saves it nothing.
+    cost.hardware_flops = W < S ? cost.model_flops : cost.causal_flops;
     cost.opaque_flops = cost.hardware_flops;
   } else {
     cost.hardware_flops = cost.model_flops;
@@ -197,27 +220,34 @@ Cost scores_backward_cost(const Workload& workload) {
 Cost attention_cost(const Workload& workload, Pass pass) {
   const ModelConfig& config = workload.config;
   const int64_t D = config.hidden_dim();
+  const int64_t Q = config.q_dim();
   const int64_t Kd = config.kv_dim();
   const int64_t T = workload.tokens();
   const int64_t S = workload.seq;
   const int64_t e = storage_bytes(workload.dtype);
   const int64_t c = compute_bytes(workload.dtype);
-  const int64_t weights = D * (2 * D + 2 * Kd);
+  const int64_t weights = D * (2 * Q + 2 * Kd);
   const int64_t scores = workload.batch * config.n_heads() * S * S;
   const Cost projections = gemm_cost(2 * T * weights);
   // Saved for backward by the least of implementations: q, k, v, the context and one log-sum-exp a
   // score row.
   const int64_t saved =
-      (2 * T * D + 2 * T * Kd) * c + workload.batch * config.n_heads() * S * kStatisticBytes;
+      (2 * T * Q + 2 * T * Kd) * c + workload.batch * config.n_heads() * S * kStatisticBytes;
   const int64_t rotary_flops = rotary_cost(workload, Pass::forward).elementwise_flops;
+  const int64_t biases = T * ((config.qkv_bias() ? Q + 2 * Kd : 0) + (config.o_bias() ? D : 0));
   // A score: mask, then maximum, difference, exp, sum, division; backward: product, sum,
   // difference, product. Scaling: 1 a q.
-  return select_halves(
-      pass, weights,
-      {with_traffic(projections + scores_cost(workload), rotary_flops + T * D + 6 * scores,
+  // A bias: an addition an element, in both directions.
+  Cost cost = select_halves(
+      pass, 0,
+      {with_traffic(projections + scores_cost(workload), rotary_flops + T * Q + 6 * scores + biases,
                     2 * T * D * e + weights * e + saved),
        with_traffic(2 * projections + scores_backward_cost(workload),
-                    rotary_flops + T * D + 4 * scores, 3 * T * D * e + 2 * weights * e + saved)});
+                    rotary_flops + T * Q + 4 * scores + biases,
+                    3 * T * D * e + 2 * weights * e + saved)});
+  if (config.qk_norm()) cost += qk_norm_cost(workload, pass);
+  cost.parameters = attention_parameters(config);
+  return cost;
 }
 
 }  // namespace tinyllama

@@ -68,9 +68,9 @@ at::Tensor checkpointed(std::function<at::Tensor(const at::Tensor&)> layer, cons
 }  // namespace
 
 Block::Block(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
-    : attention_norm_(config, variant, initializer),
+    : attention_norm_(config.hidden_dim(), config.norm_eps(), variant, initializer),
       attention_(config, variant, initializer),
-      feed_forward_norm_(config, variant, initializer),
+      feed_forward_norm_(config.hidden_dim(), config.norm_eps(), variant, initializer),
       feed_forward_(config, variant, initializer),
       checkpoint_(variant.has(Switch::checkpoint)) {}
 

@@ -73,11 +73,25 @@ Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes) {
   return cost;
 }
 
+int64_t attention_parameters(const ModelConfig& config) {
+  const int64_t D = config.hidden_dim();
+  const int64_t projected = config.q_dim() + 2 * config.kv_dim();
+  return D * (projected + config.q_dim()) + (config.qkv_bias() ? projected : 0) +
+         (config.o_bias() ? D : 0) + (config.qk_norm() ? 2 * config.head_dim() : 0);
+}
+
+int64_t feed_forward_parameters(const ModelConfig& config) {
+  const int64_t D = config.hidden_dim();
+  const int64_t F = config.intermediate_dim();
+  return 3 * D * F + (config.mlp_bias() ? 2 * F + D : 0);
+}
+
 int64_t count_parameters(const ModelConfig& config) {
   const int64_t D = config.hidden_dim();
-  const int64_t block =
-      2 * D + D * (2 * D + 2 * config.kv_dim()) + 3 * D * config.intermediate_dim();
-  return 2 * config.vocab_size() * D + config.n_layers() * block + D;
+  const int64_t layers =
+      config.n_layers() * (2 * D + attention_parameters(config) + feed_forward_parameters(config));
+  if (config.only_layers()) return layers;
+  return layers + (config.tied_embeddings() ? 1 : 2) * config.vocab_size() * D + D;
 }
 
 }  // namespace tinyllama

@@ -78,6 +78,10 @@ Cost gemm_cost(int64_t flops);
 /// `cost` with these two figures set, which it does not have yet.
 Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes);
 
+/// Of one layer's attention, of its feed-forward network, and of the whole model, tied embeddings
+/// counted once.
+int64_t attention_parameters(const ModelConfig& config);
+int64_t feed_forward_parameters(const ModelConfig& config);
 int64_t count_parameters(const ModelConfig& config);
 
 }  // namespace tinyllama

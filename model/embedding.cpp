@@ -1,5 +1,6 @@
 #include "model/embedding.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 
 #include "model/component_range.hpp"
@@ -8,11 +9,15 @@ namespace tinyllama {
 
 Embedding::Embedding(const ModelConfig& config, TensorInitializer& initializer)
     : weight_(initializer.normal_parameter({config.vocab_size(), config.hidden_dim()})),
+      is_share_(config.has_vocabulary_share()),
       padding_token_(config.padding_token().value_or(-1)) {}
 
 at::Tensor Embedding::forward(const at::Tensor& tokens) const {
   const ComponentRange range("embedding");
-  return at::embedding(weight_, tokens, padding_token_);
+  if (!is_share_) return at::embedding(weight_, tokens, padding_token_);
+  const at::Tensor others = tokens.ge(weight_.size(0));
+  return at::embedding(weight_, tokens.masked_fill(others, 0), padding_token_)
+      .masked_fill(others.unsqueeze(-1), 0);
 }
 
 NamedTensors Embedding::parameters(const std::string& prefix) const {
@@ -24,8 +29,10 @@ Cost embedding_cost(const Workload& workload, Pass pass) {
   const int64_t V = workload.config.vocab_size();
   const int64_t T = workload.tokens();
   const int64_t e = storage_bytes(workload.dtype);
-  // A look-up reads at most one row a token; the gradient is the whole table.
-  const int64_t rows_bytes = std::min(V, T) * D * e;
+  // A look-up reads at most one row a token; the gradient is the whole table. Of a share of the
+  // vocabulary as many tokens less.
+  const int64_t own_tokens = T * V / workload.config.token_count();
+  const int64_t rows_bytes = std::min(V, own_tokens) * D * e;
   const Cost forward{.lookup_flops = 2 * T * V * D};
   const Cost backward{.lookup_flops = 4 * T * V * D};
   return select_halves(pass, V * D,

@@ -11,12 +11,15 @@ class Embedding {
  public:
   Embedding(const ModelConfig& config, TensorInitializer& initializer);
 
-  /// tokens [B, S] int64 -> [B, S, D].
+  /// tokens [B, S] int64 -> [B, S, D]; of one rank's share of the vocabulary zeros for the tokens
+  /// of other ranks, which an all-reduce fills in.
   at::Tensor forward(const at::Tensor& tokens) const;
+  const at::Tensor& weight() const { return weight_; }
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
-  at::Tensor weight_;      // [V, D]
+  at::Tensor weight_;  // [V, D]
+  bool is_share_;
   int64_t padding_token_;  // whose row gets no gradient; -1: none
 };
 

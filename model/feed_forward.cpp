@@ -13,8 +13,9 @@ FeedForward::FeedForward(const ModelConfig& config, const Variant& variant,
       fused_swiglu_(variant.has(Switch::fused_swiglu)),
       swiglu_operator_(copy_of(variant.filling(Slot::swiglu))),
       gate_up_(config.hidden_dim(), {config.intermediate_dim(), config.intermediate_dim()}, merged_,
-               variant, initializer),
-      down_(config.intermediate_dim(), config.hidden_dim(), variant, initializer) {}
+               variant, initializer, config.mlp_bias()),
+      down_(config.intermediate_dim(), config.hidden_dim(), variant, initializer,
+            config.mlp_bias()) {}
 
 // silu(gate) * up, [B, S, D_ff]
 at::Tensor FeedForward::activation(const at::Tensor& hidden_states) const {
@@ -37,9 +38,10 @@ at::Tensor FeedForward::forward(const at::Tensor& hidden_states) const {
 }
 
 NamedTensors FeedForward::parameters(const std::string& prefix) const {
-  return {{prefix + "gate_proj.weight", gate_up_.weight(0)},
-          {prefix + "up_proj.weight", gate_up_.weight(1)},
-          {prefix + "down_proj.weight", down_.weight()}};
+  NamedTensors all = gate_up_.parameters(prefix + "gate_proj.", 0);
+  append(all, gate_up_.parameters(prefix + "up_proj.", 1));
+  append(all, down_.parameters(prefix + "down_proj."));
+  return all;
 }
 
 Cost feed_forward_cost(const Workload& workload, Pass pass) {
@@ -50,12 +52,14 @@ Cost feed_forward_cost(const Workload& workload, Pass pass) {
   const int64_t weights = 3 * D * F;
   const Cost forward_gemms = gemm_cost(2 * T * weights);
   const int64_t saved = 2 * T * F * compute_bytes(workload.dtype);  // gate and up
+  const int64_t biases = workload.config.mlp_bias() ? T * (2 * F + D) : 0;
   // silu: negation, exp, sum, division; then the product. Backward: two products, and silu' from a
-  // recomputed sigmoid (8).
+  // recomputed sigmoid (8). A bias: an addition an element, in both directions.
   return select_halves(
-      pass, weights,
-      {with_traffic(forward_gemms, 5 * T * F, 2 * T * D * e + weights * e + saved),
-       with_traffic(2 * forward_gemms, 10 * T * F, 3 * T * D * e + 2 * weights * e + saved)});
+      pass, feed_forward_parameters(workload.config),
+      {with_traffic(forward_gemms, 5 * T * F + biases, 2 * T * D * e + weights * e + saved),
+       with_traffic(2 * forward_gemms, 10 * T * F + biases,
+                    3 * T * D * e + 2 * weights * e + saved)});
 }
 
 }  // namespace tinyllama

@@ -30,7 +30,7 @@ class Layers : public ::testing::Test {
 
 TEST_F(Layers, RmsNormOfNarrowTypesIsComputedInFloat32) {
   TensorInitializer narrow(7, Dtype::bf16, c10::kCPU);
-  const RmsNorm layer(config, Variant(), narrow);
+  const RmsNorm layer(config.hidden_dim(), config.norm_eps(), Variant(), narrow);
   // 300^2 x 12 would overflow nothing in bfloat16, but 256 + 1 is 256 there: a sum of squares in
   // bfloat16 loses small terms.
   at::Tensor row = narrow.normal({1, 1, D}, 0.01);

@@ -1,6 +1,8 @@
 #include "model/linear.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/split_with_sizes.h>
@@ -71,11 +73,19 @@ c10::ScalarType gemm_type(const at::Tensor& x) {
   return autocast_type(x.device().type()).value_or(x.scalar_type());
 }
 
-Linear::Linear(int64_t in, int64_t out, const Variant& variant, TensorInitializer& initializer)
-    : Linear(in, {out}, /*merged=*/false, variant, initializer) {}
+Linear::Linear(int64_t in, int64_t out, const Variant& variant, TensorInitializer& initializer,
+               bool has_bias)
+    : Linear(in, {out}, /*merged=*/false, variant, initializer, has_bias) {}
+
+Linear::Linear(const at::Tensor& weight, const Variant& variant)
+    : buffers_({{weight.detach(), {weight}, {}}}),
+      parts_({weight}),
+      outs_({weight.size(0)}),
+      gemm_(variant),
+      operator_(copy_of(variant.filling(Slot::linear))) {}
 
 Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& variant,
-               TensorInitializer& initializer)
+               TensorInitializer& initializer, bool has_bias)
     : outs_(outs.vec()), gemm_(variant), operator_(copy_of(variant.filling(Slot::linear))) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> drawn;
@@ -84,6 +94,7 @@ Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& var
   const auto add_buffer = [&](int64_t rows) {
     buffers_.push_back({variant.has(Switch::layout) ? at::empty({in, rows}, options).t()
                                                     : at::empty({rows, in}, options),
+                        {},
                         {}});
   };
   if (merged) add_buffer(std::accumulate(outs_.begin(), outs_.end(), int64_t{0}));
@@ -99,16 +110,42 @@ Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& var
     buffers_.back().parts.push_back(parts_.back());
     first += weight.size(0);
   }
+  if (!has_bias) return;
+  // Not zeros, as a training begins with: a bias that is left out must change the result.
+  for (const int64_t out : outs) biases_.push_back(initializer.normal_parameter({out}));
+  for (size_t part = 0; part < biases_.size(); ++part)
+    buffers_[merged ? 0 : part].biases.push_back(biases_[part]);
 }
+
+NamedTensors Linear::parameters(const std::string& prefix, size_t part) const {
+  NamedTensors all = {{prefix + "weight", parts_.at(part)}};
+  if (!biases_.empty()) all.emplace_back(prefix + "bias", biases_[part]);
+  return all;
+}
+
+namespace {
+
+// y [.., sum of outs] plus the biases of its parts, in y's type.
+at::Tensor with_bias(const at::Tensor& y, const std::vector<at::Tensor>& biases) {
+  if (biases.empty()) return y;
+  const at::Tensor all = biases.size() == 1 ? biases.front() : at::cat(biases);
+  return y + all.to(y.scalar_type());
+}
+
+}  // namespace
 
 at::Tensor Linear::multiply(const at::Tensor& x, const Buffer& buffer) const {
   if (operator_) {
     const auto type = gemm_type(x);
-    return (*operator_)({x.to(type), buffer.parts.front().to(type)}).front();
+    return with_bias((*operator_)({x.to(type), buffer.parts.front().to(type)}).front(),
+                     buffer.biases);
   }
-  if (buffer.parts.size() == 1 && gemm_.path() == GemmPath::library)
-    return at::linear(x, buffer.parts.front());
-  return LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, gemm_);
+  if (buffer.parts.size() == 1 && gemm_.path() == GemmPath::library) {
+    return buffer.biases.empty() ? at::linear(x, buffer.parts.front())
+                                 : at::linear(x, buffer.parts.front(), buffer.biases.front());
+  }
+  return with_bias(LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, gemm_),
+                   buffer.biases);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) const {

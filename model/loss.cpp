@@ -6,6 +6,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -36,7 +37,18 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
 }
 
 LmHead::LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
-    : projection_(config.hidden_dim(), config.vocab_size(), variant, initializer),
+    : LmHead(config.tied_embeddings()
+                 ? Linear(initializer.normal_parameter({config.vocab_size(), config.hidden_dim()}),
+                          variant)
+                 : Linear(config.hidden_dim(), config.vocab_size(), variant, initializer),
+             config, variant) {}
+
+LmHead::LmHead(const at::Tensor& weight, const ModelConfig& config, const Variant& variant)
+    : LmHead(Linear(weight, variant), config, variant) {}
+
+LmHead::LmHead(Linear projection, const ModelConfig& config, const Variant& variant)
+    : projection_(std::move(projection)),
+      is_share_(config.has_vocabulary_share()),
       gemm_(variant),
       fused_loss_(variant.has(Switch::fused_loss)),
       operator_(copy_of(variant.filling(Slot::linear_cross_entropy))) {}
@@ -46,7 +58,11 @@ at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
   return projection_.forward(hidden_states);
 }
 
-at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targets) const {
+at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& all_targets) const {
+  const at::Tensor targets = is_share_
+                                 ? at::where(all_targets.eq(kIgnoredTarget), all_targets,
+                                             all_targets.remainder(projection_.weight().size(0)))
+                                 : all_targets;
   if (fused_loss_) {
     const ComponentRange range("loss/fused");
     return fused_loss(hidden_states, projection_.weight(), targets, gemm_);

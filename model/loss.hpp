@@ -21,19 +21,27 @@ at::Tensor next_token_targets(const at::Tensor& tokens);
 /// over the targets not ignored.
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 
-/// Projection to the vocabulary, its weight not tied to the embedding's.
+/// Projection to the vocabulary.
 class LmHead {
  public:
+  /// With a weight of its own, also of a model with tied embeddings where it stands alone.
   LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
+  /// Tied: `weight` [V, D] is the embedding's. Switch::layout does not move it.
+  LmHead(const at::Tensor& weight, const ModelConfig& config, const Variant& variant);
 
   /// hidden_states [B, S, D] -> logits [B, S, V].
   at::Tensor forward(const at::Tensor& hidden_states) const;
-  /// hidden_states [B, S, D], targets [B, S] -> next_token_loss of the logits.
+  /// hidden_states [B, S, D], targets [B, S] -> next_token_loss of the logits. Of one rank's share
+  /// of the vocabulary: over the rank's logits, each target taken modulo their number, since what
+  /// other ranks contribute is not computed here.
   at::Tensor loss(const at::Tensor& hidden_states, const at::Tensor& targets) const;
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
+  LmHead(Linear projection, const ModelConfig& config, const Variant& variant);
+
   Linear projection_;  // [V, D]
+  bool is_share_;
   Gemm gemm_;
   bool fused_loss_;
   std::optional<SlotOperator> operator_;  // of projection and loss together

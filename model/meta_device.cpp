@@ -71,7 +71,8 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   m.impl("linear", [](const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    return at::_ops::linear::call(cast(x), cast(weight), bias);
+    return at::_ops::linear::call(cast(x), cast(weight),
+                                  bias ? std::optional(cast(*bias)) : std::nullopt);
   });
   m.impl("mm", multiply_cast<at::_ops::mm>);
   m.impl("bmm", multiply_cast<at::_ops::bmm>);
@@ -197,10 +198,10 @@ void clear_meta_autocast_cache() {
   cast_cache().clear();
 }
 
-Tensor meta_causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
-  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0,
-                                                                     /*is_causal=*/true, {},
-                                                                     scale));
+Tensor meta_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const std::optional<Tensor>& mask, double scale) {
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+      q, k, v, /*dropout_p=*/0.0, /*is_causal=*/!mask, mask, scale));
 }
 
 }  // namespace tinyllama

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <utility>
 
 namespace tinyllama {
@@ -39,9 +40,9 @@ inline c10::DeviceType autocast_device(c10::DeviceType device) {
 /// Drops the casts that were cached on meta; called at the end of the outermost autocast scope.
 void clear_meta_autocast_cache();
 
-/// scaled_dot_product_attention of tensors on meta, by the implementation that libtorch chooses on
-/// the device that they stand for.
-at::Tensor meta_causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 double scale);
+/// scaled_dot_product_attention of tensors on meta, with this mask or causal, by the implementation
+/// that libtorch chooses on the device that they stand for.
+at::Tensor meta_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const std::optional<at::Tensor>& mask, double scale);
 
 }  // namespace tinyllama

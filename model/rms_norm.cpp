@@ -27,9 +27,9 @@ at::Tensor add_residual(const at::Tensor& stream, const at::Tensor& branch) {
   return stream + branch;
 }
 
-RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
-    : weight_(initializer.ones_parameter({config.hidden_dim()})),
-      eps_(config.norm_eps()),
+RmsNorm::RmsNorm(int64_t width, double eps, const Variant& variant, TensorInitializer& initializer)
+    : weight_(initializer.ones_parameter({width})),
+      eps_(eps),
       fused_(variant.has(Switch::fused_norm)),
       operator_(copy_of(variant.filling(Slot::rms_norm))),
       residual_operator_(copy_of(variant.filling(Slot::rms_norm_residual))) {}
@@ -61,10 +61,10 @@ NamedTensors RmsNorm::parameters(const std::string& prefix) const {
   return {{prefix + "weight", weight_}};
 }
 
-Cost rms_norm_cost(const Workload& workload, Pass pass) {
-  const int64_t D = workload.config.hidden_dim();
-  const int64_t T = workload.tokens();
-  const int64_t e = storage_bytes(workload.dtype);
+namespace {
+
+// Of T rows of D elements of e bytes.
+Cost cost_of_rows(int64_t T, int64_t D, int64_t e, Pass pass) {
   // Forward per element: square, add, two products; per row: division, eps, root. Backward per
   // element: two for the weight's gradient, one for its product, two for the row's dot product,
   // three to combine; per row: two.
@@ -72,6 +72,20 @@ Cost rms_norm_cost(const Workload& workload, Pass pass) {
       pass, D,
       {with_traffic({}, 4 * T * D + 3 * T, 2 * T * D * e + D * e + T * kStatisticBytes),
        with_traffic({}, 8 * T * D + 2 * T, 3 * T * D * e + 2 * D * e + T * kStatisticBytes)});
+}
+
+}  // namespace
+
+Cost rms_norm_cost(const Workload& workload, Pass pass) {
+  return cost_of_rows(workload.tokens(), workload.config.hidden_dim(),
+                      storage_bytes(workload.dtype), pass);
+}
+
+Cost qk_norm_cost(const Workload& workload, Pass pass) {
+  const ModelConfig& config = workload.config;
+  const int64_t e = compute_bytes(workload.dtype);
+  return cost_of_rows(workload.tokens() * config.n_heads(), config.head_dim(), e, pass) +
+         cost_of_rows(workload.tokens() * config.n_kv_heads(), config.head_dim(), e, pass);
 }
 
 }  // namespace tinyllama

@@ -3,7 +3,6 @@
 
 #include <optional>
 
-#include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/parameters.hpp"
 #include "model/variant.hpp"
@@ -12,9 +11,10 @@ namespace tinyllama {
 
 class RmsNorm {
  public:
-  RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
+  /// Of rows of `width` elements.
+  RmsNorm(int64_t width, double eps, const Variant& variant, TensorInitializer& initializer);
 
-  /// hidden_states [B, S, D] -> weight * x / sqrt(mean(x^2) + eps), same shape and type. Types
+  /// hidden_states [.., width] -> weight * x / sqrt(mean(x^2) + eps), same shape and type. Types
   /// narrower than float32 are normalised in float32 and rounded before the scale, as LlamaRMSNorm
   /// does.
   at::Tensor forward(const at::Tensor& hidden_states) const;
@@ -28,7 +28,7 @@ class RmsNorm {
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
-  at::Tensor weight_;  // [D]
+  at::Tensor weight_;  // [width]
   double eps_;
   bool fused_;
   std::optional<SlotOperator> operator_;           // of the norm
@@ -38,7 +38,9 @@ class RmsNorm {
 /// stream, branch [B, S, D] -> their sum: a layer's output added to the residual stream.
 at::Tensor add_residual(const at::Tensor& stream, const at::Tensor& branch);
 
-/// The cost of one norm.
+/// The cost of one norm of the hidden states.
 Cost rms_norm_cost(const Workload& workload, Pass pass);
+/// The cost of norming each head of q and of k.
+Cost qk_norm_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

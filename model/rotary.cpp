@@ -3,11 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sin.h>
 #include <c10/util/Exception.h>
+
+#include <numbers>
 
 #include "model/component_range.hpp"
 #include "model/kernels/kernels.hpp"
@@ -19,6 +22,21 @@ namespace {
 at::Tensor rotate_half(const at::Tensor& x) {
   const int64_t half = x.size(-1) / 2;
   return at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);
+}
+
+// Radians a position.
+at::Tensor scaled(const at::Tensor& frequencies, const RopeScaling& scaling) {
+  const at::Tensor slow = frequencies / scaling.factor;
+  if (scaling.type == RopeScaling::Type::none) return frequencies;
+  if (scaling.type == RopeScaling::Type::linear) return slow;
+  // Turns within the positions of the first training say how much of a frequency is kept
+  // (_compute_llama3_parameters, transformers/modeling_rope_utils.py).
+  const at::Tensor turns =
+      frequencies * (static_cast<double>(scaling.original_positions) / (2 * std::numbers::pi));
+  const at::Tensor kept =
+      ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor))
+          .clamp(0, 1);
+  return slow * (1 - kept) + frequencies * kept;
 }
 
 }  // namespace
@@ -35,7 +53,8 @@ RotaryTable::RotaryTable(const ModelConfig& config, const Variant& variant, int6
   const auto head_dim = config.head_dim();
   const at::Tensor exponents = at::arange(0, head_dim, 2, f64) / static_cast<double>(head_dim);
   const at::Tensor inverse_frequency =
-      at::pow(config.rope_theta(), exponents).reciprocal().to(c10::ScalarType::Float);
+      scaled(at::pow(config.rope_theta(), exponents).reciprocal(), config.rope_scaling())
+          .to(c10::ScalarType::Float);
   const at::Tensor angles =
       at::outer(at::arange(max_seq, f64.dtype(c10::ScalarType::Float)), inverse_frequency)
           .to(c10::ScalarType::Double);
@@ -63,7 +82,7 @@ at::Tensor RotaryTable::rotate(const at::Tensor& x) const {
 Cost rotary_cost(const Workload& workload, Pass pass) {
   const int64_t T = workload.tokens();
   const int64_t c = compute_bytes(workload.dtype);
-  const int64_t elements = T * (workload.config.hidden_dim() + workload.config.kv_dim());
+  const int64_t elements = T * (workload.config.q_dim() + workload.config.kv_dim());
   const int64_t table_bytes = 2 * workload.seq * workload.config.head_dim() * c;
   // Two products and a sum an element, in both directions: the transpose of a rotation is a
   // rotation.

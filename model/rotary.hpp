@@ -15,9 +15,10 @@ namespace tinyllama {
 /// cos and sin of every position's angles, for sequences of up to `max_seq` tokens.
 class RotaryTable {
  public:
-  /// Angles are position * theta^(-2i / head_dim) in float32, as in LlamaRotaryEmbedding (also for
-  /// float64 models, so that every dtype rotates by the same angles); their cosines and sines are
-  /// rounded to float32 and then to the type in which matrices are multiplied.
+  /// Angles are position * theta^(-2i / head_dim), scaled as the model says, in float32, as in
+  /// LlamaRotaryEmbedding (also for float64 models, so that every dtype rotates by the same
+  /// angles); their cosines and sines are rounded to float32 and then to the type in which matrices
+  /// are multiplied.
   RotaryTable(const ModelConfig& config, const Variant& variant, int64_t max_seq, Dtype dtype,
               c10::Device device);
 

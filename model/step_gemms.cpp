@@ -57,10 +57,12 @@ std::set<GemmShape> linear_gemms(const Workload& workload) {
   const int64_t tokens = workload.tokens();
   const int64_t D = config.hidden_dim();
   std::set<GemmShape> shapes;
-  for (const int64_t out : {D, config.kv_dim(), config.intermediate_dim(), config.vocab_size()})
+  const int64_t Q = config.q_dim();
+  for (const int64_t out : {Q, config.kv_dim(), config.intermediate_dim(), config.vocab_size()})
     shapes.insert({1, tokens, out, D});
+  shapes.insert({1, tokens, D, Q});
   shapes.insert({1, tokens, D, config.intermediate_dim()});
-  if (variant.has(Switch::qkv)) shapes.insert({1, tokens, D + 2 * config.kv_dim(), D});
+  if (variant.has(Switch::qkv)) shapes.insert({1, tokens, Q + 2 * config.kv_dim(), D});
   if (variant.has(Switch::gate_up)) shapes.insert({1, tokens, 2 * config.intermediate_dim(), D});
   if (variant.has(Switch::fused_loss)) {
     const int64_t chunk = fused_loss_chunk(tokens, config.vocab_size());

@@ -22,44 +22,65 @@ TinyLlama::TinyLlama(const ModelConfig& config, const Variant& variant, int64_t 
       variant_(variant),
       dtype_(initializer.dtype()),
       max_seq_(max_seq),
-      embedding_(config, initializer),
-      blocks_(make_blocks(config, variant, initializer)),
-      final_norm_(config, variant, initializer),
-      lm_head_(config, variant, initializer),
       rotary_(config, variant, max_seq, dtype_, initializer.device()),
-      mask_(attention_mask(config, variant, max_seq, dtype_, initializer.device())) {}
+      mask_(attention_mask(config, variant, max_seq, dtype_, initializer.device())) {
+  if (!config.only_layers()) embedding_.emplace(config, initializer);
+  blocks_ = make_blocks(config, variant, initializer);
+  if (config.only_layers()) return;
+  final_norm_.emplace(config.hidden_dim(), config.norm_eps(), variant, initializer);
+  if (config.tied_embeddings()) {
+    lm_head_.emplace(embedding_->weight(), config, variant);
+  } else {
+    lm_head_.emplace(config, variant, initializer);
+  }
+}
+
+at::Tensor TinyLlama::run_layers(const at::Tensor& hidden_states) const {
+  const int64_t seq = hidden_states.size(1);
+  const at::Tensor mask =
+      seq == max_seq_ ? mask_
+                      : attention_mask(config_, variant_, seq, dtype_, hidden_states.device());
+  at::Tensor x = hidden_states;
+  for (const Block& block : blocks_) x = block.forward(x, rotary_, mask);
+  return x;
+}
 
 at::Tensor TinyLlama::final_hidden_states(const at::Tensor& tokens) const {
-  const int64_t seq = tokens.size(1);
-  const at::Tensor mask =
-      seq == max_seq_ ? mask_ : attention_mask(config_, variant_, seq, dtype_, tokens.device());
-  at::Tensor hidden_states = embedding_.forward(tokens);
-  for (const Block& block : blocks_) hidden_states = block.forward(hidden_states, rotary_, mask);
-  return final_norm_.forward(hidden_states);
+  return final_norm_.value().forward(run_layers(embedding_.value().forward(tokens)));
 }
 
 at::Tensor TinyLlama::logits(const at::Tensor& tokens) const {
-  return lm_head_.forward(final_hidden_states(tokens));
+  return lm_head_.value().forward(final_hidden_states(tokens));
 }
 
 at::Tensor TinyLlama::loss(const at::Tensor& tokens, const at::Tensor& targets) const {
-  return lm_head_.loss(final_hidden_states(tokens), targets);
+  return lm_head_.value().loss(final_hidden_states(tokens), targets);
 }
 
 NamedTensors TinyLlama::parameters() const {
-  NamedTensors all = embedding_.parameters("model.embed_tokens.");
+  NamedTensors all;
+  if (embedding_) append(all, embedding_->parameters("model.embed_tokens."));
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     append(all, blocks_[layer].parameters(fmt::format("model.layers.{}.", layer)));
   }
-  append(all, final_norm_.parameters("model.norm."));
-  append(all, lm_head_.parameters("lm_head."));
+  if (final_norm_) append(all, final_norm_->parameters("model.norm."));
+  if (lm_head_ && !config_.tied_embeddings()) append(all, lm_head_->parameters("lm_head."));
   return all;
 }
 
+Cost layers_cost(const Workload& workload, Pass pass) {
+  return workload.config.n_layers() * block_cost(workload, pass);
+}
+
 Cost model_cost(const Workload& workload, Pass pass) {
-  const Cost body = embedding_cost(workload, pass) +
-                    workload.config.n_layers() * block_cost(workload, pass) +
-                    rms_norm_cost(workload, pass);
+  Cost body =
+      embedding_cost(workload, pass) + layers_cost(workload, pass) + rms_norm_cost(workload, pass);
+  if (workload.config.tied_embeddings()) {
+    const int64_t table = workload.config.vocab_size() * workload.config.hidden_dim();
+    body.parameters -= table;
+    // The gradient of one use is added to that of the other.
+    if (has_backward(pass)) body += with_traffic({}, table, table * storage_bytes(workload.dtype));
+  }
   if (pass != Pass::forward) return body + loss_cost(workload, pass);
   Workload with_logits = workload;
   with_logits.variant = workload.variant.without(Switch::fused_loss);

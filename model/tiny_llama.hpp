@@ -1,6 +1,7 @@
-// The whole model: embedding, L blocks, final norm, LM head.
+// The whole model: embedding, L blocks, final norm, LM head; or, of a pipeline's stage, the blocks.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/block.hpp"
@@ -22,7 +23,10 @@ class TinyLlama {
   /// tokens, targets [B, S] int64, targets from next_token_targets -> mean loss (a scalar).
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets) const;
 
-  /// Every parameter with LlamaForCausalLM's name for it.
+  /// hidden_states [B, S, D] -> [B, S, D]: the layers alone, all there is of a pipeline's stage.
+  at::Tensor run_layers(const at::Tensor& hidden_states) const;
+
+  /// Every parameter with LlamaForCausalLM's name for it; tied embeddings once, as the embedding's.
   NamedTensors parameters() const;
   const ModelConfig& config() const { return config_; }
   Dtype dtype() const { return dtype_; }
@@ -35,13 +39,17 @@ class TinyLlama {
   Variant variant_;
   Dtype dtype_;
   int64_t max_seq_;
-  Embedding embedding_;
+  // Members but the blocks are absent from a stage.
+  std::optional<Embedding> embedding_;
   std::vector<Block> blocks_;
-  RmsNorm final_norm_;
-  LmHead lm_head_;
+  std::optional<RmsNorm> final_norm_;
+  std::optional<LmHead> lm_head_;
   RotaryTable rotary_;
   at::Tensor mask_;  // for sequences of max_seq; undefined where no mask is needed
 };
+
+/// All layers of the model, or of a stage, between hidden states.
+Cost layers_cost(const Workload& workload, Pass pass);
 
 /// forward: up to the logits; forward_loss, backward, forward_backward: with the loss.
 Cost model_cost(const Workload& workload, Pass pass);

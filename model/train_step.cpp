@@ -23,7 +23,7 @@ namespace tinyllama {
 
 TokenBatch random_token_batch(const ModelConfig& config, int64_t batch, int64_t seq,
                               TensorInitializer& initializer) {
-  const at::Tensor tokens = initializer.tokens({batch, seq}, config.vocab_size());
+  const at::Tensor tokens = initializer.tokens({batch, seq}, config.token_count());
   return {tokens, next_token_targets(tokens)};
 }
 

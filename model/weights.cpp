@@ -123,23 +123,34 @@ at::Tensor convert(const at::Tensor& values, c10::ScalarType type, const std::st
 std::vector<ParameterShape> parameter_shapes(const ModelConfig& config) {
   const int64_t width = config.hidden_dim();
   const int64_t inner = config.intermediate_dim();
-  std::vector<ParameterShape> all = {{"model.embed_tokens.weight", {config.vocab_size(), width}}};
+  std::vector<ParameterShape> all;
+  if (!config.only_layers())
+    all.push_back({"model.embed_tokens.weight", {config.vocab_size(), width}});
   for (int64_t layer = 0; layer < config.n_layers(); ++layer) {
-    const auto add = [&](const char* name, std::vector<int64_t> shape) {
-      all.push_back({fmt::format("model.layers.{}.{}.weight", layer, name), std::move(shape)});
+    const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+      all.push_back({fmt::format("model.layers.{}.{}", layer, name), std::move(shape)});
     };
-    add("input_layernorm", {width});
-    add("self_attn.q_proj", {width, width});
-    add("self_attn.k_proj", {config.kv_dim(), width});
-    add("self_attn.v_proj", {config.kv_dim(), width});
-    add("self_attn.o_proj", {width, width});
-    add("post_attention_layernorm", {width});
-    add("mlp.gate_proj", {inner, width});
-    add("mlp.up_proj", {inner, width});
-    add("mlp.down_proj", {width, inner});
+    const auto add_linear = [&](const std::string& name, int64_t out, int64_t in, bool has_bias) {
+      add(name + ".weight", {out, in});
+      if (has_bias) add(name + ".bias", {out});
+    };
+    add("input_layernorm.weight", {width});
+    add_linear("self_attn.q_proj", config.q_dim(), width, config.qkv_bias());
+    add_linear("self_attn.k_proj", config.kv_dim(), width, config.qkv_bias());
+    add_linear("self_attn.v_proj", config.kv_dim(), width, config.qkv_bias());
+    add_linear("self_attn.o_proj", width, config.q_dim(), config.o_bias());
+    if (config.qk_norm()) {
+      add("self_attn.q_norm.weight", {config.head_dim()});
+      add("self_attn.k_norm.weight", {config.head_dim()});
+    }
+    add("post_attention_layernorm.weight", {width});
+    add_linear("mlp.gate_proj", inner, width, config.mlp_bias());
+    add_linear("mlp.up_proj", inner, width, config.mlp_bias());
+    add_linear("mlp.down_proj", width, inner, config.mlp_bias());
   }
+  if (config.only_layers()) return all;
   all.push_back({"model.norm.weight", {width}});
-  all.push_back({"lm_head.weight", {config.vocab_size(), width}});
+  if (!config.tied_embeddings()) all.push_back({"lm_head.weight", {config.vocab_size(), width}});
   return all;
 }
 

@@ -11,10 +11,10 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const Embedding layer(w.config, initializer);
   load_weights(request, layer.parameters("model.embed_tokens."));
-  const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.vocab_size());
+  const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.token_count());
   return layer_work(request, {}, layer.parameters(""), storage_type(w.dtype), initializer,
                     [=] { return layer.forward(tokens); },
-                    {tokens, at::Tensor(), w.config.vocab_size()});
+                    {tokens, at::Tensor(), w.config.token_count()});
 }
 
 }  // namespace

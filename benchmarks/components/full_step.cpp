@@ -62,7 +62,7 @@ class FullStepWork final : public harness::WorkItem {
     step_.reset_scale();
     steps_ = 0;
     harness::ChangedInputs(seed, distinct, w.dtype, request_.device)
-        .fill(harness::TokenInputs{batch_.tokens, batch_.targets, w.config.vocab_size()});
+        .fill(harness::TokenInputs{batch_.tokens, batch_.targets, w.config.token_count()});
   }
 
  private:

@@ -11,18 +11,19 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const LmHead head(w.config, w.variant, initializer);
-  load_weights(request, head.parameters("lm_head."));
+  const std::string name = w.config.tied_embeddings() ? "model.embed_tokens." : "lm_head.";
+  load_weights(request, head.parameters(name));
   const at::Tensor x = hidden_states(w, initializer);
   const at::Tensor targets =
-      next_token_targets(initializer.tokens({w.batch, w.seq}, w.config.vocab_size()));
+      next_token_targets(initializer.tokens({w.batch, w.seq}, w.config.token_count()));
   return std::make_unique<harness::LayerWork>(
       harness::Layer{{{"hidden_states", x}},
-                     head.parameters("lm_head."),
+                     head.parameters(name),
                      [=] {
                        return NamedTensors{{"loss", head.loss(x, targets)}};
                      },
                      {},
-                     {at::Tensor(), targets, w.config.vocab_size()}},
+                     {at::Tensor(), targets, w.config.token_count()}},
       request.pass, w.dtype, request.device.type());
 }
 

@@ -11,7 +11,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const TinyLlama model(w.config, w.variant, w.seq, initializer);
   load_weights(request, model.parameters());
-  const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.vocab_size());
+  const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.token_count());
   const bool with_loss = request.pass != Pass::forward;
   const at::Tensor targets = with_loss ? next_token_targets(tokens) : at::Tensor();
   return std::make_unique<harness::LayerWork>(
@@ -22,7 +22,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
                                         : NamedTensors{{"logits", model.logits(tokens)}};
                      },
                      {},
-                     {tokens, targets, w.config.vocab_size()}},
+                     {tokens, targets, w.config.token_count()}},
       request.pass, w.dtype, request.device.type());
 }
 

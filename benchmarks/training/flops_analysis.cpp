@@ -224,13 +224,13 @@ std::vector<ComponentCost> component_costs(const Workload& workload, int64_t mic
   add("embedding", embedding_cost, 1);
   add("rms_norm", rms_norm_cost, 2 * L + 1);
   add("attention", attention_cost, L, runs_of_a_layer);
-  add_projection("attention/qkv_proj", D, D + 2 * config.kv_dim(), L);
+  add_projection("attention/qkv_proj", D, config.q_dim() + 2 * config.kv_dim(), L);
   add("attention/rotary", rotary_cost, L);
   // q k^T and probabilities x v, scores in full
   add_gemms(
       "attention/core", 0,
       L * 4 * workload.batch * config.n_heads() * workload.seq * workload.seq * config.head_dim());
-  add_projection("attention/o_proj", D, D, L);
+  add_projection("attention/o_proj", config.q_dim(), D, L);
   add("ffn", feed_forward_cost, L, runs_of_a_layer);
   add_projection("ffn/gate_up_proj", D, 2 * config.intermediate_dim(), L);
   add_projection("ffn/down_proj", config.intermediate_dim(), D, L);

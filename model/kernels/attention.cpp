@@ -52,7 +52,8 @@ void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type, c1
 
 struct CausalAttention : torch::autograd::Function<CausalAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& given_q,
-                            const at::Tensor& given_k, const at::Tensor& given_v, double scale) {
+                            const at::Tensor& given_k, const at::Tensor& given_v, double scale,
+                            int64_t window) {
     const at::Tensor q = with_dense_heads(given_q);
     const at::Tensor k = with_dense_heads(given_k);
     const at::Tensor v = with_dense_heads(given_v);
@@ -72,12 +73,14 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
                                   heads,
                                   k.size(2),
                                   head_dim,
+                                  window,
                                   scale};
       run_units<T>(batch * k.size(2) * attention_query_parts(seq), kernels.attention_scratch(task),
                    type, q.device(), kernels.attention, task);
     });
     context->save_for_backward({q, k, v, out, log_sum_exp});
     context->saved_data["scale"] = scale;
+    context->saved_data["window"] = window;
     return out;
   }
 
@@ -86,7 +89,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     TINYLLAMA_RECORD_KERNEL("causal_attention_backward");
     const at::Tensor gradient = gradients[0].contiguous();
-    variable_list results{uninitialized_as(q), uninitialized_as(k), uninitialized_as(v), {}};
+    variable_list results{uninitialized_as(q), uninitialized_as(k), uninitialized_as(v), {}, {}};
     with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
       const AttentionGradientRows<T> task{const_view<T>(q),
                                           const_view<T>(k),
@@ -101,6 +104,7 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
                                           q.size(2),
                                           k.size(2),
                                           q.size(3),
+                                          context->saved_data["window"].toInt(),
                                           context->saved_data["scale"].toDouble()};
       run_units<T>(q.size(0) * k.size(2), kernels.attention_gradient_scratch(task), q.scalar_type(),
                    q.device(), kernels.attention_gradient, task);
@@ -112,16 +116,18 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
 }  // namespace
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale) {
+                            double scale, int64_t window) {
   check(q, k, v);
-  return CausalAttention::apply(q, k, v, scale);
+  TORCH_CHECK_VALUE(window > 0, "causal_attention: a window of ", window,
+                    " positions: must be at least 1");
+  return CausalAttention::apply(q, k, v, scale, window);
 }
 
-int64_t causal_attention_scores(int64_t seq) {
+int64_t causal_attention_scores(int64_t seq, int64_t window) {
   int64_t scores = 0;
   for (int64_t first = 0; first < seq; first += kAttentionQueryTile) {
     const int64_t rows = std::min(kAttentionQueryTile, seq - first);
-    scores += rows * (first + rows);
+    scores += rows * (first + rows - std::max<int64_t>(0, first + 1 - window));
   }
   return scores;
 }

@@ -20,17 +20,21 @@ void add_gemm_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 // Causal grouped-query attention without a score matrix.
 
+/// Longer than any sequence.
+inline constexpr int64_t kNoWindow = int64_t{1} << 40;
+
 /// q [B, S, H, head_dim], k and v [B, S, KV, head_dim], H a multiple of KV, of one type and with
 /// any strides but 1 in the last dimension -> softmax(scale q k^T, causal) v, contiguous [B, S, H,
-/// head_dim]. Scores live in tiles only: memory grows linearly with S. Saves q, k, v, the result
-/// and one log-sum-exp a row; the backward computes the scores again. Narrow types are computed in
-/// float32 and rounded once. Throws c10::ValueError for other shapes.
+/// head_dim]. A query sees `window` positions, its own and those before it. Scores live in tiles
+/// only: memory grows linearly with S. Saves q, k, v, the result and one log-sum-exp a row; the
+/// backward computes the scores again. Narrow types are computed in float32 and rounded once.
+/// Throws c10::ValueError for other shapes.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale);
+                            double scale, int64_t window = kNoWindow);
 
-/// Scores that the kernel computes for one head: those of each tile of queries, up to the last key
-/// that any of them sees.
-int64_t causal_attention_scores(int64_t seq);
+/// Scores that the kernel computes for one head: those of each tile of queries, from the first to
+/// the last key that any of them sees.
+int64_t causal_attention_scores(int64_t seq, int64_t window = kNoWindow);
 
 // RMSNorm (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019) in one pass over
 // memory, alone and with the residual addition before it.

@@ -62,29 +62,38 @@ class ForwardUnit {
     pack(t_.q.at(batch, q, head), t_.q.position_stride, rows, t_.head_dim, queries_, kQueryTile,
          width_);
     const int64_t end = q + rows;  // keys that the last query sees
-    for (int64_t key = 0; key < end; key += kKeyBlock) {
+    // The first block begins where the first query's window does, at the panel before it: every
+    // query of the tile sees some key of that block.
+    static_assert(kQueryTile + kTileColumns<C> <= kKeyBlock);
+    const int64_t before = q + 1 - t_.window;  // keys that none of them sees
+    const int64_t begin = before > 0 ? before / kTileColumns<C> * kTileColumns<C> : 0;
+    for (int64_t key = begin; key < end; key += kKeyBlock) {
       const int64_t count = end - key < kKeyBlock ? end - key : kKeyBlock;
       const int64_t columns = round_up(count, kTileColumns<C>);
       tile_gemm<C, E>(kQueryTile, columns, steps(), {queries_, steps(), 1},
                       RightOperand<E>::panels(keys_ + key * steps(), steps()), scores_, kKeyBlock,
                       false);
       for (int64_t row = 0; row < kQueryTile; ++row) {
-        const int64_t seen = q + row + 1 - key;
-        softmax_row(row, row < rows ? (seen < count ? seen : count) : 0, columns, key == 0);
+        const int64_t position = q + row - key;  // the query's own, among the block's keys
+        const int64_t seen = position + 1 < count ? position + 1 : count;
+        const bool sees_any = row < rows && seen > 0;
+        softmax_row(row, sees_any ? position + 1 - t_.window : 0, sees_any ? seen : 0, columns,
+                    key == begin);
       }
       const auto probabilities =
           left_operand<T>(scores_, kKeyBlock, kQueryTile, columns, probabilities_);
       tile_gemm<C, E>(kQueryTile, width_, columns / kStepDepth<T>, probabilities,
                       RightOperand<E>::rows(values_ + key * steps(), width_), context_, width_,
-                      key > 0);
+                      key > begin);
     }
     for (int64_t row = 0; row < rows; ++row) finish_row(batch, head, q + row, row);
   }
 
   // Scores become exp(scale (score - largest so far)); what earlier blocks left is brought to that
-  // scale.
-  void softmax_row(int64_t row, int64_t seen, int64_t columns, bool is_first) {
+  // scale. Seen are the keys from `first`, below 0 for all, up to `seen`.
+  void softmax_row(int64_t row, int64_t first, int64_t seen, int64_t columns, bool is_first) {
     C* scores = scores_ + row * kKeyBlock;
+    for (int64_t i = 0; i < first && i < seen; ++i) scores[i] = static_cast<C>(-__builtin_inf());
     // Whole vectors throughout: beyond the last visible key stands what becomes 0.
     const int64_t whole = round_up(seen, kLanes<C>);
     for (int64_t i = seen; i < whole; ++i) scores[i] = static_cast<C>(-__builtin_inf());

@@ -54,9 +54,11 @@ class BackwardUnit {
     for (int64_t key = 0; key < t_.seq; key += kKeyTile) {
       const int64_t count = t_.seq - key < kKeyTile ? t_.seq - key : kKeyTile;
       load_key_tile(batch, kv_head, key, count);
-      // Earlier queries see none of these keys.
+      // Earlier queries see none of these keys, nor do those whose window begins behind them.
+      const int64_t behind = key + count - 1 + t_.window;
+      const int64_t end = behind < t_.seq ? behind : t_.seq;
       for (int64_t g = 0; g < group_; ++g) {
-        for (int64_t q = key / kQueryTile * kQueryTile; q < t_.seq; q += kQueryTile)
+        for (int64_t q = key / kQueryTile * kQueryTile; q < end; q += kQueryTile)
           score_tile(batch, kv_head * group_ + g, g, q, key, count);
       }
       unpack(k_gradient_, width_, count, t_.head_dim, scale(),
@@ -110,8 +112,10 @@ class BackwardUnit {
     for (int64_t row = 0; row < kQueryTile; ++row) {
       const int64_t visible =
           row < rows ? (q + row + 1 - key < columns ? q + row + 1 - key : columns) : 0;
-      score_row(row, visible, columns, row < rows ? log_sum_exp[q + row] : C{0},
-                deltas_[g * delta_stride_ + q + (row < rows ? row : 0)], q + row == 0);
+      score_row(row, q + row + 1 - t_.window - key, visible, columns,
+                row < rows ? log_sum_exp[q + row] : C{0},
+                deltas_[g * delta_stride_ + q + (row < rows ? row : 0)],
+                q + row == 0 || t_.window == 1);
     }
     // Rows are padded to the query tile with zeros, columns beyond the last key hold zeros.
     constexpr int64_t query_steps = kQueryTile / kStepDepth<T>;
@@ -137,9 +141,10 @@ class BackwardUnit {
     pack(gradient, gradient_stride, rows, t_.head_dim, out_gradient_, kQueryTile, width_);
   }
 
-  // Scores become probabilities, and their gradients those of the scores; 0 where masked.
-  void score_row(int64_t row, int64_t visible, int64_t columns, C log_sum_exp, C delta,
-                 bool is_first_query) {
+  // Scores become probabilities, and their gradients those of the scores; 0 where masked. Visible
+  // are the keys from `first`, below 0 for all, up to `visible`.
+  void score_row(int64_t row, int64_t first, int64_t visible, int64_t columns, C log_sum_exp,
+                 C delta, bool sees_one_key) {
     C* p = p_ + row * kKeyTile;
     C* ds = ds_ + row * kKeyTile;
     const int64_t filled = visible > 0 ? visible : 0;
@@ -150,8 +155,11 @@ class BackwardUnit {
     }
     // Also what a whole vector computed beyond the last visible key.
     for (int64_t i = filled; i < columns; ++i) p[i] = ds[i] = 0;
+    for (int64_t i = 0; i < first && i < columns; ++i) p[i] = ds[i] = 0;
     // The probability of an only key is 1 whatever its score: no gradient, not even a rounding.
-    if (is_first_query) ds[0] = 0;
+    if (sees_one_key) {
+      for (int64_t i = 0; i < filled && i < columns; ++i) ds[i] = 0;
+    }
   }
 
   C scale() const { return static_cast<C>(t_.scale); }

@@ -181,6 +181,7 @@ struct AttentionRows {
   T* out;                       // [batch, seq, heads, head_dim], contiguous
   ComputeType<T>* log_sum_exp;  // [batch, heads, seq]
   int64_t seq, heads, kv_heads, head_dim;
+  int64_t window;  // positions that a query sees, its own and those before it
   double scale;
 };
 
@@ -193,6 +194,7 @@ struct AttentionGradientRows {
   const ComputeType<T>* log_sum_exp;
   HeadsView<T> q_gradient, k_gradient, v_gradient;
   int64_t seq, heads, kv_heads, head_dim;
+  int64_t window;
   double scale;
 };
 
