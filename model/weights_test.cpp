@@ -1,4 +1,4 @@
-// Weights in and out of folders, and config.json.
+// Weights in and out of folders.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -19,7 +19,6 @@
 namespace tinyllama {
 namespace {
 
-using Json = nlohmann::json;
 using c10::ScalarType;
 using testing::expect_error;
 
@@ -264,159 +263,6 @@ TEST_F(WeightsTest, OnlyTheModelsParametersAreSaved) {
   expect_error(
       [&] { save_weights(folder_ / "file", kConfig, parameters_of_type(ScalarType::Float)); },
       {(folder_ / "file").string()});
-}
-
-const ModelDimensions kDimensions = {.vocab_size = 50,
-                                     .hidden_dim = 48,
-                                     .n_layers = 3,
-                                     .n_heads = 6,
-                                     .n_kv_heads = 2,
-                                     .intermediate_dim = 64,
-                                     .norm_eps = 1e-5,
-                                     .rope_theta = 500000.0};
-
-class CheckpointConfigTest : public ::testing::Test {
- protected:
-  ModelConfig read(const std::string& text) const {
-    testing::write_bytes(file_, text);
-    return read_checkpoint_config(file_);
-  }
-  ModelConfig read(const Json& json) const { return read(json.dump()); }
-  void expect_refused(const std::string& text, std::initializer_list<std::string> parts) const {
-    expect_error([&] { read(text); }, {file_.string()});
-    expect_error([&] { read(text); }, parts);
-  }
-  static Json good() {
-    return Json::parse(checkpoint_config_text(ModelConfig(kDimensions), c10::ScalarType::Float));
-  }
-  static Json with(const char* key, const Json& value) {
-    Json json = good();
-    json[key] = value;
-    return json;
-  }
-  static Json without(std::initializer_list<const char*> keys) {
-    Json json = good();
-    for (const char* key : keys) json.erase(key);
-    return json;
-  }
-
-  testing::TemporaryFolder folder_;
-  std::filesystem::path file_ = folder_.path() / "config.json";
-};
-
-TEST_F(CheckpointConfigTest, WhatIsWrittenIsRead) {
-  EXPECT_EQ(read(good()).dimensions(), kDimensions);
-  EXPECT_EQ(good()["dtype"], "float32");
-  const auto text = checkpoint_config_text(ModelConfig(), c10::ScalarType::BFloat16);
-  EXPECT_EQ(read(text), ModelConfig());
-  EXPECT_EQ(Json::parse(text)["dtype"], "bfloat16");
-}
-
-TEST_F(CheckpointConfigTest, TakesLlamaConfigsDefaults) {
-  const ModelConfig config =
-      read(without({"num_key_value_heads", "rms_norm_eps", "rope_theta", "head_dim", "rope_scaling",
-                    "hidden_act", "mlp_bias", "attention_bias", "tie_word_embeddings"}));
-  EXPECT_EQ(config.n_kv_heads(), 6);
-  EXPECT_EQ(config.norm_eps(), 1e-6);
-  EXPECT_EQ(config.rope_theta(), 10000.0);
-  EXPECT_EQ(read(with("num_key_value_heads", nullptr)).n_kv_heads(), 6);
-  EXPECT_EQ(read(with("head_dim", nullptr)).head_dim(), 8);
-}
-
-TEST_F(CheckpointConfigTest, ReadsThetaWhereverItStands) {
-  Json json = without({"rope_theta", "rope_scaling"});
-  json["rope_parameters"] = {{"rope_theta", 1000}, {"rope_type", "default"}};
-  EXPECT_EQ(read(json).rope_theta(), 1000.0);
-  json["rope_theta"] = 1000.0;
-  EXPECT_EQ(read(json).rope_theta(), 1000.0);
-  json["rope_theta"] = 10000.0;
-  expect_refused(json.dump(), {"rope_theta = 10000.0: must be rope_parameters.rope_theta = 1000"});
-  EXPECT_EQ(read(with("rope_scaling", {{"rope_type", "default"}})).rope_theta(), 500000.0);
-}
-
-TEST_F(CheckpointConfigTest, ThePaddingTokenIsAsTorchReadsIt) {
-  EXPECT_EQ(read(with("pad_token_id", nullptr)).padding_token(), std::nullopt);
-  EXPECT_EQ(read(with("pad_token_id", 0)).padding_token(), 0);
-  const int64_t vocab = kDimensions.vocab_size;
-  EXPECT_EQ(read(with("pad_token_id", -1)).padding_token(), vocab - 1);
-  for (const int64_t beyond : {vocab, -vocab - 1})
-    expect_refused(with("pad_token_id", beyond).dump(), {"pad_token_id", "must be from -"});
-}
-
-TEST_F(CheckpointConfigTest, SequencesBeyondTheModelsOwnAreToldOf) {
-  const std::string text = checkpoint_config_text(kConfig, ScalarType::Float);
-  EXPECT_EQ(longer_than_made_for(text, 2048), "");
-  EXPECT_TRUE(longer_than_made_for(text, 2049)
-                  .starts_with("sequences of 2049 tokens are longer than max_position_embeddings = "
-                               "2048 of the model's config.json"));
-  EXPECT_EQ(longer_than_made_for("{}", 2049), "");
-  EXPECT_EQ(longer_than_made_for(R"({"max_position_embeddings": null})", 2049), "");
-}
-
-TEST_F(CheckpointConfigTest, IsReadInUtf16) {
-  std::string little = "\xff\xfe";
-  std::string big = "\xfe\xff";
-  for (const char c : good().dump()) {
-    little += {c, '\0'};
-    big += {'\0', c};
-  }
-  EXPECT_EQ(read(little).dimensions(), kDimensions);
-  EXPECT_EQ(read(big).dimensions(), kDimensions);
-  EXPECT_EQ(read("\xef\xbb\xbf" + good().dump()).dimensions(), kDimensions);
-  expect_refused(little + '{', {"is not valid JSON"});
-}
-
-TEST_F(CheckpointConfigTest, RefusesWhatIsNotThisModel) {
-  const struct {
-    const char* key;
-    Json value;
-    const char* message;
-  } cases[] = {
-      {"model_type", "mistral", "= \"mistral\": must be \"llama\""},
-      {"tie_word_embeddings", true, "= true: must be false: the LM"},
-      {"attention_bias", true, "= true: must be false"},
-      {"mlp_bias", true, "= true: must be false"},
-      {"hidden_act", "gelu", "= \"gelu\": must be \"silu\""},
-      {"attention_dropout", 0.1, "= 0.1: must be 0"},
-      {"partial_rotary_factor", 0.5, "= 0.5: must be 1"},
-      {"quantization_config", {{"bits", 4}}, "= {\"bits\":4}: must be null"},
-      {"head_dim", 16, "= 16: must be hidden_size / num_attention_heads = 48 / 6 = 8"},
-      {"rope_scaling", {{"type", "llama3"}, {"factor", 8.0}}, "only the plain rotary embedding"},
-      {"rope_scaling", {{"type", "linear"}}, ".type = \"linear\": only"},
-      {"rope_scaling", "linear", "= \"linear\": must be an object or null"},
-      {"rope_parameters", {{"rope_type", "yarn"}}, ".rope_type = \"yarn\": only the plain"},
-      {"rope_parameters",
-       {{"full", {{"rope_theta", 1e4}}}},
-       ".full = {\"rope_theta\":10000.0}: only"},
-      {"hidden_size", nullptr, " is missing: must be an integer"},
-      {"hidden_size", "48", "= \"48\": must be an integer"},
-      {"num_hidden_layers", 2.0, "= 2.0: must be an integer"},
-      {"vocab_size", uint64_t{1} << 63, "= 9223372036854775808: must be"},
-      {"num_key_value_heads", true, "= true: must be an integer"},
-      {"rms_norm_eps", "1e-5", "= \"1e-5\": must be a number"},
-      {"rope_theta", Json::array({1}), "= [1]: must be a number"},
-      {"head_dim", "8", "= \"8\": must be an integer"},
-      {"rope_theta", -1, "= -1: must be positive"},
-      {"num_hidden_layers", 0, "= 0: must be between 1 and"},
-      {"num_attention_heads", 5, "= 5: must divide hidden_size = 48"},
-      {"num_key_value_heads", 4, "= 4: must divide num_attention_heads = 6"}};
-  for (const auto& [key, value, message] : cases)
-    expect_refused(with(key, value).dump(), {key, message});
-  for (const char* key : {"model_type", "hidden_size"})
-    expect_refused(without({key}).dump(), {std::string(key) + " is missing"});
-}
-
-TEST_F(CheckpointConfigTest, RefusesWhatIsNotJson) {
-  for (const std::string text : {"", "{\"model_type\": ", "{\"a\xff\": 1}", "{\"a\": 1e999}"})
-    expect_refused(text, {"is not valid JSON"});
-  expect_refused("[1]", {"must hold a JSON object"});
-  expect_refused(std::string("{}\0", 3), {"is not valid JSON: zero byte at 2"});
-  expect_refused(R"({"a": {"b": 1, "b": 2}})", {"key 'b' occurs twice"});
-  expect_refused(R"({"a": 1, "b": {"a": 1}, "a": 2})", {"key 'a' occurs twice"});
-  expect_refused(std::string(1'000'000, '['), {"nests deeper than 32 levels"});
-  expect_refused(std::string(1'000'001, ' '), {"has 1000001 bytes: must have at most 1000000"});
-  expect_error([&] { read_checkpoint_config(folder_.path() / "none" / "config.json"); },
-               {"none/config.json: cannot be read: No such file"});
 }
 
 std::string digest_of(const std::string& bytes) {

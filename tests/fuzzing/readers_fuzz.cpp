@@ -205,6 +205,17 @@ void read_peaks(std::string_view bytes) {
 void read_config(std::string_view bytes) {
   const ModelConfig config = read_checkpoint_config(file_with(bytes));
   if (config != ModelConfig(config.dimensions())) throw std::logic_error("other dimensions");
+  // What was read can be written, by its features and with its own keys, and is read the same.
+  for (const std::string& original : {std::string(), std::string(bytes)}) {
+    std::string fault = "another model is read from what was written";
+    try {
+      const auto text = checkpoint_config_text(config, c10::ScalarType::Float, original);
+      if (parse_checkpoint_config("written", text) == config) continue;
+    } catch (const std::invalid_argument& error) {
+      fault = error.what();
+    }
+    throw std::logic_error(fault);
+  }
 }
 
 // Every rule of the format, and the agreement with an ordinary parser of JSON.
