@@ -311,14 +311,30 @@ const TensorLayout& SafetensorsFile::tensor(const std::string& name) const {
 
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const TensorLayout& stored = tensor(name);
+  const at::Tensor values = [&] {
+    try {
+      return at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(fmt::format("safetensors file {}: tensor '{}' of {} bytes: {}",
+                                           path().string(), printable(name), stored.bytes(),
+                                           error.what_without_backtrace()));
+    }
+  }();
+  read_bytes(name, 0, stored.bytes(), values.mutable_data_ptr());
+  return values;
+}
+
+void SafetensorsFile::read_bytes(const std::string& name, int64_t first, int64_t count,
+                                 void* to) const {
+  const TensorLayout& stored = tensor(name);
+  if (first < 0 || count < 0 || first > stored.bytes() || count > stored.bytes() - first) {
+    throw std::out_of_range(
+        fmt::format("safetensors file {}: tensor '{}' has {} bytes, not {} "
+                    "from byte {} on",
+                    path().string(), printable(name), stored.bytes(), count, first));
+  }
   try {
-    const at::Tensor values = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
-    file_.read(layout_.data_offset + stored.begin, stored.bytes(), values.mutable_data_ptr());
-    return values;
-  } catch (const c10::Error& error) {
-    throw std::runtime_error(fmt::format("safetensors file {}: tensor '{}' of {} bytes: {}",
-                                         path().string(), printable(name), stored.bytes(),
-                                         error.what_without_backtrace()));
+    file_.read(layout_.data_offset + stored.begin + first, count, to);
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(fmt::format("tensor '{}': {}", printable(name), error.what()));
   }

@@ -77,7 +77,10 @@ struct SafetensorsHead {
 /// for a name given twice, reserved or not UTF-8, sizes that overflow or too long a header.
 SafetensorsHead make_safetensors_head(std::vector<TensorLayout> tensors, const std::string& file);
 
-/// A file whose header has been read and checked against its size. Tensors are read when asked for.
+/// A file whose header has been read and checked against its size. Tensors, or parts of them, are
+/// read when asked for. They are not mapped into memory: a mapped file that becomes shorter, or
+/// whose disk fails, kills the program by a signal, where reading has an error that names it;
+/// reading 470 MB into memory that is there takes no longer than to touch the pages of a mapping.
 class SafetensorsFile {
  public:
   /// Throws std::invalid_argument that names the file, the tensor, the value and the rule for a
@@ -95,6 +98,9 @@ class SafetensorsFile {
   /// std::runtime_error naming file and tensor where it cannot be read or there is no memory for
   /// it.
   at::Tensor read(const std::string& name) const;
+  /// So many of a tensor's bytes, counted from its first, into `to`. Throws as read() does;
+  /// std::out_of_range where the tensor has no such bytes.
+  void read_bytes(const std::string& name, int64_t first, int64_t count, void* to) const;
 
  private:
   ReadableFile file_;
