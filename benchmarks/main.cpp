@@ -50,6 +50,8 @@ ExitCode run(int argc, char** argv) {
     return ExitCode::ok;
   }
   if (options->weights) {
+    if (const std::string unread = options->weights->not_read(); !unread.empty())
+      fmt::print(stderr, "tiny_llama_bench: note: {}\n", unread);
     const auto longest = std::ranges::max_element(
         plan.cases, {}, [](const harness::Case& one) { return one.workload.seq; });
     const int64_t seq = longest == plan.cases.end() ? 0 : longest->workload.seq;

@@ -337,8 +337,9 @@ void Weights::find_parameters() {
   Shapes shapes = shapes_by_name(config_);
   if (config_.tied_embeddings()) shapes.erase(kHead);
   const auto shown = [&](size_t of_file, const std::string& name) {
-    return fmt::format("'{}'{}", printable(name),
-                       is_sharded ? " of " + printable(files_[of_file].path().filename()) : "");
+    return fmt::format(
+        "'{}'{}", printable(name),
+        is_sharded ? " of " + printable(files_[of_file].path().filename().string()) : "");
   };
   std::map<std::string, Found> found;
   Problems unknown;

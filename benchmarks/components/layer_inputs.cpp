@@ -5,7 +5,8 @@
 namespace tinyllama::components {
 
 void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters) {
-  if (request.weights != nullptr) request.weights->copy_to(parameters, request.weights_type);
+  if (request.weights == nullptr) return;
+  request.weights->copy_to(parameters, request.weights_type, &request.workload.config);
 }
 
 at::Tensor hidden_states(const Workload& workload, TensorInitializer& initializer) {

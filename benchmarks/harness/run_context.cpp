@@ -13,6 +13,8 @@ namespace {
 Json describe_weights(const Weights& weights) {
   Json described = {{"parameters", count_parameters(weights.config())},
                     {"fingerprint", weights.fingerprint()}};
+  if (const std::string sample = weights.fingerprint_sample(); !sample.empty())
+    described["fingerprint_sample"] = sample;
   described.update(dimensions_of(weights.config()));
   if (const auto token = weights.config().padding_token()) described["pad_token_id"] = *token;
   return described;

@@ -297,7 +297,14 @@ class SuiteRun {
     }
     progress.say(fmt::format("{} proved, {} failed, {} skipped", proofs, failures,
                              plan_.cases.size() - proofs - failures));
-    return failures > 0 ? console::ExitCode::failed : console::ExitCode::ok;
+    return exit_code(failures > 0);
+  }
+
+  // Throws std::invalid_argument where the files of --weights are what made cases fail.
+  console::ExitCode exit_code(bool failed) const {
+    if (failed && options_.weights && !options_.weights->fault().empty())
+      throw std::invalid_argument(fmt::format("--weights: {}", options_.weights->fault()));
+    return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
 
   void write_result(const std::string& text) {
@@ -358,7 +365,7 @@ class SuiteRun {
     }
     const bool failed = std::ranges::any_of(
         document_.results, [](const CaseResult& result) { return !result.failure().empty(); });
-    return failed ? console::ExitCode::failed : console::ExitCode::ok;
+    return exit_code(failed);
   }
 
   const Options& options_;

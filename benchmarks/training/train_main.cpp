@@ -133,6 +133,8 @@ class TrainRun {
               << std::endl;
     ModelState state(options_, device_.torch());
     if (!state.config_text.empty() && options_.rank == 0) {
+      if (!state.not_read.empty())
+        fmt::print(stderr, "tiny_llama_train: note: {}\n", state.not_read);
       const std::string warning = longer_than_made_for(state.config_text, options_.seq);
       if (!warning.empty()) fmt::print(stderr, "tiny_llama_train: warning: {}\n", warning);
     }

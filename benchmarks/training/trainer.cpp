@@ -28,6 +28,7 @@ ModelState::ModelState(const TrainOptions& options, c10::Device device)
   const Weights weights(options.weights_folder);
   weights.copy_to(model.parameters());
   config_text = weights.config_text();
+  not_read = weights.not_read();
 }
 
 double ModelState::evaluate(const TokenBatch& batch) const {

@@ -40,6 +40,7 @@ struct ModelState {
   AdamW optimizer;
   TrainStep step;
   std::string config_text;  ///< config.json of --weights; empty without
+  std::string not_read;     ///< Weights::not_read() of them
 };
 
 /// Seconds of each phase of one step, and of the whole.
