@@ -334,8 +334,7 @@ void Weights::find_parameters() {
   for (const auto& one : files_) tensors += one.tensors().size();
   check_layer_count(config_, tensors, where);
 
-  Shapes shapes = shapes_by_name(config_);
-  if (config_.tied_embeddings()) shapes.erase(kHead);
+  const Shapes shapes = shapes_by_name(config_);
   const auto shown = [&](size_t of_file, const std::string& name) {
     return fmt::format(
         "'{}'{}", printable(name),
