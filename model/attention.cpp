@@ -247,6 +247,10 @@ Cost attention_cost(const Workload& workload, Pass pass) {
                     3 * T * D * e + 2 * weights * e + saved)});
   if (config.qk_norm()) cost += qk_norm_cost(workload, pass);
   cost.parameters = attention_parameters(config);
+  if (config.has_vocabulary_share()) cost += all_reduces_of_a_layer(workload, pass);
+  // The norms' weights are every rank's, and their gradients are of its heads alone.
+  if (config.has_vocabulary_share() && config.qk_norm() && has_backward(pass))
+    cost += comm_cost(2, config.head_dim() * e);
   return cost;
 }
 

@@ -15,7 +15,8 @@ constexpr std::array<std::string_view, 6> kPassNames = {
 
 constexpr int64_t Cost::*kFigures[] = {
     &Cost::parameters,        &Cost::model_flops, &Cost::causal_flops, &Cost::hardware_flops,
-    &Cost::elementwise_flops, &Cost::bytes,       &Cost::lookup_flops, &Cost::opaque_flops};
+    &Cost::elementwise_flops, &Cost::bytes,       &Cost::lookup_flops, &Cost::comm_calls,
+    &Cost::comm_bytes,        &Cost::opaque_flops};
 static_assert(sizeof(kFigures) / sizeof(kFigures[0]) == sizeof(Cost) / sizeof(int64_t));
 
 bool runs_forward(Pass pass) {
@@ -65,6 +66,16 @@ Cost select_halves(Pass pass, int64_t parameters, Halves halves) {
 
 Cost gemm_cost(int64_t flops) {
   return {.model_flops = flops, .causal_flops = flops, .hardware_flops = flops};
+}
+
+Cost comm_cost(int64_t calls, int64_t bytes) {
+  return {.comm_calls = calls, .comm_bytes = calls * bytes};
+}
+
+Cost all_reduces_of_a_layer(const Workload& workload, Pass pass) {
+  const int64_t bytes =
+      workload.tokens() * workload.config.hidden_dim() * compute_bytes(workload.dtype);
+  return select_halves(pass, 0, {comm_cost(1, bytes), comm_cost(1, bytes)});
 }
 
 Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes) {

@@ -50,6 +50,10 @@ struct Cost {
   /// The embedding look-up as if it multiplied by one-hot rows, which the estimate of 6 FLOPs
   /// a parameter and token counts and nobody computes; in none of the figures above.
   int64_t lookup_flops = 0;
+  /// What one rank's share sends or receives: all-reduces of tensor parallelism, and the hidden
+  /// states between stages of a pipeline. None of it runs here.
+  int64_t comm_calls = 0;
+  int64_t comm_bytes = 0;  ///< of their buffers, whatever an algorithm makes of them
   /// Those of hardware_flops inside operators that no profiler looks into: attention kernels.
   int64_t opaque_flops = 0;
 
@@ -75,6 +79,11 @@ Cost select_halves(Pass pass, int64_t parameters, Halves halves);
 /// The cost of matrix multiplications of the model that every variant runs in full: the same model,
 /// causal and hardware FLOPs.
 Cost gemm_cost(int64_t flops);
+/// `calls` calls that send, receive or reduce `bytes` each.
+Cost comm_cost(int64_t calls, int64_t bytes);
+/// Of attention or a feed-forward network divided among ranks: the sum of the ranks' outputs in the
+/// forward, that of the gradients of its input in the backward, [B, S, D] each.
+Cost all_reduces_of_a_layer(const Workload& workload, Pass pass);
 /// `cost` with these two figures set, which it does not have yet.
 Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes);
 

@@ -33,7 +33,8 @@ Cost embedding_cost(const Workload& workload, Pass pass) {
   // vocabulary as many tokens less.
   const int64_t own_tokens = T * V / workload.config.token_count();
   const int64_t rows_bytes = std::min(V, own_tokens) * D * e;
-  const Cost forward{.lookup_flops = 2 * T * V * D};
+  Cost forward{.lookup_flops = 2 * T * V * D};
+  if (workload.config.has_vocabulary_share()) forward += comm_cost(1, T * D * e);
   const Cost backward{.lookup_flops = 4 * T * V * D};
   return select_halves(pass, V * D,
                        {with_traffic(forward, 0, T * kTokenBytes + rows_bytes + T * D * e),

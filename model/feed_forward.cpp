@@ -55,11 +55,13 @@ Cost feed_forward_cost(const Workload& workload, Pass pass) {
   const int64_t biases = workload.config.mlp_bias() ? T * (2 * F + D) : 0;
   // silu: negation, exp, sum, division; then the product. Backward: two products, and silu' from a
   // recomputed sigmoid (8). A bias: an addition an element, in both directions.
-  return select_halves(
+  Cost cost = select_halves(
       pass, feed_forward_parameters(workload.config),
       {with_traffic(forward_gemms, 5 * T * F + biases, 2 * T * D * e + weights * e + saved),
        with_traffic(2 * forward_gemms, 10 * T * F + biases,
                     3 * T * D * e + 2 * weights * e + saved)});
+  if (workload.config.has_vocabulary_share()) cost += all_reduces_of_a_layer(workload, pass);
+  return cost;
 }
 
 }  // namespace tinyllama

@@ -199,6 +199,14 @@ Cost loss_cost(const Workload& workload, Pass pass) {
     forward_gemms.hardware_flops *= 3;
     backward_gemms.hardware_flops = 0;
   }
+  if (workload.config.has_vocabulary_share()) {
+    // Of every row the maximum, the sum of exponentials and the target's logit, by chunks where
+    // the loss is computed so; then the gradient of the hidden states.
+    const int64_t chunk = workload.variant.has(Switch::fused_loss) ? fused_loss_chunk(T, V) : T;
+    const int64_t chunks = (T + chunk - 1) / chunk;
+    forward_gemms += {.comm_calls = 3 * chunks, .comm_bytes = 3 * T * kStatisticBytes};
+    backward_gemms += comm_cost(1, T * D * compute_bytes(workload.dtype));
+  }
   const int64_t inputs = T * D * e + V * D * e + T * (kTokenBytes + kStatisticBytes);
   // Maximum, difference, exp, sum, logarithm's difference; backward: exp, difference, product.
   return select_halves(pass, V * D,

@@ -69,7 +69,14 @@ NamedTensors TinyLlama::parameters() const {
 }
 
 Cost layers_cost(const Workload& workload, Pass pass) {
-  return workload.config.n_layers() * block_cost(workload, pass);
+  Cost cost = workload.config.n_layers() * block_cost(workload, pass);
+  if (workload.config.only_layers()) {
+    // In and out.
+    const int64_t bytes =
+        workload.tokens() * workload.config.hidden_dim() * storage_bytes(workload.dtype);
+    cost += select_halves(pass, 0, {comm_cost(2, bytes), comm_cost(2, bytes)});
+  }
+  return cost;
 }
 
 Cost model_cost(const Workload& workload, Pass pass) {
@@ -86,6 +93,7 @@ Cost model_cost(const Workload& workload, Pass pass) {
   with_logits.variant = workload.variant.without(Switch::fused_loss);
   Cost head = loss_cost(with_logits, pass);
   head.elementwise_flops = 0;
+  head.comm_calls = head.comm_bytes = 0;
   const int64_t T = workload.tokens();
   const int64_t D = workload.config.hidden_dim();
   const int64_t V = workload.config.vocab_size();

@@ -3,8 +3,8 @@
 namespace tinyllama::components {
 
 std::vector<harness::Component> all() {
-  return {embedding(), rms_norm(), rotary(), attention(), feed_forward(),
-          block(),     loss(),     model(),  optimizer(), full_step()};
+  return {embedding(), rms_norm(), rotary(), attention(), feed_forward(), block(),
+          stage(),     loss(),     model(),  optimizer(), full_step()};
 }
 
 harness::PartsOfStep parts_of_step() {

@@ -14,6 +14,7 @@ harness::Component rotary();
 harness::Component attention();
 harness::Component feed_forward();
 harness::Component block();
+harness::Component stage();
 harness::Component loss();
 harness::Component model();
 harness::Component optimizer();

@@ -80,7 +80,7 @@ class FullStepWork final : public harness::WorkItem {
 }  // namespace
 
 harness::Component full_step() {
-  return {
+  harness::Component step{
       "full_step",
       {Pass::train},
       [](const Workload& workload, Pass) { return full_step_cost(workload); },
@@ -89,6 +89,8 @@ harness::Component full_step() {
       kModelParts | Part::update | Part::step,
       {"tiny", "small"},
       true};
+  step.missing_in = missing_in_stages;
+  return step;
 }
 
 }  // namespace tinyllama::components

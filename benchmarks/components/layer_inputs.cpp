@@ -30,6 +30,12 @@ std::unique_ptr<harness::WorkItem> layer_work(const harness::BuildRequest& reque
       request.device.type());
 }
 
+std::string missing_in_stages(const ModelConfig& config) {
+  if (!config.only_layers()) return {};
+  return "a stage between others of a pipeline has neither embedding nor loss: measure stage, and "
+         "for the first and the last one embedding, rms_norm and loss";
+}
+
 std::string refuse_loss(const Workload& workload, Pass pass) {
   if (workload.seq < 2 && pass != Pass::forward) {
     return fmt::format("seq = {}: the next-token loss needs at least 2 tokens a sample",

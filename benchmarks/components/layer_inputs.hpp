@@ -46,6 +46,9 @@ std::unique_ptr<harness::WorkItem> layer_work(const harness::BuildRequest& reque
                                               const std::function<at::Tensor()>& forward,
                                               const harness::TokenInputs& tokens = {});
 
+/// Why what needs embedding and loss is missing in a stage of a pipeline; empty elsewhere.
+std::string missing_in_stages(const ModelConfig& config);
+
 /// Refuses sequences of one token for passes that need the loss, and a backward alone of a loss
 /// whose forward has done it already.
 std::string refuse_loss(const Workload& workload, Pass pass);

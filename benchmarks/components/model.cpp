@@ -29,9 +29,12 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component model() {
-  return {"model",     {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
-          model_cost,  build,
-          refuse_loss, kModelParts};
+  harness::Component model{
+      "model",     {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
+      model_cost,  build,
+      refuse_loss, kModelParts};
+  model.missing_in = missing_in_stages;
+  return model;
 }
 
 }  // namespace tinyllama::components

@@ -76,6 +76,9 @@ struct Component {
   /// in_default_grid, `tiny` over a grid of batch and sequence.
   std::vector<std::string> default_sizes = {"tiny"};
   bool in_default_grid = false;
+  /// Why a model of this shape has no such component, which then makes no case unless it is named;
+  /// empty text, or no function, where it has.
+  std::function<std::string(const ModelConfig&)> missing_in = {};
 };
 
 struct Case {

@@ -83,6 +83,10 @@ Counters fixed_counters(const Case& test_case, const Metering& metering) {
   counters["model_flops"] = to_double(cost.model_flops);
   counters["causal_flops"] = to_double(cost.causal_flops);
   counters["lookup_flops"] = to_double(cost.lookup_flops);
+  if (cost.comm_calls > 0) {
+    counters["comm_calls"] = to_double(cost.comm_calls);
+    counters["comm_bytes"] = to_double(cost.comm_bytes);
+  }
   counters["opaque_flops"] = to_double(cost.opaque_flops);
   counters["hardware_flops"] = to_double(cost.hardware_flops);
   counters["elementwise_flops"] = to_double(cost.elementwise_flops);

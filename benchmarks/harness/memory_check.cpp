@@ -24,6 +24,11 @@ struct DryRunRow {
 
 std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget& budget) {
   std::vector<std::vector<std::string>> cells;
+  std::vector<std::string> titles = {"case", "parameters", "model FLOPs", "elementwise", "bytes"};
+  const bool of_shares =
+      std::ranges::any_of(rows, [](const DryRunRow& row) { return row.cost.comm_calls > 0; });
+  if (of_shares) titles.insert(titles.end(), {"comm calls", "comm bytes"});
+  titles.insert(titles.end(), {"peak memory", "fits"});
   std::string note;
   for (const auto& [name, cost, predicted_bytes, refusal, is_of_operators] : rows) {
     if (!is_of_operators)
@@ -31,14 +36,15 @@ std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget
     cells.push_back({name, fmt::format("{}", cost.parameters),
                      format_count(static_cast<double>(cost.model_flops)),
                      format_count(static_cast<double>(cost.elementwise_flops)),
-                     format_bytes(cost.bytes),
-                     (is_of_operators ? "" : "~") + format_bytes(predicted_bytes),
-                     refusal.empty() ? "yes" : "no: " + refusal});
+                     format_bytes(cost.bytes)});
+    if (of_shares) {
+      cells.back().push_back(fmt::format("{}", cost.comm_calls));
+      cells.back().push_back(format_bytes(cost.comm_bytes));
+    }
+    cells.back().push_back((is_of_operators ? "" : "~") + format_bytes(predicted_bytes));
+    cells.back().push_back(refusal.empty() ? "yes" : "no: " + refusal);
   }
-  return format_table(
-             {"case", "parameters", "model FLOPs", "elementwise", "bytes", "peak memory", "fits"},
-             cells) +
-         note +
+  return format_table(titles, cells) + note +
          fmt::format("{} cases; memory budget {} ({})\n", rows.size(), format_bytes(budget.bytes),
                      budget.source);
 }
@@ -55,9 +61,13 @@ Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& bu
                      {"hardware_flops", cost.hardware_flops},
                      {"elementwise_flops", cost.elementwise_flops},
                      {"bytes", cost.bytes},
+                     {"comm_calls", cost.comm_calls},
+                     {"comm_bytes", cost.comm_bytes},
                      {"predicted_memory_bytes", predicted_bytes},
                      {"fits", refusal.empty()},
                      {"reason", refusal}});
+    if (cost.comm_calls == 0)
+      for (const char* key : {"comm_calls", "comm_bytes"}) cases.back().erase(key);
     // Else its memory is that of the model's own operations.
     if (!is_of_operators) cases.back()["operators_predicted"] = false;
   }

@@ -25,6 +25,7 @@ constexpr const char* kDescription =
     "passes, baseline and optimized, tiny, f32, and each size's own batch and sequence.\n"
     "--weights counts as --sizes custom.\n"
     "Numbers are lists: 8 or 4,8,16 or '64:512:*2' or 128:1024:+128.";
+constexpr int64_t kMostRanks = 1'000'000;
 constexpr const char* kFooter =
     "Every --benchmark_* flag of Google Benchmark, and its variable BENCHMARK_*, is honoured or\n"
     "refused by name: --benchmark_filter=REGEX acts on the case names, --benchmark_out=FILE "
@@ -98,6 +99,20 @@ void add_custom_size_options(CLI::App& app, Options& options) {
                  "Face's cache: size `custom` "
                  "with its dimensions, all components with its weights (single layers: layer 0's)")
       ->group("Size `custom`");
+}
+
+void add_share_options(CLI::App& app, Parallelism& ranks) {
+  const auto add = [&](const char* name, int64_t& count, const char* help) {
+    app.add_option(name, count, help)
+        ->transform(console::integer<int64_t>(1, kMostRanks))
+        ->group("One rank's share")
+        ->capture_default_str();
+  };
+  add("--tensor-parallel", ranks.tensor,
+      "measure what one of so many ranks computes: heads, feed-forward network and vocabulary "
+      "divided; communication is counted (comm_calls, comm_bytes) and not run");
+  add("--pipeline-parallel", ranks.pipeline,
+      "measure the layers of one of so many stages, as component stage");
 }
 
 void add_run_options(CLI::App& app, Options& options) {
@@ -272,6 +287,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   console::add_plugins(app, options.plugins);
   add_axis_options(app, options.axes, component_names, options.plugins);
   add_custom_size_options(app, options);
+  add_share_options(app, options.ranks);
   add_run_options(app, options);
 
   take_benchmark_environment(options);

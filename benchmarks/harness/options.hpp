@@ -13,6 +13,7 @@
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/plugin.hpp"
+#include "model/share.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::harness {
@@ -62,8 +63,9 @@ struct Options {
   std::string problem_sizes_file;              ///< empty: the project's own
   std::optional<ModelDimensions> custom_size;  ///< size `custom`, when one of its options was given
   std::vector<console::SizeOption> given_sizes;  ///< those options
-  std::string weights_folder;                    ///< --weights
-  std::shared_ptr<const Weights> weights;        ///< of that folder; null: drawn from the seed
+  Parallelism ranks;           ///< --tensor-parallel, --pipeline-parallel: one's share is measured
+  std::string weights_folder;  ///< --weights
+  std::shared_ptr<const Weights> weights;  ///< of that folder; null: drawn from the seed
   std::optional<int> threads;
   uint64_t seed = 42;
   Verify verify = Verify::before;

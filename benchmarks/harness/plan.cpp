@@ -50,10 +50,11 @@ class PlanBuilder {
     }
   }
 
-  const ProblemSize& size(const std::string& name) const {
+  /// Or one rank's share of it.
+  ProblemSize size(const std::string& name) const {
     std::vector<std::string> names;
     for (const auto& candidate : sizes_) {
-      if (candidate.name == name) return candidate;
+      if (candidate.name == name) return shared(candidate);
       names.push_back(candidate.name);
     }
     throw std::invalid_argument(fmt::format(
@@ -65,7 +66,7 @@ class PlanBuilder {
   std::set<GemmShape> gemms(const AxisOptions& axes) const {
     std::set<GemmShape> found;
     for (const auto& name : axes.sizes.empty() ? std::vector<std::string>{"tiny"} : axes.sizes) {
-      const ProblemSize& problem = size(name);
+      const ProblemSize problem = size(name);
       for (const int64_t batch : axes.batches.empty() ? std::vector{problem.batch} : axes.batches) {
         for (const int64_t seq : axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs) {
           const Workload workload{problem.config, Variant(), Dtype::f32, batch, seq};
@@ -91,11 +92,21 @@ class PlanBuilder {
             Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq};
             check_workload(workload);
             workload.variant = resolved(workload.variant, workload.dtype, traits_);
-            if (makes_no_case(component, workload.variant)) continue;
+            if (makes_no_case(component, workload)) continue;
             add_passes(component, problem.name, workload, axes.passes);
           }
         }
       }
+    }
+  }
+
+  ProblemSize shared(const ProblemSize& whole) const {
+    if (!options_.ranks.divides()) return whole;
+    try {
+      return {whole.name + share_suffix(options_.ranks), share_of(whole.config, options_.ranks),
+              whole.batch, whole.seq};
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("--{} (size {})", error.what(), whole.name));
     }
   }
 
@@ -104,7 +115,9 @@ class PlanBuilder {
  private:
   // A switch that a component does not contain makes no extra case, unless the user named both; nor
   // does an operator of a plug-in, which may be there for another of several components.
-  bool makes_no_case(const Component& component, const Variant& variant) const {
+  bool makes_no_case(const Component& component, const Workload& workload) const {
+    const Variant& variant = workload.variant;
+    if (options_.axes.components.empty() && !why_missing(component, workload).empty()) return true;
     const size_t named_components = options_.axes.components.size();
     const bool named = !options_.axes.variants.empty() && named_components > 0 &&
                        (variant.operators().empty() || named_components == 1);
@@ -115,13 +128,25 @@ class PlanBuilder {
     return !variant.is_baseline() && !variant.changes(component.parts);
   }
 
+  static std::string why_missing(const Component& component, const Workload& workload) {
+    return component.missing_in ? component.missing_in(workload.config) : std::string();
+  }
+
   std::string skip_reason(const Component& component, const Workload& workload, Pass pass) const {
+    const std::string missing = why_missing(component, workload);
+    if (!missing.empty()) return missing;
     if (changes_nothing(component, workload.variant)) {
       return fmt::format("{} changes nothing in {}", workload.variant.switch_names(),
                          component.name);
     }
     const std::string refused = refuse_variant(workload.variant, workload.dtype, traits_);
     if (!refused.empty()) return refused;
+    const SlotOperator* attention = workload.variant.filling(Slot::causal_attention);
+    const int64_t window = workload.config.window(workload.seq);
+    if (attention != nullptr && component.parts.overlap(Part::attention) && window < workload.seq) {
+      return fmt::format("the slot causal_attention has no sliding window, and the model's is {}",
+                         window);
+    }
     return component.refusal ? component.refusal(workload, pass) : std::string();
   }
 
