@@ -6,7 +6,6 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -60,8 +59,8 @@ at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
 
 at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& all_targets) const {
   const at::Tensor targets = is_share_
-                                 ? at::where(all_targets.eq(kIgnoredTarget), all_targets,
-                                             all_targets.remainder(projection_.weight().size(0)))
+                                 ? all_targets.remainder(projection_.weight().size(0))
+                                       .masked_fill(all_targets.eq(kIgnoredTarget), kIgnoredTarget)
                                  : all_targets;
   if (fused_loss_) {
     const ComponentRange range("loss/fused");
