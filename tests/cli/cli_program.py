@@ -7,6 +7,11 @@ from typing import Any
 import built_programs
 from built_programs import ON_CPU, SMALL_OPTIONS, Completed, Json, read_json
 
+# the contract's, in the order in which they are listed
+COMPONENTS = [
+    *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
+    *("optimizer", "full_step"),
+]
 BASELINE = "--variants=baseline"
 SMALL_MODEL = [*SMALL_OPTIONS, BASELINE, *ON_CPU]
 SMALL = [*SMALL_MODEL, "--batch=2", "--seq=8"]

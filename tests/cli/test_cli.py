@@ -22,6 +22,7 @@ import pytest
 from cli_program import (
     AGGREGATES,
     BASELINE,
+    COMPONENTS,
     DTYPES,
     JOURNAL,
     OUT,
@@ -55,11 +56,6 @@ from tinyllama_tools.core.app import PLACING
 from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.data.results import SCHEMA_VERSION, read_rows
 
-# the contract's, in the order in which they are listed
-COMPONENTS = [
-    *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
-    *("optimizer", "full_step"),
-]
 OWN_PASSES = {
     "model": ["forward", "forward_loss", "backward", "forward_backward"],
     "optimizer": ["update"],
