@@ -35,8 +35,10 @@ std::vector<at::Tensor> Attention::project(const at::Tensor& hidden_states) cons
   }();
   for (at::Tensor& x : heads) x = x.view({x.size(0), x.size(1), -1, config_.head_dim()});
   if (q_norm_) {
-    heads[0] = q_norm_->forward(heads[0]);
-    heads[1] = k_norm_->forward(heads[1]);
+    // Under autocast a norm answers in its weight's type, float32.
+    const auto type = heads[2].scalar_type();
+    heads[0] = q_norm_->forward(heads[0]).to(type);
+    heads[1] = k_norm_->forward(heads[1]).to(type);
   }
   return heads;
 }

@@ -37,7 +37,8 @@ RmsNorm::RmsNorm(int64_t width, double eps, const Variant& variant, TensorInitia
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
   const ComponentRange range("rms_norm");
   if (operator_) return (*operator_)({hidden_states, weight_, eps_}).front();
-  return fused_ ? kernels::rms_norm(hidden_states, weight_, eps_)
+  // Under autocast a projection's heads are narrower than the weight.
+  return fused_ ? kernels::rms_norm(hidden_states.to(weight_.scalar_type()), weight_, eps_)
                 : plain_rms_norm(hidden_states, weight_, eps_);
 }
 

@@ -24,17 +24,12 @@ from transformers import AutoConfig, PretrainedConfig
 GOLDEN = PROJECT_ROOT / "fixtures/golden"
 
 
-def shape(
-    heads: int,
-    kv_heads: int,
-    head_dim: int = 8,
-    **more: Any,  # noqa: ANN401
-) -> dict[str, Any]:
-    """A config.json of llama's, of that shape; hidden_size is heads x head_dim."""
+def shape(heads: int, kv_heads: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A config.json of llama's, of that shape; hidden_size is heads x 8 unless it is given."""
     return {
         "model_type": "llama",
         "vocab_size": 97,
-        "hidden_size": heads * head_dim,
+        "hidden_size": heads * 8,
         "intermediate_size": 40,
         "num_hidden_layers": 2,
         "num_attention_heads": heads,
