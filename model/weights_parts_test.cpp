@@ -47,12 +47,6 @@ void erase(NamedTensors& tensors, const std::string& name) {
 
 class TiedTest : public CheckpointTest {
  protected:
-  void SetUp() override {
-    put_config(config_);
-    const std::string said =
-        testing::error_of([&] { read_checkpoint_config(folder_ / "config.json"); });
-    if (said != "no error") GTEST_SKIP() << "not yet read: " << said;
-  }
   // The table is read from either name, and is this.
   void expect_table(const at::Tensor& table, const std::string& not_read) const {
     const Weights weights(folder_);
@@ -156,6 +150,29 @@ TEST_F(ShareTest, ARanksShareTakesTheFirstRowsOrColumns) {
     const at::Tensor whole = at::zeros_like(named(tensors, name));
     weights.copy_to({{name, whole}});
     EXPECT_TRUE(at::equal(whole, named(tensors, name))) << name;
+  }
+}
+
+// Biases of the columns' matrices are added once, by the first rank; norms of heads are all alike.
+TEST_F(ShareTest, BiasesAreDividedAsTheRowsAre) {
+  ModelDimensions biases = kConfig.dimensions();
+  biases.qkv_bias = biases.o_bias = biases.mlp_bias = true;
+  ModelDimensions norms = kConfig.dimensions();
+  norms.qk_norm = true;
+  for (const ModelDimensions& dimensions : {biases, norms}) {
+    const ModelConfig config(dimensions);
+    const NamedTensors tensors = counted_parameters(config);
+    put(config, tensors);
+    const Weights weights(folder_);
+    const ModelConfig share = one_of_three(config);
+    for (const auto& [name, shape] : parameter_shapes(share)) {
+      const at::Tensor parameter = at::zeros(shape);
+      weights.copy_to({{name, parameter}}, std::nullopt, &share);
+      at::Tensor expected = named(tensors, name);
+      for (size_t i = 0; i < shape.size(); ++i)
+        expected = expected.narrow(static_cast<int64_t>(i), 0, shape[i]);
+      EXPECT_TRUE(at::equal(parameter, expected)) << name;
+    }
   }
 }
 

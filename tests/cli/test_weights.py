@@ -292,9 +292,18 @@ def wrong_key(folder: Path) -> str:
     return f'{folder / "config.json"}: hidden_act = "gelu"'
 
 
+def tied_to_another_shape(folder: Path) -> str:
+    tensors = small_tensors() | {"lm_head.weight": Tensor("BF16", [51, 16])}
+    write_model(folder, SMALL | {"tie_word_embeddings": True}, tensors, shard)
+    return (
+        f"{folder / INDEX} does not hold | tensor 'lm_head.weight' of {shard('lm_head.weight')} "
+        "has shape [51, 16]: must have [50, 16], for it is tied to model.embed_tokens.weight"
+    )
+
+
 FOLDERS = [
     *(cut_short, without_shard, long_header, header_of_spaces, overlap, other_shape, missing),
-    *(quantised, wrong_key),
+    *(quantised, tied_to_another_shape, wrong_key),
 ]
 
 

@@ -3,6 +3,8 @@
 // (tests/campaign/sanitizers.py), readers_test with the files of corpus/, whole and damaged.
 #include "tests/fuzzing/readers_fuzz.hpp"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -285,7 +287,15 @@ void read_weights(std::string_view bytes) {
   if (!index.empty()) folder.write(1, index);
   folder.write(index.empty() ? 1 : 2, bytes.substr(tensors));
   const Weights weights(folder.path());
-  if (count_parameters(weights.config()) * 2 <= kMostBytesRead) weights.read_all();
+  if (count_parameters(weights.config()) * 2 > kMostBytesRead) return;
+  weights.fingerprint();
+  NamedTensors parameters;
+  for (const auto& [name, values] : weights.read_all())
+    parameters.emplace_back(name, at::empty(values.sizes(), c10::ScalarType::Double));
+  weights.copy_to(parameters, c10::ScalarType::BFloat16);
+  for (const auto& [name, values] : parameters) {
+    if (!at::isfinite(values).all().item<bool>()) throw std::logic_error(name + " is not finite");
+  }
 }
 
 void read_tokens(std::string_view bytes) {
