@@ -29,9 +29,10 @@ inline const std::string kFirstLayer = "model.layers.0.";
 
 /// Overwrites parameters, under LlamaForCausalLM's names for them, by the weights that the request
 /// gives, of which a rank's share of a model takes the first rank's part; does nothing where it
-/// gives none. Every case, its reference and its new inputs read them again: once they were read,
-/// the system keeps files in the memory that nobody else wants, from where 470 MB come in a tenth
-/// of a second. Kept by the program, they would count as memory of the case.
+/// gives none. A case, its reference and the reference with new inputs each read them: once they
+/// were read, the system keeps files in memory that nobody else wants, and 470 MB from there take
+/// a few tenths of a second, checks included. Kept by the program, they would count as memory of
+/// the case.
 void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters);
 
 /// hidden_states [B, S, D] from N(0, 1), requiring gradients.
