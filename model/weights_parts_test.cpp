@@ -202,6 +202,10 @@ TEST_F(ShareTest, AShareIsWhatItsConfigSaysAndNothingElse) {
   const ModelConfig narrower(narrow);
   refused("model.norm.weight", {6}, &narrower, "; a rank's share of it has [6]");
   refused(q, {12, 6}, &narrower, "; a rank's share of it has [12, 6]");
+  ModelDimensions other = share.dimensions();
+  other.hidden_dim = 24;
+  const ModelConfig other_width(other);
+  refused(q, {4, 12}, &other_width, "; a rank's share of it has [4, 24]");
   ModelDimensions wide = kConfig.dimensions();
   wide.intermediate_dim = 8;
   const ModelConfig wider(wide);

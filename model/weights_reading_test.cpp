@@ -285,6 +285,17 @@ TEST_F(CheckpointTest, AFingerprintOfASampleDiffersWithTypesShapesAndValues) {
   EXPECT_EQ(fingerprint({{kHead, last / 2 + 9'000'000, 1}}, config), before);
 }
 
+TEST_F(CheckpointTest, AFingerprintTellsTypesOfTheSameBytes) {
+  const auto fingerprint = [&](ScalarType type) {
+    NamedTensors zeros;
+    for (const auto& [name, shape] : parameter_shapes(kConfig))
+      zeros.emplace_back(name, at::zeros(shape, type));
+    put(kConfig, zeros);
+    return Weights(folder_).fingerprint();
+  };
+  EXPECT_NE(fingerprint(ScalarType::Half), fingerprint(ScalarType::BFloat16));
+}
+
 // --- what is no checkpoint: file and tensor are named ---
 
 TEST_F(CheckpointTest, AFileThatBecomesShorterIsAnErrorThatNamesItAndNoSignal) {
