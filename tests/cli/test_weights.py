@@ -223,6 +223,28 @@ def test_tensors_that_are_not_the_models_are_named_once(program: Program, tmp_pa
         ]
 
 
+def test_a_ranks_share_is_proved_with_its_part_of_the_weights(
+    program: Program, tmp_path: Path
+) -> None:
+    """Of two ranks, and of four, which is more than there are KV heads; also of a table and a head
+    in one."""
+    tensors = small_tensors()
+    folders = [write_model(tmp_path / "two", SMALL, tensors, shard)]
+    del tensors["lm_head.weight"]
+    config = SMALL | {"tie_word_embeddings": True}
+    folders.append(write_model(tmp_path / "one", config, tensors, shard))
+    choice = [*ON_CPU, BASELINE, "--components=block,embedding,loss,model", "--batch=2", "--seq=8"]
+    for folder in folders:
+        for ranks in (2, 4):
+            completed = program.run(
+                *(*choice, f"--weights={folder}", f"--tensor-parallel={ranks}"),
+                *("--dtypes=f32", "--verify=only"),
+            )
+            assert completed.returncode == 0, completed.stdout + completed.stderr
+            verdicts = {line.split()[-1] for line in completed.stdout.splitlines()}
+            assert verdicts == {"proved"}, completed.stdout
+
+
 def cut_short(folder: Path) -> str:
     file = folder / shard("model.layers.1.")
     os.truncate(file, file.stat().st_size - 2)
