@@ -1,11 +1,11 @@
 // tiny_llama_bench: options -> plan -> run.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iostream>
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/console/exit.hpp"
+#include "benchmarks/console/named_sizes.hpp"
 #include "benchmarks/harness/find_limit.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
@@ -14,7 +14,6 @@
 #include "benchmarks/harness/suite.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "model/config.hpp"
 
 namespace tinyllama {
 namespace {
@@ -31,14 +30,13 @@ ExitCode run(int argc, char** argv) {
   const instruments::BringUp machine("tiny_llama_bench", argv,
                                      {options->device, options->threads, options->libraries});
   const instruments::Device& device = machine.device();
-  harness::open_weights(*options);
+  harness::open_model(*options);
   harness::initialize_benchmark(*options);
 
-  const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
-                                     "/fixtures/problem_sizes.json"
-                                                                     : options->problem_sizes_file;
+  auto files = console::SizeFiles::in(TINY_LLAMA_SOURCE_DIR "/fixtures");
+  if (!options->problem_sizes_file.empty()) files.problem_sizes = options->problem_sizes_file;
   const harness::Plan plan =
-      harness::make_plan(*options, components, load_problem_sizes(sizes_file), machine.traits());
+      harness::make_plan(*options, components, console::NamedSizes(files), machine.traits());
   if (options->list) {
     for (const auto& peak : plan.peak_cases) std::cout << peak.name << "\n";
     for (const auto& test_case : plan.cases) std::cout << test_case.name() << "\n";
@@ -52,12 +50,9 @@ ExitCode run(int argc, char** argv) {
   if (options->weights) {
     if (const std::string unread = options->weights->not_read(); !unread.empty())
       fmt::print(stderr, "tiny_llama_bench: note: {}\n", unread);
-    const auto longest = std::ranges::max_element(
-        plan.cases, {}, [](const harness::Case& one) { return one.workload.seq; });
-    const int64_t seq = longest == plan.cases.end() ? 0 : longest->workload.seq;
-    const std::string warning = longer_than_made_for(options->weights->config_text(), seq);
-    if (!warning.empty()) fmt::print(stderr, "tiny_llama_bench: warning: {}\n", warning);
   }
+  for (const std::string& warning : plan.warnings)
+    fmt::print(stderr, "tiny_llama_bench: warning: {}\n", warning);
   if (options->dry_run) {
     std::cout << harness::dry_run_text(*options, plan, device);
     return ExitCode::ok;

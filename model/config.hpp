@@ -118,6 +118,8 @@ struct ProblemSize {
   ModelConfig config;
   int64_t batch;  ///< samples in a step, unless the user asks for others
   int64_t seq;    ///< tokens in a sample, likewise
+  /// Of the config.json that states it; empty where none does.
+  std::string config_text{};
 };
 
 /// Reads the sizes in the file's order. Throws std::invalid_argument that names the file, the size,

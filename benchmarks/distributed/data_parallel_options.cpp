@@ -4,9 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <fstream>
-#include <ranges>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
@@ -52,23 +51,37 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
       ->capture_default_str();
 }
 
-void apply_size(const CLI::App& app, DataParallelOptions& options, const char* batch_option,
-                const char* seq_option, const std::filesystem::path& problem_sizes) {
-  const auto sizes = load_problem_sizes(problem_sizes);
-  const auto found = std::ranges::find(sizes, options.size, &ProblemSize::name);
-  if (found == sizes.end()) {
-    throw std::invalid_argument(
-        fmt::format("--size '{}': must be one of {}", options.size,
-                    fmt::join(sizes | std::views::transform(&ProblemSize::name), ", ")));
+void refuse_other_sizes(const CLI::App& app, const std::string& source) {
+  std::vector<const char*> names = {"--size"};
+  for (const auto& option : console::kSizeOptions) names.push_back(option.name);
+  for (const char* name : names) {
+    if (app.count(name) == 0) continue;
+    throw std::invalid_argument(fmt::format(
+        "{}: must be left out with {}, whose config.json gives the dimensions", name, source));
   }
-  ModelDimensions dimensions = found->config.dimensions();
+}
+
+void apply_size(const CLI::App& app, DataParallelOptions& options, const char* batch_option,
+                const char* seq_option, const console::SizeFiles& files) {
+  ProblemSize size{"custom", ModelConfig(), console::kCustomBatch, console::kCustomSeq};
+  if (app.count("--config") > 0) {
+    refuse_other_sizes(app, "--config " + options.config_place);
+    ConfigFile file = console::open_config_option(options.config_place);
+    size.config = file.config;
+    size.config_text = std::move(file.text);
+  } else {
+    size = console::NamedSizes(files).find("--size", options.size);
+  }
+  ModelDimensions dimensions = size.config.dimensions();
   for (const auto& [option, dimension] : console::kSizeOptions) {
     if (app.count(option) > 0) dimensions.*dimension = options.dimensions.*dimension;
   }
+  const bool is_of_the_name = dimensions == size.config.dimensions();
   options.dimensions = dimensions;
-  if (dimensions != found->config.dimensions()) options.size = "custom";
-  if (app.count(batch_option) == 0) options.batch = found->batch;
-  if (app.count(seq_option) == 0) options.seq = found->seq;
+  options.size = is_of_the_name ? size.name : "custom";
+  if (is_of_the_name) options.config_text = size.config_text;
+  if (app.count(batch_option) == 0) options.batch = size.batch;
+  if (app.count(seq_option) == 0) options.seq = size.seq;
 }
 
 void check_data_parallel_options(const DataParallelOptions& options) {
@@ -100,6 +113,11 @@ Agreement shared_agreement(const DataParallelOptions& options) {
   std::vector<std::string> dimensions;
   for (const auto& [name, dimension] : console::kSizeOptions)
     dimensions.push_back(fmt::format("{}={}", name, options.dimensions.*dimension));
+  dimensions.push_back(fmt::format("norm_eps={:.17g} rope_theta={:.17g} pad_token_id={}",
+                                   options.dimensions.norm_eps, options.dimensions.rope_theta,
+                                   options.dimensions.padding_token.value_or(-1)));
+  for (const auto& [name, value] : console::features_of(ModelConfig(options.dimensions)).items())
+    dimensions.push_back(fmt::format("{}={}", name, value.dump()));
   std::vector<std::string> plugins;
   for (const Plugin& plugin : options.plugins) plugins.push_back(plugin.sha256);
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "benchmarks/console/named_sizes.hpp"
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "model/config.hpp"
@@ -25,8 +26,10 @@ namespace tinyllama::distributed {
 struct DataParallelOptions {
   std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
   ModelDimensions dimensions;
-  int64_t batch = 8;  ///< samples of a rank's batch or micro-batch
-  int64_t seq = 128;  ///< tokens of a sample
+  std::string config_place;  ///< --config: gives the dimensions
+  std::string config_text;   ///< of the config.json that states them all; empty where none does
+  int64_t batch = 8;         ///< samples of a rank's batch or micro-batch
+  int64_t seq = 128;         ///< tokens of a sample
   std::vector<Plugin> plugins;
   Variant variant;
   Dtype dtype = Dtype::f32;
@@ -55,11 +58,15 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words);
 
-/// What the size means beside those of console::kSizeOptions, and these of batch and sequence, that
-/// the command line has. Throws std::invalid_argument where the file has no such size, and what
-/// load_problem_sizes throws.
+/// What --size or --config means beside those of console::kSizeOptions, and these of batch and
+/// sequence, that the command line has. Throws std::invalid_argument where the files have no such
+/// size, where an option contradicts --config, and what console::NamedSizes throws.
 void apply_size(const CLI::App& app, DataParallelOptions& options, const char* batch_option,
-                const char* seq_option, const std::filesystem::path& problem_sizes);
+                const char* seq_option, const console::SizeFiles& files);
+
+/// Throws std::invalid_argument for the first option given that states a size: --size, or one of
+/// console::kSizeOptions. `source`: the option that states it, with its value.
+void refuse_other_sizes(const CLI::App& app, const std::string& source);
 
 /// Throws std::invalid_argument that names options which do not go together, and what to do.
 void check_data_parallel_options(const DataParallelOptions& options);

@@ -23,7 +23,7 @@ constexpr const char* kDescription =
     "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default\n"
     "grid runs. With one, each axis that is not given has a short default: all components, all\n"
     "passes, baseline and optimized, tiny, f32, and each size's own batch and sequence.\n"
-    "--weights counts as --sizes custom.\n"
+    "--weights and --config count as --sizes custom.\n"
     "Numbers are lists: 8 or 4,8,16 or '64:512:*2' or 128:1024:+128.";
 constexpr int64_t kMostRanks = 1'000'000;
 constexpr const char* kFooter =
@@ -68,7 +68,7 @@ void add_axis_options(CLI::App& app, AxisOptions& axes,
           return Variant::parse(with_operators_of(plugins, variant)).name();
         });
       });
-  add("--sizes", "names of problem sizes, or custom",
+  add("--sizes", "names of problem sizes or published models (docs/models.md), or custom",
       [&](auto name, auto& text) { axes.sizes = console::parse_names(name, text); });
   add("--dtypes", "f32, bf16, f16, amp_bf16, amp_f16", [&](auto name, auto& text) {
     std::vector<std::string> known;
@@ -94,6 +94,7 @@ void add_custom_size_options(CLI::App& app, Options& options) {
         ->group("Size `custom`")
         ->default_str(fmt::format("{}", ModelDimensions().*option.size));
   }
+  app.add_option("--config", options.config_place, console::kConfigHelp)->group("Size `custom`");
   app.add_option("--weights", options.weights_folder,
                  "folder with config.json and model.safetensors of a LLaMA model, or of Hugging "
                  "Face's cache: size `custom` "
@@ -205,10 +206,15 @@ void add_run_options(CLI::App& app, Options& options) {
 }
 
 void check_values(const CLI::App& app, const Options& options) {
-  for (const char* name : {"--journal", "--problem-sizes", "--weights", "--trace"}) {
+  for (const char* name : {"--journal", "--problem-sizes", "--weights", "--config", "--trace"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
+  }
+  if (!options.config_place.empty() && !options.weights_folder.empty()) {
+    throw std::invalid_argument(fmt::format(
+        "--config {}: not with --weights {}, whose own config.json gives the dimensions",
+        options.config_place, options.weights_folder));
   }
   if (options.confirm && !options.find_limit)
     throw std::invalid_argument("--confirm: only with --find-limit, whose limits it runs");
@@ -255,7 +261,21 @@ void check_modes(const Options& options) {
     refuse(options.benchmark_arguments.front(), mode);
 }
 
-void refuse_contradictions(const Options& options, const ModelConfig& config) {
+// `source`: the option that gave the size, with its value.
+void refuse_other_dimensions(const Options& options, const std::string& source,
+                             const ModelConfig& config) {
+  for (const auto& [name, size] : options.given_sizes) {
+    const int64_t given = *options.custom_size.*size;
+    const int64_t stored = config.dimensions().*size;
+    if (given != stored) {
+      throw std::invalid_argument(
+          fmt::format("{} {}: must be {} or left out with {}, whose config.json says so", name,
+                      given, stored, source));
+    }
+  }
+}
+
+void refuse_other_sizes(const Options& options, const ModelConfig& config) {
   for (const auto& name : options.axes.sizes) {
     if (name != "custom") {
       throw std::invalid_argument(fmt::format(
@@ -265,15 +285,32 @@ void refuse_contradictions(const Options& options, const ModelConfig& config) {
           config.vocab_size()));
     }
   }
-  for (const auto& [name, size] : options.given_sizes) {
-    const int64_t given = *options.custom_size.*size;
-    const int64_t stored = config.dimensions().*size;
-    if (given != stored) {
-      throw std::invalid_argument(
-          fmt::format("{} {}: must be {} or left out with --weights {}, whose config.json says so",
-                      name, given, stored, options.weights_folder));
-    }
+}
+
+void open_weights(Options& options) {
+  options.weights = console::parse_named(
+      "--weights", options.weights_folder,
+      [](const auto& folder) { return std::make_shared<const Weights>(folder); });
+  const ModelConfig& config = options.weights->config();
+  refuse_other_sizes(options, config);
+  refuse_other_dimensions(options, "--weights " + options.weights_folder, config);
+  options.custom_size = config.dimensions();
+  options.config_text = options.weights->config_text();
+  options.axes.sizes = {"custom"};
+}
+
+void open_config(Options& options) {
+  auto& sizes = options.axes.sizes;
+  if (!sizes.empty() && std::ranges::find(sizes, "custom") == sizes.end()) {
+    throw std::invalid_argument(fmt::format(
+        "--config {}: is size custom, which --sizes {} does not name: add custom, or leave one out",
+        options.config_place, fmt::join(sizes, ",")));
   }
+  ConfigFile file = console::open_config_option(options.config_place);
+  refuse_other_dimensions(options, "--config " + options.config_place, file.config);
+  options.custom_size = file.config.dimensions();
+  options.config_text = std::move(file.text);
+  if (sizes.empty()) sizes = {"custom"};
 }
 
 }  // namespace
@@ -303,15 +340,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   return options;
 }
 
-void open_weights(Options& options) {
-  if (options.weights_folder.empty()) return;
-  options.weights = console::parse_named(
-      "--weights", options.weights_folder,
-      [](const auto& folder) { return std::make_shared<const Weights>(folder); });
-  const ModelConfig& config = options.weights->config();
-  refuse_contradictions(options, config);
-  options.custom_size = config.dimensions();
-  options.axes.sizes = {"custom"};
+void open_model(Options& options) {
+  if (!options.weights_folder.empty()) open_weights(options);
+  if (!options.config_place.empty()) open_config(options);
 }
 
 }  // namespace tinyllama::harness

@@ -65,6 +65,8 @@ struct Options {
   std::vector<console::SizeOption> given_sizes;  ///< those options
   Parallelism ranks;           ///< --tensor-parallel, --pipeline-parallel: one's share is measured
   std::string weights_folder;  ///< --weights
+  std::string config_place;    ///< --config
+  std::string config_text;     ///< config.json of size `custom`; empty without the two
   std::shared_ptr<const Weights> weights;  ///< of that folder; null: drawn from the seed
   std::optional<int> threads;
   uint64_t seed = 42;
@@ -100,11 +102,12 @@ struct Options {
 std::optional<Options> parse_options(int argc, const char* const* argv,
                                      const std::vector<std::string>& component_names);
 
-/// Opens the folder that --weights names, and makes its config.json the size `custom`, the only one
-/// of the run. Does nothing where the option was not given. Throws std::invalid_argument that names
-/// the file and the tensor or key for a folder that does not hold a model's weights, and the option
-/// with both values where --sizes or an option of size `custom` contradicts the file.
-void open_weights(Options& options);
+/// Opens what --weights or --config names, and makes its config.json the size `custom`; with
+/// weights the only one of the run. Does nothing where neither was given. Throws
+/// std::invalid_argument that names the file and the tensor or key for what does not hold a model,
+/// and the option with both values where --sizes or an option of size `custom` contradicts the
+/// file.
+void open_model(Options& options);
 
 // Google Benchmark's own flags (benchmark_flags.cpp), --benchmark_NAME=VALUE or the variable
 // BENCHMARK_NAME: each is honoured, or refused with what to use in its place.

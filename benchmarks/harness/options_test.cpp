@@ -265,7 +265,7 @@ class WeightsOptionTest : public ::testing::Test {
   }
   std::string refusal(const std::vector<std::string>& arguments) const {
     Options options = parse(arguments);
-    return testing::error_of<std::invalid_argument>([&] { open_weights(options); });
+    return testing::error_of<std::invalid_argument>([&] { open_model(options); });
   }
 
   testing::TemporaryFolder folder_;
@@ -273,7 +273,7 @@ class WeightsOptionTest : public ::testing::Test {
 
 TEST_F(WeightsOptionTest, NothingIsOpenedWithoutIt) {
   Options options;
-  open_weights(options);
+  open_model(options);
   EXPECT_FALSE(options.weights);
   EXPECT_FALSE(options.custom_size);
   EXPECT_FALSE(options.axes.any());
@@ -283,7 +283,7 @@ TEST_F(WeightsOptionTest, MakesItsConfigTheSizeCustom) {
   for (const auto& arguments : std::vector<std::vector<std::string>>{
            {}, {"--sizes=custom"}, {"--hidden-dim=8", "--vocab-size=16"}}) {
     Options options = parse(arguments);
-    open_weights(options);
+    open_model(options);
     ASSERT_TRUE(options.weights);
     EXPECT_EQ(options.custom_size, testing::small_config().dimensions());
     EXPECT_EQ(options.axes.sizes, std::vector<std::string>{"custom"});
@@ -297,6 +297,43 @@ TEST_F(WeightsOptionTest, RefusesWhatContradictsItsConfig) {
   EXPECT_CONTAINS(refusal({"--hidden-dim=8", "--vocab-size=17"}), "--vocab-size 17: must be 16");
 }
 
+// The folder of weights has a config.json, too; --config opens nothing else in it.
+class ConfigOptionTest : public WeightsOptionTest {
+ protected:
+  Options parse(Names arguments) const {
+    arguments.push_back("--config=" + (folder_ / "weights").string());
+    return harness::parse(arguments);
+  }
+  std::string refusal(const std::vector<std::string>& arguments) const {
+    return testing::error_of<std::invalid_argument>([&] {
+      Options options = parse(arguments);
+      open_model(options);
+    });
+  }
+};
+
+TEST_F(ConfigOptionTest, MakesItTheSizeCustomBesideOthers) {
+  std::filesystem::remove(folder_ / "weights/model.safetensors");
+  const std::pair<Names, Names> cases[] = {{{}, {"custom"}},
+                                           {{"--sizes=tiny,custom"}, {"tiny", "custom"}},
+                                           {{"--hidden-dim=8", "--vocab-size=16"}, {"custom"}}};
+  for (const auto& [arguments, sizes] : cases) {
+    Options options = parse(arguments);
+    open_model(options);
+    EXPECT_FALSE(options.weights);
+    EXPECT_EQ(options.custom_size, testing::small_config().dimensions());
+    EXPECT_EQ(options.axes.sizes, sizes);
+    EXPECT_CONTAINS(options.config_text, "\"hidden_size\": 8");
+  }
+}
+
+TEST_F(ConfigOptionTest, RefusesWhatContradictsIt) {
+  EXPECT_CONTAINS(refusal({"--sizes=tiny"}), "is size custom, which --sizes tiny does not name");
+  EXPECT_CONTAINS(refusal({"--n-layers=3"}), "--n-layers 3: must be 2 or left out with --config ");
+  EXPECT_CONTAINS(refusal({"--weights=a"}), "not with --weights a, whose own config.json gives");
+  EXPECT_CONTAINS(error({"--config="}), "--config '': needs the name of a file or folder");
+}
+
 TEST_F(WeightsOptionTest, RefusesAFolderWithoutWeights) {
   std::filesystem::remove(folder_ / "weights/model.safetensors");
   const std::string start = "--weights: " + (folder_ / "weights").string() + ": ";
@@ -308,7 +345,7 @@ TEST_F(WeightsOptionTest, RefusesAFolderWithoutWeights) {
 TEST_F(WeightsOptionTest, IsPartOfTheContextWithoutItsPath) {
   const auto device = instruments::Device::select("cpu");
   Options options = parse({});
-  open_weights(options);
+  open_model(options);
   const Json context = run_context(options, device);
   EXPECT_EQ(context.at("weights").at("parameters"), 1256);
   EXPECT_EQ(context.at("weights").at("fingerprint").get<std::string>().size(), 16);

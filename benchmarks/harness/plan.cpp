@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <ranges>
 #include <set>
 #include <stdexcept>
 
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/size_options.hpp"
+#include "model/checkpoint_config.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -43,24 +46,16 @@ std::vector<std::string> default_variants(const Options& options) {
 class PlanBuilder {
  public:
   PlanBuilder(const Options& options, const std::vector<Component>& components,
-              const std::vector<ProblemSize>& sizes, const DeviceTraits& traits)
+              const console::NamedSizes& sizes, const DeviceTraits& traits)
       : options_(options), components_(components), sizes_(sizes), traits_(traits) {
     if (options.custom_size) {
-      sizes_.push_back({"custom", ModelConfig(*options.custom_size), 8, 128});
+      sizes_.add({"custom", ModelConfig(*options.custom_size), console::kCustomBatch,
+                  console::kCustomSeq, options.config_text});
     }
   }
 
   /// Or one rank's share of it.
-  ProblemSize size(const std::string& name) const {
-    std::vector<std::string> names;
-    for (const auto& candidate : sizes_) {
-      if (candidate.name == name) return shared(candidate);
-      names.push_back(candidate.name);
-    }
-    throw std::invalid_argument(fmt::format(
-        "--sizes '{}': must be one of {}{}", name, fmt::join(names, ", "),
-        name == "custom" ? "; custom needs --hidden-dim or another of its options" : ""));
-  }
+  ProblemSize size(const std::string& name) const { return shared(sizes_.find("--sizes", name)); }
 
   // The GEMMs of a training step at every size, batch and sequence of the axes.
   std::set<GemmShape> gemms(const AxisOptions& axes) const {
@@ -81,6 +76,7 @@ class PlanBuilder {
   // Adds the cases of a component at every batch, sequence, dtype and variant; passes it does not
   // have make no case.
   void add(const Component& component, const ProblemSize& problem, const AxisOptions& axes) {
+    config_texts_[problem.name] = problem.config_text;
     const auto batches = axes.batches.empty() ? std::vector{problem.batch} : axes.batches;
     auto seqs = axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs;
     if (proves_plugins(options_) && options_.axes.seqs.empty())
@@ -104,13 +100,31 @@ class PlanBuilder {
     if (!options_.ranks.divides()) return whole;
     try {
       return {whole.name + share_suffix(options_.ranks), share_of(whole.config, options_.ranks),
-              whole.batch, whole.seq};
+              whole.batch, whole.seq, whole.config_text};
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(fmt::format("--{} (size {})", error.what(), whole.name));
     }
   }
 
   std::vector<Case> take() { return std::move(cases_); }
+
+  /// Of each size whose sequences here are longer than its config.json says it was made for.
+  std::vector<std::string> warnings_of(const std::vector<Case>& cases) const {
+    std::map<std::string, int64_t> longest;
+    for (const Case& test_case : cases) {
+      int64_t& seq = longest[test_case.size];
+      seq = std::max(seq, test_case.workload.seq);
+    }
+    std::vector<std::string> warnings;
+    for (const auto& [name, seq] : longest) {
+      const auto& config_text = config_texts_.at(name);
+      const std::string warning =
+          config_text.empty() ? config_text : longer_than_made_for(config_text, seq);
+      if (!warning.empty())
+        warnings.push_back(name == "custom" ? warning : fmt::format("{}: {}", name, warning));
+    }
+    return warnings;
+  }
 
  private:
   // A switch that a component does not contain makes no extra case, unless the user named both; nor
@@ -182,10 +196,11 @@ class PlanBuilder {
 
   const Options& options_;
   const std::vector<Component>& components_;
-  std::vector<ProblemSize> sizes_;
+  console::NamedSizes sizes_;
   DeviceTraits traits_;
   std::vector<Case> cases_;
   std::set<std::string> names_;
+  std::map<std::string, std::string> config_texts_;  // by the names of cases' sizes
 };
 
 // Baseline and optimized in f32 and bf16: every component at its default sizes, and some over batch
@@ -283,7 +298,7 @@ void add_unique(std::vector<std::string>& names, const std::string& name) {
 }  // namespace
 
 Plan make_plan(const Options& options, const std::vector<Component>& components,
-               const std::vector<ProblemSize>& sizes, const DeviceTraits& traits) {
+               const console::NamedSizes& sizes, const DeviceTraits& traits) {
   PlanBuilder builder(options, components, sizes, traits);
   const NameFilter filter(options);
   const auto& chosen = options.axes.components;
@@ -332,6 +347,7 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   }
   if (plan.cases.empty() && plan.peak_cases.empty())
     throw std::invalid_argument("no case is left to run: " + why_none(options, components, all));
+  plan.warnings = builder.warnings_of(plan.cases);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/console/named_sizes.hpp"
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/instruments/peaks.hpp"
@@ -32,6 +33,8 @@ struct Plan {
   /// When they were asked for. `--components peak` with a size, batch or sequence: also every
   /// GEMM of the training step there.
   std::vector<PeakCase> peak_cases;
+  /// Of sequences that are longer than those a size's config.json was made for.
+  std::vector<std::string> warnings{};
 
   /// Each type of GEMMs that its rows are of, with the shapes that its cases run; the largest
   /// traffic of a case, or memory's where a row is of it.
@@ -43,6 +46,6 @@ struct Plan {
 /// `traits`: of the device that the cases are for; it says what `optimized` stands for in each, and
 /// which variants are refused.
 Plan make_plan(const Options& options, const std::vector<Component>& components,
-               const std::vector<ProblemSize>& sizes, const DeviceTraits& traits);
+               const console::NamedSizes& sizes, const DeviceTraits& traits);
 
 }  // namespace tinyllama::harness

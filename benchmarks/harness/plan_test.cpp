@@ -112,6 +112,17 @@ TEST_F(PlanTest, CustomSize) {
   EXPECT_EQ(error(), "n_heads = 8: must divide hidden_dim = 250, but 250 % 8 = 2");
 }
 
+TEST_F(PlanTest, WarnsOfSequencesThatASizeWasNotMadeFor) {
+  sizes[0].config_text = R"({"max_position_embeddings": 64})";
+  options.axes.sizes = {"tiny", "small"};
+  options.axes.components = {"step"};
+  ASSERT_EQ(plan().warnings.size(), 1U);  // the size's own sequence is 128
+  EXPECT_CONTAINS(plan().warnings.front(),
+                  "tiny: sequences of 128 tokens are longer than max_position_embeddings = 64");
+  options.axes.seqs = {32, 64};
+  EXPECT_TRUE(plan().warnings.empty());
+}
+
 TEST_F(PlanTest, UnknownSizeNamesItAndTheKnownOnes) {
   options.axes.sizes = {"huge"};
   EXPECT_EQ(error(), "--sizes 'huge': must be one of tiny, small");

@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "benchmarks/console/size_options.hpp"
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::harness {
@@ -24,10 +25,12 @@ Json describe_weights(const Weights& weights) {
 
 Json dimensions_of(const ModelConfig& config) {
   const ModelDimensions& d = config.dimensions();
-  return {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
-          {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
-          {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
-          {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+  Json described = {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
+                    {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
+                    {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
+                    {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+  described.update(console::features_of(config));
+  return described;
 }
 
 // Google Benchmark's own reporter writes it, so that it is its format whatever its version; but for

@@ -110,7 +110,7 @@ ExitCode run_scaling(const ScalingOptions& options, const LaunchEnvironment& whe
 
 ExitCode run(int argc, char** argv, const LaunchEnvironment& where) {
   auto options = parse_scaling_options(argc, argv, where.world_size,
-                                       TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+                                       console::SizeFiles::in(TINY_LLAMA_SOURCE_DIR "/fixtures"));
   if (!options) return ExitCode::ok;
   const instruments::BringUp machine("tiny_llama_scaling", argv,
                                      distributed::machine_choice(*options, where));

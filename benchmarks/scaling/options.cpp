@@ -28,8 +28,11 @@ constexpr const char* kFooter =
 
 void add_model_options(CLI::App& app, ScalingOptions& options) {
   app.option_defaults()->group("Step");
-  app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
+  app.add_option("--size", options.size,
+                 "problem size or published model (docs/models.md); gives batch and sequence their "
+                 "defaults")
       ->capture_default_str();
+  app.add_option("--config", options.config_place, console::kConfigHelp);
   console::add_plugins(app, options.plugins);
   console::add_variant(app, options.variant, options.plugins);
   console::add_dtype(app, options.dtype, "f32, bf16, f16, amp_bf16 or amp_f16");
@@ -126,7 +129,7 @@ bool ScalingOptions::measures(const std::string& component) const {
 }
 
 std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const* argv, int ranks,
-                                                    const std::filesystem::path& problem_sizes) {
+                                                    const console::SizeFiles& sizes) {
   ScalingOptions options;
   options.size = "small";
   CLI::App app(kDescription, "tiny_llama_scaling");
@@ -135,7 +138,7 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   add_communication_options(app, options);
   add_measuring_options(app, options);
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
-  distributed::apply_size(app, options, "--batch", "--seq", problem_sizes);
+  distributed::apply_size(app, options, "--batch", "--seq", sizes);
   apply_global_batch(app, options, ranks);
   check(options);
   return options;

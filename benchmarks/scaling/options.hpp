@@ -33,7 +33,7 @@ struct ScalingOptions : distributed::DataParallelOptions {
 /// throws std::invalid_argument, whose message names the option, its value and what is allowed, for
 /// anything else that cannot be run.
 std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const* argv, int ranks,
-                                                    const std::filesystem::path& problem_sizes);
+                                                    const console::SizeFiles& sizes);
 
 /// What has to be the same on all ranks: options that decide what is computed and sent, and the
 /// build.

@@ -17,7 +17,7 @@ using ::tinyllama::testing::error_of;
 ScalingOptions parse(std::vector<const char*> arguments, int ranks = 2) {
   arguments.insert(arguments.begin(), "tiny_llama_scaling");
   return *parse_scaling_options(static_cast<int>(arguments.size()), arguments.data(), ranks,
-                                TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+                                console::SizeFiles::in(TINY_LLAMA_SOURCE_DIR "/fixtures"));
 }
 
 std::string refusal(std::vector<const char*> arguments, int ranks = 2) {
@@ -40,6 +40,27 @@ TEST(ScalingOptionsTest, AGlobalBatchIsSharedByTheRanks) {
   EXPECT_CONTAINS(refusal({"--global-batch=10"}, 4),
                   "--global-batch 10: must be a multiple of the 4 ranks");
   EXPECT_CONTAINS(refusal({"--global-batch=8", "--batch=4"}), "--batch 4 with --global-batch 8");
+}
+
+TEST(ScalingOptionsTest, TakesPublishedModelsAndAConfig) {
+  EXPECT_EQ(parse({"--size=tinyllama-1.1b"}).dimensions.n_layers, 22);
+  const std::string folder = TINY_LLAMA_SOURCE_DIR "/fixtures/golden/gqa_groups_2";
+  const ScalingOptions options = parse({"--config", folder.c_str()});
+  EXPECT_EQ(options.size, "custom");
+  EXPECT_EQ(options.seq, 128);
+  EXPECT_CONTAINS(refusal({"--config", folder.c_str(), "--n-layers=2"}),
+                  "--n-layers: must be left");
+}
+
+TEST(ScalingOptionsTest, RanksOfOtherFeaturesDoNotMeet) {
+  const ScalingOptions one = parse({});
+  ScalingOptions other = one;
+  EXPECT_EQ(agreement_of(one), agreement_of(other));
+  other.dimensions.rope_theta = 500000;
+  EXPECT_NE(agreement_of(one), agreement_of(other));
+  other.dimensions = one.dimensions;
+  other.dimensions.sliding_window = 64;
+  EXPECT_NE(agreement_of(one), agreement_of(other));
 }
 
 TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {

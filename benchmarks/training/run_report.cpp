@@ -8,7 +8,9 @@
 #include <cmath>
 #include <ctime>
 #include <map>
+#include <utility>
 
+#include "benchmarks/console/size_options.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/statistics.hpp"
 #include "core/text.hpp"
@@ -219,30 +221,31 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
   const Workload workload = options.workload();
   const Cost cost = full_step_cost(workload, options.gradient_accumulation_steps);
   const ModelDimensions& d = options.dimensions;
+  Json configuration = {{"size", options.size},
+                        {"batch_size", options.batch},
+                        {"seq_len", options.seq},
+                        {"num_steps", options.num_steps},
+                        {"gradient_accumulation_steps", options.gradient_accumulation_steps},
+                        {"learning_rate", options.learning_rate},
+                        {"dtype", to_string(options.dtype)},
+                        {"variant", options.variant.name()},
+                        {"switches", options.variant.switch_names()},
+                        {"seed", options.seed},
+                        {"deterministic", options.deterministic},
+                        {"data", data},
+                        {"vocab_size", d.vocab_size},
+                        {"hidden_dim", d.hidden_dim},
+                        {"n_layers", d.n_layers},
+                        {"n_heads", d.n_heads},
+                        {"n_kv_heads", d.n_kv_heads},
+                        {"intermediate_dim", d.intermediate_dim}};
+  configuration.update(console::features_of(workload.config));
   return {{"schema_version", 1},
           {"program", "tiny_llama_train"},
           {"command", command},
           {"started", utc_now()},
           {"context", instruments::machine_context(device, options.plugins)},
-          {"configuration",
-           {{"size", options.size},
-            {"batch_size", options.batch},
-            {"seq_len", options.seq},
-            {"num_steps", options.num_steps},
-            {"gradient_accumulation_steps", options.gradient_accumulation_steps},
-            {"learning_rate", options.learning_rate},
-            {"dtype", to_string(options.dtype)},
-            {"variant", options.variant.name()},
-            {"switches", options.variant.switch_names()},
-            {"seed", options.seed},
-            {"deterministic", options.deterministic},
-            {"data", data},
-            {"vocab_size", d.vocab_size},
-            {"hidden_dim", d.hidden_dim},
-            {"n_layers", d.n_layers},
-            {"n_heads", d.n_heads},
-            {"n_kv_heads", d.n_kv_heads},
-            {"intermediate_dim", d.intermediate_dim}}},
+          {"configuration", std::move(configuration)},
           {"model",
            {{"total_parameters", cost.parameters},
             {"model_size_bytes", cost.parameters * storage_bytes(options.dtype)},

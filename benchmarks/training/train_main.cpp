@@ -465,7 +465,7 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
 }
 
 ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where) {
-  auto options = parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
+  auto options = parse_train_options(argc, argv, console::SizeFiles::in(kFixtures));
   if (!options) return ExitCode::ok;
   if (options->validate_setup) return report_setup(*options);
   const instruments::BringUp machine("tiny_llama_train", argv,

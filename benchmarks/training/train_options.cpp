@@ -78,7 +78,9 @@ std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
        "mixed precision: --dtype amp_bf16 (amp_f16 where --dtype says so)"},
       {"Model", "--plugin", &o.plugins, ""},
       {"Model", "--variant", &o.variant, ""},
-      {"Model", "--size", &o.size, "problem size; gives batch and sequence their defaults"},
+      {"Model", "--size", &o.size,
+       "problem size or published model (docs/models.md); gives batch and sequence their defaults"},
+      {"Model", "--config", &o.config_place, console::kConfigHelp},
       {"Model", "--weights", &o.weights_folder,
        "folder with config.json and model.safetensors to start from"},
       {"Output", "--save-weights", &o.save_weights_folder,
@@ -150,16 +152,16 @@ Dtype chosen_dtype(const CLI::App& app, Dtype named, bool use_amp) {
   return Dtype::amp_bf16;
 }
 
+void refuse_two_configs(const TrainOptions& options) {
+  if (options.config_place.empty() || options.weights_folder.empty()) return;
+  throw std::invalid_argument(
+      fmt::format("--config {}: not with --weights {}, whose own config.json gives the dimensions",
+                  options.config_place, options.weights_folder));
+}
+
 void apply_weights(const CLI::App& app, TrainOptions& options) {
   if (options.weights_folder.empty()) return;
-  std::vector<const char*> names = {"--size"};
-  for (const auto& option : console::kSizeOptions) names.push_back(option.name);
-  for (const char* name : names) {
-    if (app.count(name) == 0) continue;
-    throw std::invalid_argument(fmt::format(
-        "{}: must be left out with --weights {}, whose config.json gives the dimensions", name,
-        options.weights_folder));
-  }
+  distributed::refuse_other_sizes(app, "--weights " + options.weights_folder);
   options.dimensions = console::parse_named("--weights", options.weights_folder,
                                             [](const auto& folder) { return Weights(folder); })
                            .config()
@@ -226,7 +228,7 @@ StepRange TrainOptions::memory_steps() const {
 }
 
 std::optional<TrainOptions> parse_train_options(int argc, const char* const* argv,
-                                                const std::filesystem::path& problem_sizes) {
+                                                const console::SizeFiles& sizes) {
   TrainOptions options;
   bool use_amp = false;
   CLI::App app(kDescription, "tiny_llama_train");
@@ -238,7 +240,8 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
       "each rank keeps and updates a share of the optimizer's state");
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, options.dtype, use_amp);
-  distributed::apply_size(app, options, "--batch-size", "--seq-len", problem_sizes);
+  refuse_two_configs(options);
+  distributed::apply_size(app, options, "--batch-size", "--seq-len", sizes);
   apply_weights(app, options);
   if (!options.data_file.empty() && app.count("--eval-interval") == 0)
     options.eval_interval = kEvalIntervalWithData;

@@ -60,6 +60,6 @@ struct TrainOptions : distributed::DataParallelOptions {
 /// std::invalid_argument, whose message names the option, its value and what is allowed, for
 /// anything else that cannot be run.
 std::optional<TrainOptions> parse_train_options(int argc, const char* const* argv,
-                                                const std::filesystem::path& problem_sizes);
+                                                const console::SizeFiles& sizes);
 
 }  // namespace tinyllama::training

@@ -16,7 +16,7 @@ using ::tinyllama::testing::error_of;
 TrainOptions parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "tiny_llama_train");
   return *parse_train_options(static_cast<int>(arguments.size()), arguments.data(),
-                              TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+                              console::SizeFiles::in(TINY_LLAMA_SOURCE_DIR "/fixtures"));
 }
 
 std::string refusal(std::vector<const char*> arguments) {
@@ -45,6 +45,37 @@ TEST(TrainOptionsTest, ASizeGivesBatchAndSequenceUnlessTheyAreSaid) {
   EXPECT_EQ(custom.dimensions.n_layers, 2);
   EXPECT_EQ(custom.dimensions.n_heads, 4);
   EXPECT_EQ(custom.size, "custom");
+}
+
+TEST(TrainOptionsTest, APublishedModelIsASizeUntilOneOfItsDimensionsIsAnother) {
+  const TrainOptions model = parse({"--size", "tinyllama-1.1b"});
+  EXPECT_EQ(model.dimensions.intermediate_dim, 5632);
+  EXPECT_EQ(model.size, "tinyllama-1.1b");
+  EXPECT_EQ(model.batch, 1);
+  EXPECT_EQ(model.seq, 2048);
+  EXPECT_CONTAINS(model.config_text, "\"num_hidden_layers\":22");
+  const TrainOptions two_layers = parse({"--size", "tinyllama-1.1b", "--n-layers=2"});
+  EXPECT_EQ(two_layers.dimensions.intermediate_dim, 5632);
+  EXPECT_EQ(two_layers.size, "custom");
+  EXPECT_EQ(two_layers.config_text, "");  // it would be saved with the weights
+  EXPECT_CONTAINS(refusal({"--size=tinylama-1.1b"}), "the nearest is tinyllama-1.1b");
+}
+
+TEST(TrainOptionsTest, AConfigGivesTheDimensionsAlone) {
+  const std::string config =
+      std::string("--config=") + TINY_LLAMA_SOURCE_DIR "/fixtures/golden/gqa_groups_2";
+  const TrainOptions options = parse({config.c_str(), "--seq-len=16"});
+  EXPECT_EQ(options.size, "custom");
+  EXPECT_EQ(options.dimensions.n_heads / options.dimensions.n_kv_heads, 2);
+  EXPECT_EQ(options.batch, 8);
+  EXPECT_EQ(options.seq, 16);
+  EXPECT_CONTAINS(options.config_text, "\"model_type\": \"llama\"");
+  for (const char* other : {"--size=tiny", "--hidden-dim=64"}) {
+    const std::string name = std::string(other).substr(0, std::string(other).find('='));
+    EXPECT_CONTAINS(refusal({config.c_str(), other}), name + ": must be left out with --config ");
+  }
+  EXPECT_CONTAINS(refusal({config.c_str(), "--weights=a"}), "not with --weights a");
+  EXPECT_CONTAINS(refusal({"--config=nowhere"}), "--config: nowhere: ");
 }
 
 using Steps = std::pair<int64_t, int64_t>;

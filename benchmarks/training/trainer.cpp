@@ -23,7 +23,8 @@ ModelState::ModelState(const TrainOptions& options, c10::Device device)
       // A sharded optimizer has moments of its own.
       optimizer(options.shard_optimizer ? NamedTensors() : model.parameters(), options.variant,
                 {.learning_rate = options.learning_rate}),
-      step(model, optimizer) {
+      step(model, optimizer),
+      config_text(options.config_text) {
   if (options.weights_folder.empty()) return;
   const Weights weights(options.weights_folder);
   weights.copy_to(model.parameters());

@@ -39,7 +39,7 @@ struct ModelState {
   TinyLlama model;
   AdamW optimizer;
   TrainStep step;
-  std::string config_text;  ///< config.json of --weights; empty without
+  std::string config_text;  ///< config.json of --weights, --config or the model that --size names
   std::string not_read;     ///< Weights::not_read() of them
 };
 

@@ -33,6 +33,7 @@
 #include "benchmarks/training/train_options.hpp"
 #include "model/config.hpp"
 #include "model/cost.hpp"
+#include "model/published_models.hpp"
 #include "model/safetensors.hpp"
 #include "model/weights.hpp"
 
@@ -129,8 +130,8 @@ void parse_arguments(std::string_view bytes, Parse parse) {
   parse(static_cast<int>(argv.size()), argv.data());
 }
 
-std::filesystem::path sizes_file() {
-  return std::filesystem::path(TINY_LLAMA_SOURCE_DIR) / "fixtures/problem_sizes.json";
+console::SizeFiles size_files() {
+  return console::SizeFiles::in(TINY_LLAMA_SOURCE_DIR "/fixtures");
 }
 
 void read_bench_options(std::string_view bytes) {
@@ -140,7 +141,7 @@ void read_bench_options(std::string_view bytes) {
 }
 
 void read_train_options(std::string_view bytes) {
-  static const auto sizes = sizes_file();
+  static const auto sizes = size_files();
   parse_arguments(bytes, [](int argc, const char* const* argv) {
     const auto options = training::parse_train_options(argc, argv, sizes);
     if (!options) return;
@@ -152,7 +153,7 @@ void read_train_options(std::string_view bytes) {
 }
 
 void read_scaling_options(std::string_view bytes) {
-  static const auto sizes = sizes_file();
+  static const auto sizes = size_files();
   parse_arguments(bytes, [](int argc, const char* const* argv) {
     const auto options = scaling::parse_scaling_options(argc, argv, 4, sizes);
     if (!options) return;
@@ -194,6 +195,15 @@ void read_grammar(std::string_view bytes) {
 void read_sizes(std::string_view bytes) {
   for (const auto& size : load_problem_sizes(file_with(bytes)))
     check_batch_and_seq(size.batch, size.seq);
+}
+
+void read_models(std::string_view bytes) {
+  const PublishedModels models(file_with(bytes));
+  for (const std::string& name : models.names()) {
+    if (!models.contains(name)) throw std::logic_error("a name that is none");
+    const PublishedModel model = models.read(name);
+    check_batch_and_seq(model.size.batch, model.size.seq);
+  }
 }
 
 void read_peaks(std::string_view bytes) {
@@ -342,6 +352,7 @@ const std::map<std::string, Reader>& readers() {
       {"grammar", {read_grammar, false}},
       {"request", {read_request, false}},
       {"sizes", {read_sizes, true}},
+      {"models", {read_models, true}},
       {"peaks", {read_peaks, true}},
       {"config", {read_config, true}},
       {"safetensors", {read_safetensors, true}},
