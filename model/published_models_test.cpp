@@ -61,6 +61,14 @@ TEST(PublishedModels, HaveTheDimensionsOfTheirConfigAndTheShapeOfTheFile) {
   EXPECT_THROW(models.read("llama-2-8b"), std::out_of_range);
 }
 
+TEST(PublishedModels, EachHasThePublishedNumberOfParameters) {
+  const PublishedModels models(kModels);
+  for (const std::string& name : models.names()) {
+    const PublishedModel model = models.read(name);
+    EXPECT_EQ(count_parameters(model.size.config), model.parameters) << name;
+  }
+}
+
 TEST(PublishedModels, NamesWhatIsWrong) {
   EXPECT_EQ(error_for(file_of(entry_with("", ""))), "no error");
   EXPECT_THROW(PublishedModels("/nonexistent/models.json"), std::invalid_argument);

@@ -356,7 +356,7 @@ def comparison_text(a: Path, b: Path) -> str:
         different=[
             (key, *found)
             for key in (*SAME_WORK, *SAME_MACHINE, PLUGINS)
-            if (found := [side[key] for side in conditions])[0] != found[1]
+            if (found := [side.get(key) for side in conditions])[0] != found[1]
         ],
         rows=rows,
         components=paired(*map(component_seconds, both)) if all(both) else None,

@@ -28,10 +28,16 @@ from tinyllama_tools.data.names import (
 
 SUMMARY = "performance_summary.json"
 SCHEMA = PROJECT / "results/training_schema.json"
+# what a size may have beside its dimensions, in results only where it has it (docs/models.md)
+FEATURES = (
+    *("head_dim", "tied_embeddings", "qkv_bias", "o_bias", "mlp_bias", "qk_norm"),
+    *("sliding_window", "rope_scaling", "whole_vocab", "only_layers"),
+)
 # keys of work_of(): two profiles that differ in one did different work
 SAME_WORK = (
     *("ranks", "size", "batch_size", "seq_len", "dtype", "gradient_accumulation_steps"),
     *("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim"),
+    *FEATURES,
 )
 
 
@@ -138,6 +144,7 @@ def merged(summaries: Sequence[Json]) -> Json:
     shares of another's time."""
     first = summaries[0]
     asked = [key for key in work_of(first) if key not in ("num_steps", "switches")]
+    asked += [key for key in FEATURES if key not in asked]
     for other in summaries[1:]:
         found = first_difference(first["context"], other["context"], SAME_PROFILE)
         if found := found or first_difference(work_of(first), work_of(other), asked):

@@ -160,13 +160,14 @@ def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
 
 
 def buckets_of(size: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[float]:
-    """plan_buckets() for a size of fixtures/problem_sizes.json. The order of its parameters:
-    embedding, layers (norm, Q, K, V, O, norm, gate, up, down: model/block.cpp), final norm, LM
-    head."""
-    hidden, square = size["hidden_dim"], size["hidden_dim"] ** 2
+    """plan_buckets() for a size of fixtures/problem_sizes.json, or with a head_dim of its own. The
+    order of its parameters: embedding, layers (norm, Q, K, V, O, norm, gate, up, down:
+    model/block.cpp), final norm, LM head."""
+    hidden = size["hidden_dim"]
+    head = hidden * size.get("head_dim", hidden // size["n_heads"])
+    query, key = head * size["n_heads"], head * size["n_kv_heads"]
     table, inner = hidden * size["vocab_size"], hidden * size["intermediate_dim"]
-    key = square // size["n_heads"] * size["n_kv_heads"]
-    layer = [hidden, square, key, key, square, hidden, inner, inner, inner]
+    layer = [hidden, query, key, key, query, hidden, inner, inner, inner]
     counts = [table, *layer * size["n_layers"], hidden, table]
     return plan_buckets([BYTES[dtype] * count for count in counts], bucket_bytes)
 

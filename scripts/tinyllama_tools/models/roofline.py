@@ -248,18 +248,19 @@ class Gemm:
 
 def step_gemms(size: Size, batch: int, seq: int) -> list[Gemm]:
     """Forward and backward of the whole model; their `flops` add up to full_step's model_flops.
-    `size`: as in fixtures/problem_sizes.json."""
+    `size`: as in fixtures/problem_sizes.json; head_dim where it is not hidden_dim / n_heads."""
     hidden, layers, inner = size["hidden_dim"], size["n_layers"], size["intermediate_dim"]
-    tokens, width, kv_heads = batch * seq, hidden // size["n_heads"], size["n_kv_heads"]
-    kv_dim = width * kv_heads
+    tokens, kv_heads = batch * seq, size["n_kv_heads"]
+    width = size.get("head_dim", hidden // size["n_heads"])
+    q_dim, kv_dim = width * size["n_heads"], width * kv_heads
     # attention: a GEMM for each K/V head of each sample, with the queries of its group stacked
     groups, queries = batch * kv_heads, seq * size["n_heads"] // kv_heads
     # component, layer; count, batch; m, n, k of the forward: in[m, k] x weight[n, k]^T
     forward = [
-        (ATTENTION, "q_proj", layers, 1, tokens, hidden, hidden),
+        (ATTENTION, "q_proj", layers, 1, tokens, q_dim, hidden),
         (ATTENTION, "k_proj", layers, 1, tokens, kv_dim, hidden),
         (ATTENTION, "v_proj", layers, 1, tokens, kv_dim, hidden),
-        (ATTENTION, "o_proj", layers, 1, tokens, hidden, hidden),
+        (ATTENTION, "o_proj", layers, 1, tokens, hidden, q_dim),
         (FFN, "gate_proj", layers, 1, tokens, inner, hidden),
         (FFN, "up_proj", layers, 1, tokens, inner, hidden),
         (FFN, "down_proj", layers, 1, tokens, hidden, inner),
