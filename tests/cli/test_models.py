@@ -140,7 +140,7 @@ def test_a_wrong_key_of_a_large_checkpoint_is_told_at_once(
 
 def test_long_sequences_are_warned_of(program: Program, tmp_path: Path) -> None:
     file = write(tmp_path / "config.json", CONFIG)
-    options = ["--dry-run", *PARTS, "--components=block"]
+    options = ["--dry-run", "--components=block", BASELINE, *ON_CPU]
     for chosen, words in (
         ((f"--config={file}",), "sequences of 128 tokens are longer than max_position_embeddings"),
         (("--sizes=tinyllama-1.1b", "--seq=4096"), "tinyllama-1.1b: sequences of 4096 tokens"),
@@ -186,12 +186,16 @@ def test_a_bad_config_is_refused(program: Program, tmp_path: Path, line: str) ->
 
 @pytest.mark.parametrize("name", ["tiny_llama_train", "tiny_llama_scaling"])
 def test_the_other_programs_take_them_too(name: str, tmp_path: Path) -> None:
-    folder = "benchmarks/" + name
-    program = Program(built_program(folder))
+    other = write(tmp_path / "a/b.json", {"model_type": "mamba"})
+    (tmp_path / "empty").mkdir()
+    program = Program(built_program(f"benchmarks/{name}"))
     for option, parts in (
-        ("--size=llama-3.1-8", ["--size 'llama-3.1-8': must be one of tiny", "; the nearest is ll"]),
-        (f"--config={tmp_path}", ["--config: ", "is empty: name a config.json"]),
-        (f"--config={write(tmp_path / 'a/b.json', {'model_type': 'mamba'})}", ["model_type = "]),
+        (
+            "--size=llama-3.1-8",
+            ["--size 'llama-3.1-8': must be one of tiny", "; the nearest is ll"],
+        ),
+        (f"--config={tmp_path / 'empty'}", ["--config: ", "is empty: name a config.json"]),
+        (f"--config={other}", ["b.json: model_type = "]),
     ):
         message = message_of(program.run(option, *ON_CPU, timeout=30))
         assert [part for part in parts if part not in message] == []
