@@ -116,7 +116,8 @@ Agreement shared_agreement(const DataParallelOptions& options) {
   dimensions.push_back(fmt::format("norm_eps={:.17g} rope_theta={:.17g} pad_token_id={}",
                                    options.dimensions.norm_eps, options.dimensions.rope_theta,
                                    options.dimensions.padding_token.value_or(-1)));
-  for (const auto& [name, value] : console::features_of(ModelConfig(options.dimensions)).items())
+  const auto features = console::features_of(ModelConfig(options.dimensions));
+  for (const auto& [name, value] : features.items())
     dimensions.push_back(fmt::format("{}={}", name, value.dump()));
   std::vector<std::string> plugins;
   for (const Plugin& plugin : options.plugins) plugins.push_back(plugin.sha256);

@@ -7,7 +7,8 @@ results_folder="$project_root/results"
 bench_options="--help --device --blas --sdpa-backend --problem-sizes --threads --seed --verify --memory-limit --admit
   --max-seconds-per-case --precision --cold-cache --journal --resume --list --dry-run --columns --trace --find-limit --confirm
   --figures-of-merit --describe-device --serve --plugin --hang-limit --exclude --components --passes --variants --sizes --dtypes --batch --seq --hidden-dim
-  --n-layers --n-heads --n-kv-heads --intermediate-dim --vocab-size --config --weights"
+  --n-layers --n-heads --n-kv-heads --intermediate-dim --vocab-size --config --weights --tensor-parallel
+  --pipeline-parallel"
 
 # Nobody waits for a build to be told of a mistyped option; all else the program says itself.
 check_bench_options() { # <argument>...
