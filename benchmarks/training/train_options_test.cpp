@@ -62,9 +62,9 @@ TEST(TrainOptionsTest, APublishedModelIsASizeUntilOneOfItsDimensionsIsAnother) {
 }
 
 TEST(TrainOptionsTest, AConfigGivesTheDimensionsAlone) {
-  const std::string config =
-      std::string("--config=") + TINY_LLAMA_SOURCE_DIR "/fixtures/golden/gqa_groups_2";
-  const TrainOptions options = parse({config.c_str(), "--seq-len=16"});
+  const std::string folder = TINY_LLAMA_SOURCE_DIR "/fixtures/golden/gqa_groups_2";
+  const char* config = folder.c_str();
+  const TrainOptions options = parse({"--config", config, "--seq-len=16"});
   EXPECT_EQ(options.size, "custom");
   EXPECT_EQ(options.dimensions.n_heads / options.dimensions.n_kv_heads, 2);
   EXPECT_EQ(options.batch, 8);
@@ -72,9 +72,10 @@ TEST(TrainOptionsTest, AConfigGivesTheDimensionsAlone) {
   EXPECT_CONTAINS(options.config_text, "\"model_type\": \"llama\"");
   for (const char* other : {"--size=tiny", "--hidden-dim=64"}) {
     const std::string name = std::string(other).substr(0, std::string(other).find('='));
-    EXPECT_CONTAINS(refusal({config.c_str(), other}), name + ": must be left out with --config ");
+    EXPECT_CONTAINS(refusal({"--config", config, other}),
+                    name + ": must be left out with --config ");
   }
-  EXPECT_CONTAINS(refusal({config.c_str(), "--weights=a"}), "not with --weights a");
+  EXPECT_CONTAINS(refusal({"--config", config, "--weights=a"}), "not with --weights a");
   EXPECT_CONTAINS(refusal({"--config=nowhere"}), "--config: nowhere: ");
 }
 
