@@ -14,6 +14,7 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/metering.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "model/attention.hpp"
 #include "model/proof_record.hpp"
 #include "model/variant.hpp"
 
@@ -31,16 +32,29 @@ class RandomSizes {
 
   Workload draw(const Variant& variant, Dtype dtype) {
     const int64_t kv_heads = number(1, 5), groups = number(1, 4), head_dim = 2 * number(1, 13);
-    const ModelConfig config({.vocab_size = number(11, 700),
-                              .hidden_dim = kv_heads * groups * head_dim,
-                              .n_layers = number(1, 3),
-                              .n_heads = kv_heads * groups,
-                              .n_kv_heads = kv_heads,
-                              .intermediate_dim = number(5, 300)});
-    return {config, variant, dtype, number(1, 5), number(2, 70)};
+    ModelDimensions dimensions{.vocab_size = number(11, 700),
+                               .hidden_dim = kv_heads * groups * head_dim,
+                               .n_layers = number(1, 3),
+                               .n_heads = kv_heads * groups,
+                               .n_kv_heads = kv_heads,
+                               .intermediate_dim = number(5, 300)};
+    if (is_drawn()) add_features(dimensions);
+    return {ModelConfig(dimensions), variant, dtype, number(1, 5), number(2, 70)};
   }
 
  private:
+  bool is_drawn() { return number(0, 1) == 1; }
+  // Of published families, in any combination; and one rank's share.
+  void add_features(ModelDimensions& dimensions) {
+    if (is_drawn()) dimensions.own_head_dim = 2 * number(1, 20);
+    if (is_drawn()) dimensions.sliding_window = number(1, 70);
+    if (is_drawn()) dimensions.whole_vocab = 3 * dimensions.vocab_size;
+    dimensions.tied_embeddings = is_drawn();
+    dimensions.qkv_bias = is_drawn();
+    dimensions.o_bias = is_drawn();
+    dimensions.mlp_bias = is_drawn();
+    dimensions.qk_norm = is_drawn();
+  }
   int64_t number(int64_t least, int64_t most) {
     return least + static_cast<int64_t>(numbers_() % static_cast<uint32_t>(most - least + 1));
   }
@@ -59,6 +73,8 @@ int64_t attention_scratch(const Workload& w, Pass pass) {
         .transpose(1, 2);
   };
   const at::Tensor q = tensor(w.config.n_heads()), k = tensor(w.config.n_kv_heads());
+  const at::Tensor window = attention_mask(w.config, w.variant, w.seq, w.dtype, c10::kCPU);
+  const auto mask = window.defined() ? std::optional(window) : std::nullopt;
   const auto scratch_of = [](const auto& work) {
     instruments::host_allocator::reset_peak();
     const auto results = work();
@@ -67,21 +83,29 @@ int64_t attention_scratch(const Workload& w, Pass pass) {
   };
   std::tuple<at::Tensor, at::Tensor> results;
   const int64_t forward = scratch_of([&] {
-    return results = at::_scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, true);
+    return results = at::_scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, !mask, mask);
   });
   if (!has_backward(pass)) return forward;
   const auto& [out, log_sum_exp] = results;
   return std::max(forward, scratch_of([&] {
                     return at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                        out, q, k, k, out, log_sum_exp, 0.0, true);
+                        out, q, k, k, out, log_sum_exp, 0.0, !mask, mask);
                   }));
 }
 
 std::string sizes_of(const Workload& w) {
   const ModelConfig& c = w.config;
-  return fmt::format("V {} D {} L {} H {} KV {} F {} B {} S {}", c.vocab_size(), c.hidden_dim(),
-                     c.n_layers(), c.n_heads(), c.n_kv_heads(), c.intermediate_dim(), w.batch,
-                     w.seq);
+  std::string features;
+  const auto add = [&](bool has, const char* name) { features += has ? name : ""; };
+  add(c.tied_embeddings(), " tied");
+  add(c.qkv_bias(), " qkv_bias");
+  add(c.o_bias(), " o_bias");
+  add(c.mlp_bias(), " mlp_bias");
+  add(c.qk_norm(), " qk_norm");
+  add(c.has_vocabulary_share(), " share");
+  return fmt::format("V {} D {} L {} H {} KV {} head_dim {} F {} B {} S {} window {}{}",
+                     c.vocab_size(), c.hidden_dim(), c.n_layers(), c.n_heads(), c.n_kv_heads(),
+                     c.head_dim(), c.intermediate_dim(), w.batch, w.seq, c.window(w.seq), features);
 }
 
 struct Measured {

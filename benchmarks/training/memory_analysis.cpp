@@ -86,6 +86,7 @@ class TensorNames {
   void add_activations(const Workload& workload) {
     const int64_t tokens = workload.tokens();
     const int64_t hidden = tokens * workload.config.hidden_dim();
+    const int64_t queries = tokens * workload.config.q_dim();
     const int64_t keys = tokens * workload.config.kv_dim();
     const int64_t inner = tokens * workload.config.intermediate_dim();
     const int64_t V = workload.config.vocab_size();
@@ -100,12 +101,13 @@ class TensorNames {
                   {cross_entropy, tokens * V, log_name, "aten::nll_loss_backward"}});
     add({wide_, computed_}, {{cross_entropy, tokens * V, "logits [B,S,V]"}});
     add({computed_},
-        {{"attention/qkv_proj", hidden + 2 * keys, "queries, keys and values [B,S,(H+2KV) D/H]"},
-         {"attention/qkv_proj", hidden, "queries or attention input [B,S,D]"},
+        {{"attention/qkv_proj", queries + 2 * keys, "queries, keys and values [B,S,(H+2KV) D/H]"},
+         {"attention/qkv_proj", queries, "queries or attention input [B,S,D]"},
+         {"attention/qkv_proj", hidden, "attention input [B,S,D]"},
          {"attention/qkv_proj", keys, "keys or values [B,S,KV,D/H]"},
-         {"attention/rotary", hidden, "rotated queries [B,S,H,D/H]"},
+         {"attention/rotary", queries, "rotated queries [B,S,H,D/H]"},
          {"attention/rotary", keys, "rotated keys [B,S,KV,D/H]"},
-         {kCore, hidden, "attended values or queries [B,S,D]"},
+         {kCore, queries, "attended values or queries [B,S,D]"},
          {kCore, keys, "keys or values [B,S,KV,D/H]"},
          {"attention/o_proj", hidden, "attention output [B,S,D]"},
          {"ffn/gate_up_proj", inner, "ffn intermediate [B,S,D_ff]"},
@@ -126,6 +128,7 @@ class TensorNames {
   // computes for one parameter.
   void add_weights(const ModelConfig& config) {
     const int64_t D = config.hidden_dim();
+    const int64_t Q = config.q_dim();
     const int64_t V = config.vocab_size();
     const int64_t inner = config.intermediate_dim();
     add({stored_, computed_},
@@ -133,14 +136,14 @@ class TensorNames {
          {"loss/lm_head", V * D, "LM head weight [V,D]"},
          {"loss/fused", V * D, "LM head weight [V,D]"},
          {"rms_norm", D, "norm weight [D]"},
-         {"attention/qkv_proj", D * D, "query projection weight [D,D]"},
+         {"attention/qkv_proj", Q * D, "query projection weight [D,D]"},
          {"attention/qkv_proj", config.kv_dim() * D, "key or value projection weight [KV D/H,D]"},
-         {"attention/o_proj", D * D, "output projection weight [D,D]"},
+         {"attention/o_proj", Q * D, "output projection weight [D,D]"},
          {"ffn/gate_up_proj", inner * D, "ffn weight [D_ff,D]"},
          {"ffn/down_proj", inner * D, "ffn weight [D_ff,D]"},
          {"optimizer", V * D, "AdamW intermediate [V,D]"},
          {"optimizer", inner * D, "AdamW intermediate [D_ff,D]"},
-         {"optimizer", D * D, "AdamW intermediate [D,D]"}});
+         {"optimizer", Q * D, "AdamW intermediate [D,D]"}});
   }
 
   /// `widths`: of an element.
