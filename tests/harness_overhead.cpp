@@ -76,6 +76,15 @@ void compare_add(int64_t elements) {
 
 /// The layer at tiny, in float32.
 template <class TestedLayer>
+TestedLayer make_layer(const ModelConfig& config, TensorInitializer& initializer) {
+  if constexpr (std::is_same_v<TestedLayer, RmsNorm>) {
+    return RmsNorm(config.hidden_dim(), config.norm_eps(), Variant(), initializer);
+  } else {
+    return TestedLayer(config, Variant(), initializer);
+  }
+}
+
+template <class TestedLayer>
 void compare_layer(const std::string& name, Pass pass, int64_t batch, int64_t seq) {
   const ModelConfig tiny({.vocab_size = 1000,
                           .hidden_dim = 256,
@@ -84,7 +93,7 @@ void compare_layer(const std::string& name, Pass pass, int64_t batch, int64_t se
                           .n_kv_heads = 4,
                           .intermediate_dim = 512});
   TensorInitializer initializer(42, Dtype::f32, c10::kCPU);
-  const TestedLayer layer(tiny, Variant(), initializer);
+  const auto layer = make_layer<TestedLayer>(tiny, initializer);
   const at::Tensor x = initializer.normal({batch, seq, tiny.hidden_dim()}).requires_grad_(true);
   const at::Tensor gradient = initializer.normal(x.sizes());
   const NamedTensors parameters = layer.parameters("");
