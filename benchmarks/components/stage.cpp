@@ -10,7 +10,9 @@ namespace {
 std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
-  const TinyLlama layers(w.config, w.variant, w.seq, initializer);
+  ModelDimensions dimensions = w.config.dimensions();
+  dimensions.only_layers = true;
+  const TinyLlama layers(ModelConfig(dimensions), w.variant, w.seq, initializer);
   load_weights(request, layers.parameters());
   const at::Tensor x = hidden_states(w, initializer);
   return layer_work(request, {{"hidden_states", x}}, layers.parameters(), storage_type(w.dtype),
