@@ -242,7 +242,7 @@ TEST_F(ParityGateBuildsTest, RoundingIsMeasuredWhereItDecides) {
   for (const Pass pass : component.passes)
     EXPECT_FALSE(check(component, pass, Dtype::bf16).passes());
   EXPECT_EQ(builds[Dtype::f64], 1);
-  EXPECT_EQ(builds[Dtype::bf16], 3 + 2 + 6) << "noisy ones serve all passes";
+  EXPECT_EQ(builds[Dtype::bf16], 3 + 2 + 6 + 18) << "noisy ones serve all passes";
   builds.clear();
   for (const int64_t batch : {4, 8})
     EXPECT_FALSE(check(component, Pass::forward_backward, Dtype::bf16, batch).passes());
