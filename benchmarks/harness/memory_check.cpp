@@ -51,7 +51,7 @@ std::string dry_run_table(const std::vector<DryRunRow>& rows, const MemoryBudget
 
 // With the device that things fit on and the commit of the formulas.
 Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& budget,
-                      const instruments::Device& device) {
+                      const instruments::Device& device, Json sizes) {
   Json cases = Json::array();
   for (const auto& [name, cost, predicted_bytes, refusal, is_of_operators] : rows) {
     cases.push_back({{"name", name},
@@ -75,6 +75,7 @@ Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& bu
           {"git_commit", instruments::source_version().commit},
           {"memory_budget_bytes", budget.bytes},
           {"memory_budget_source", budget.source},
+          {"sizes", std::move(sizes)},
           {"cases", std::move(cases)}};
 }
 
@@ -108,8 +109,9 @@ std::string dry_run_text(const Options& options, const Plan& plan,
                     is_possible ? refuse_for_memory(test_case, budget) : test_case.skip_reason,
                     test_case.workload.variant.runs_on_meta()});
   }
-  return options.format == "json" ? dry_run_document(rows, budget, device).dump(1) + "\n"
-                                  : dry_run_table(rows, budget);
+  return options.format == "json"
+             ? dry_run_document(rows, budget, device, sizes_of(options, plan)).dump(1) + "\n"
+             : dry_run_table(rows, budget);
 }
 
 }  // namespace tinyllama::harness

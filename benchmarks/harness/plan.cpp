@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <ranges>
 #include <set>
 #include <stdexcept>
@@ -15,6 +16,9 @@
 #include "model/checkpoint_config.hpp"
 
 namespace tinyllama::harness {
+
+using Json = nlohmann::ordered_json;
+
 namespace {
 
 // Beside the size's own where operators of a plug-in are proved: no multiple of any tile's width.
@@ -55,10 +59,15 @@ class PlanBuilder {
   }
 
   /// Or one rank's share of it.
-  ProblemSize size(const std::string& name) const { return shared(sizes_.find("--sizes", name)); }
+  ProblemSize size(const std::string& name) {
+    const ProblemSize whole = sizes_.find("--sizes", name);
+    ProblemSize share = shared(whole);
+    if (options_.ranks.divides()) wholes_.insert_or_assign(share.name, whole.config);
+    return share;
+  }
 
   // The GEMMs of a training step at every size, batch and sequence of the axes.
-  std::set<GemmShape> gemms(const AxisOptions& axes) const {
+  std::set<GemmShape> gemms(const AxisOptions& axes) {
     std::set<GemmShape> found;
     for (const auto& name : axes.sizes.empty() ? std::vector<std::string>{"tiny"} : axes.sizes) {
       const ProblemSize problem = size(name);
@@ -107,6 +116,7 @@ class PlanBuilder {
   }
 
   std::vector<Case> take() { return std::move(cases_); }
+  const std::map<std::string, ModelConfig>& wholes() const { return wholes_; }
 
   /// Of each size whose sequences here are longer than its config.json says it was made for.
   std::vector<std::string> warnings_of(const std::vector<Case>& cases) const {
@@ -201,6 +211,7 @@ class PlanBuilder {
   std::vector<Case> cases_;
   std::set<std::string> names_;
   std::map<std::string, std::string> config_texts_;  // by the names of cases' sizes
+  std::map<std::string, ModelConfig> wholes_;
 };
 
 // Baseline and optimized in f32 and bf16: every component at its default sizes, and some over batch
@@ -348,7 +359,31 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   if (plan.cases.empty() && plan.peak_cases.empty())
     throw std::invalid_argument("no case is left to run: " + why_none(options, components, all));
   plan.warnings = builder.warnings_of(plan.cases);
+  plan.wholes = builder.wholes();
   return plan;
+}
+
+Json dimensions_of(const ModelConfig& config) {
+  const ModelDimensions& d = config.dimensions();
+  Json described = {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
+                    {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
+                    {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
+                    {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
+  described.update(console::features_of(config));
+  return described;
+}
+
+Json sizes_of(const Options& options, const Plan& plan) {
+  Json sizes = Json::object();
+  for (const Case& test_case : plan.cases) {
+    Json& size = sizes[test_case.size] = dimensions_of(test_case.workload.config);
+    const auto whole = plan.wholes.find(test_case.size);
+    if (whole == plan.wholes.end()) continue;
+    size["share"] = {{"tensor_parallel", options.ranks.tensor},
+                     {"pipeline_parallel", options.ranks.pipeline},
+                     {"of", dimensions_of(whole->second)}};
+  }
+  return sizes;
 }
 
 instruments::PeaksNeeded Plan::peaks_needed() const {

@@ -1,6 +1,8 @@
 // From options to the list of cases: the default grid, or the axes that the user named.
 #pragma once
 
+#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +37,8 @@ struct Plan {
   std::vector<PeakCase> peak_cases;
   /// Of sequences that are longer than those a size's config.json was made for.
   std::vector<std::string> warnings{};
+  /// The models that one rank's share is measured of, by the names of the shares' sizes.
+  std::map<std::string, ModelConfig> wholes{};
 
   /// Each type of GEMMs that its rows are of, with the shapes that its cases run; the largest
   /// traffic of a case, or memory's where a row is of it.
@@ -47,5 +51,12 @@ struct Plan {
 /// which variants are refused.
 Plan make_plan(const Options& options, const std::vector<Component>& components,
                const console::NamedSizes& sizes, const DeviceTraits& traits);
+
+/// The dimensions behind a size's name, and the features it has (console::features_of).
+nlohmann::ordered_json dimensions_of(const ModelConfig& config);
+
+/// Those behind the name of each size of the plan, of which `custom` says none; of one rank's share
+/// also the model's that it is of.
+nlohmann::ordered_json sizes_of(const Options& options, const Plan& plan);
 
 }  // namespace tinyllama::harness

@@ -51,6 +51,17 @@ class PlanTest : public ::testing::Test {
   DeviceTraits traits;
 };
 
+TEST_F(PlanTest, AShareOfASizeNamesTheModelThatItIsOf) {
+  options.axes.sizes = {"tiny", "small"};
+  EXPECT_TRUE(plan().wholes.empty());
+  options.ranks = {.tensor = 2, .pipeline = 4};
+  const Plan shares = plan();
+  const std::map<std::string, ModelConfig> expected = {{"tiny-tp2-pp4", sizes[0].config},
+                                                       {"small-tp2-pp4", sizes[1].config}};
+  EXPECT_EQ(shares.wholes, expected);
+  EXPECT_EQ(shares.cases.front().workload.config.n_heads(), 4);
+}
+
 TEST_F(PlanTest, AxesLeftOutTakeAllPassesBaselineTinyF32AndTheSizesOwnShape) {
   options.axes.components = {"norm"};
   EXPECT_EQ(names(), Names({"norm/forward/baseline/tiny/f32/batch:8/seq:128",

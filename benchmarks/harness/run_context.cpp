@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "benchmarks/console/size_options.hpp"
+#include "benchmarks/harness/plan.hpp"
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::harness {
@@ -22,16 +22,6 @@ Json describe_weights(const Weights& weights) {
 }
 
 }  // namespace
-
-Json dimensions_of(const ModelConfig& config) {
-  const ModelDimensions& d = config.dimensions();
-  Json described = {{"vocab_size", d.vocab_size}, {"hidden_dim", d.hidden_dim},
-                    {"n_layers", d.n_layers},     {"n_heads", d.n_heads},
-                    {"n_kv_heads", d.n_kv_heads}, {"intermediate_dim", d.intermediate_dim},
-                    {"norm_eps", d.norm_eps},     {"rope_theta", d.rope_theta}};
-  described.update(console::features_of(config));
-  return described;
-}
 
 // Google Benchmark's own reporter writes it, so that it is its format whatever its version; but for
 // the name of the host, which is nobody else's business.

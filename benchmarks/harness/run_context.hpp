@@ -7,7 +7,6 @@
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/device.hpp"
-#include "model/config.hpp"
 
 namespace tinyllama::harness {
 
@@ -16,9 +15,6 @@ Json benchmark_context();
 
 /// Google Benchmark's context with ours; peaks are added when they have been measured.
 Json run_context(const Options& options, const instruments::Device& device);
-
-/// The dimensions behind a size's name, and the features it has (console::features_of).
-Json dimensions_of(const ModelConfig& config);
 
 /// The options that decide how long a case is timed and which cases are left out, by name without
 /// dashes.

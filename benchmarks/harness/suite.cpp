@@ -67,15 +67,6 @@ std::string describe(const CaseResult& result) {
                      fault == std::string::npos ? "" : "  " + label.substr(fault));
 }
 
-// The dimensions behind each name, of which `custom` says none.
-Json sizes_of(const std::vector<Case>& cases) {
-  Json sizes = Json::object();
-  for (const Case& test_case : cases) {
-    sizes[test_case.size] = dimensions_of(test_case.workload.config);
-  }
-  return sizes;
-}
-
 // One run of a plan, from the first message to the last.
 class SuiteRun {
  public:
@@ -88,7 +79,7 @@ class SuiteRun {
         peaks_(device, options.cold_cache) {
     document_.context = run_context(options, device);
     document_.context["goals"] = goals_of(options);
-    document_.context["sizes"] = sizes_of(plan.cases);
+    document_.context["sizes"] = sizes_of(options, plan);
     for (const PeakCase& peak : plan.peak_cases)
       planned_.push_back({peak.name, "peak", peak.shape ? 0.2 : 5.0});
     for (const Case& test_case : plan.cases) {

@@ -1,6 +1,7 @@
 """Sizes that others published, as tiny_llama_bench, tiny_llama_train and tiny_llama_scaling take
 them: every name of fixtures/models.json, whose parameters the program counts as published; a
-config.json that --config names, of which nothing else is read; and what is refused."""
+config.json that --config names, of which nothing else is read; what results say of a rank's share;
+and what is refused."""
 
 import json
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_program import BASELINE, QUICK, Program
+from jsonschema import Draft202012Validator
 
 from built_programs import ON_CPU, PROJECT_ROOT, Json, built_program, message_of, read_json
 from tinyllama_tools.data.profiles import FEATURES
@@ -108,6 +110,38 @@ def test_sizes_and_a_config_in_one_run(program: Program, tmp_path: Path) -> None
     assert model["rope_scaling"]["rope_type"] == "llama3" and model["rope_scaling"]["factor"] == 32
     assert set(model) <= {*plain.split(), *FEATURES}
     assert "weights" not in result["context"]
+
+
+def test_results_say_whose_share_they_are_and_of_which_model(
+    program: Program, tmp_path: Path
+) -> None:
+    choice = [
+        "--components=rms_norm",
+        "--passes=forward",
+        BASELINE,
+        "--seq=8",
+        "--batch=2",
+        *ON_CPU,
+    ]
+    choice += ["--sizes=tiny,custom", f"--config={write(tmp_path / 'config.json', CONFIG)}"]
+    _, whole = program.measure(tmp_path / "whole.json", *choice, "--verify=off")
+    ranks = ("--tensor-parallel=4", "--pipeline-parallel=1")
+    _, result = program.measure(tmp_path / "share.json", *choice, *ranks, "--verify=off")
+    done = program.run(*choice, *ranks, "--dry-run", "--benchmark_format=json")
+    sizes = result["context"]["sizes"]
+    assert json.loads(done.stdout)["sizes"] == sizes
+    assert list(sizes) == ["tiny-tp4", "custom-tp4"]
+    for name, of in whole["context"]["sizes"].items():
+        assert "share" not in of
+        share = sizes[f"{name}-tp4"]
+        assert share["share"] == {"tensor_parallel": 4, "pipeline_parallel": 1, "of": of}
+        assert 4 * share["n_heads"] == of["n_heads"] and share["whole_vocab"] == of["vocab_size"]
+    validator = Draft202012Validator(read_json(PROJECT_ROOT / "results/schema.json"))
+    assert [error.message for error in validator.iter_errors(result)] == []
+    del sizes["tiny-tp4"]["share"]["of"]
+    assert [error.message for error in validator.iter_errors(result)] == [
+        "'of' is a required property"
+    ]
 
 
 @pytest.mark.parametrize("place", ["config.json", ".", "models--a--b"])
