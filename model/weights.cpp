@@ -468,7 +468,10 @@ void Weights::check_shape(const std::string& name, const at::Tensor& parameter,
   if (wanted == stored) return;
   std::string of_share;
   if (share != nullptr) {
-    const Shapes shapes = shapes_by_name(*share);
+    // Beside a stage's layers the first and the last stage have embedding, final norm and LM head.
+    ModelDimensions with_ends = share->dimensions();
+    with_ends.only_layers = false;
+    const Shapes shapes = shapes_by_name(ModelConfig(with_ends));
     const bool is_tied = config_.tied_embeddings() && name == kHead;
     const auto expected = shapes.find(is_tied ? kTable : name);
     if (expected == shapes.end()) {

@@ -227,18 +227,18 @@ def test_a_ranks_share_is_proved_with_its_part_of_the_weights(
     program: Program, tmp_path: Path
 ) -> None:
     """Of two ranks, and of four, which is more than there are KV heads; also of a table and a head
-    in one."""
+    in one, and of those of the first and last stage of a pipeline."""
     tensors = small_tensors()
     folders = [write_model(tmp_path / "two", SMALL, tensors, shard)]
     del tensors["lm_head.weight"]
     config = SMALL | {"tie_word_embeddings": True}
     folders.append(write_model(tmp_path / "one", config, tensors, shard))
-    choice = [*ON_CPU, BASELINE, "--components=block,embedding,loss,model", "--batch=2", "--seq=8"]
+    choice = [*ON_CPU, BASELINE, "--dtypes=f32", "--batch=2", "--seq=8", "--verify=only"]
     for folder in folders:
-        for ranks in (2, 4):
+        for ranks, stages, last in ((2, 1, "model"), (4, 1, "model"), (2, 2, "stage")):
             completed = program.run(
-                *(*choice, f"--weights={folder}", f"--tensor-parallel={ranks}"),
-                *("--dtypes=f32", "--verify=only"),
+                *(*choice, f"--weights={folder}", f"--components=block,embedding,loss,{last}"),
+                *(f"--tensor-parallel={ranks}", f"--pipeline-parallel={stages}"),
             )
             assert completed.returncode == 0, completed.stdout + completed.stderr
             verdicts = {line.split()[-1] for line in completed.stdout.splitlines()}
