@@ -72,6 +72,10 @@ struct Component {
   std::function<std::string(const Workload&, Pass)> refusal = {};
   /// What it is made of; a variant that changes none of these makes no case.
   Parts parts = {};
+  /// The same of a model of this shape: attention has norms where it norms q and k.
+  Parts parts_in(const ModelConfig& config) const {
+    return config.qk_norm() && parts.overlap(Part::attention) ? parts | Part::norm : parts;
+  }
   /// What the default grid measures of it: these sizes at their own batch and sequence and, with
   /// in_default_grid, `tiny` over a grid of batch and sequence.
   std::vector<std::string> default_sizes = {"tiny"};

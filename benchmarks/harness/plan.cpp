@@ -145,11 +145,13 @@ class PlanBuilder {
     const size_t named_components = options_.axes.components.size();
     const bool named = !options_.axes.variants.empty() && named_components > 0 &&
                        (variant.operators().empty() || named_components == 1);
-    return changes_nothing(component, variant) && !named;
+    return changes_nothing(component, workload) && !named;
   }
-  static bool changes_nothing(const Component& component, const Variant& variant) {
-    if (!variant.operators().empty()) return !variant.operators_change(component.parts);
-    return !variant.is_baseline() && !variant.changes(component.parts);
+  static bool changes_nothing(const Component& component, const Workload& workload) {
+    const Variant& variant = workload.variant;
+    const Parts parts = component.parts_in(workload.config);
+    if (!variant.operators().empty()) return !variant.operators_change(parts);
+    return !variant.is_baseline() && !variant.changes(parts);
   }
 
   static std::string why_missing(const Component& component, const Workload& workload) {
@@ -159,7 +161,7 @@ class PlanBuilder {
   std::string skip_reason(const Component& component, const Workload& workload, Pass pass) const {
     const std::string missing = why_missing(component, workload);
     if (!missing.empty()) return missing;
-    if (changes_nothing(component, workload.variant)) {
+    if (changes_nothing(component, workload)) {
       return fmt::format("{} changes nothing in {}", workload.variant.switch_names(),
                          component.name);
     }

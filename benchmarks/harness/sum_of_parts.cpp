@@ -23,8 +23,9 @@ const MeasuredCase* find_part(const Rows& measured, const Case& step, const Part
     if (c.workload == step.workload) return row;
     Workload alike = c.workload;
     alike.variant = step.workload.variant;
-    const bool fits = alike == step.workload &&
-                      c.workload.variant.same_in(c.component->parts, step.workload.variant);
+    const bool fits =
+        alike == step.workload &&
+        c.workload.variant.same_in(c.component->parts_in(c.workload.config), step.workload.variant);
     if (fits && same == nullptr) same = row;
   }
   return same;

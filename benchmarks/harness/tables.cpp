@@ -171,12 +171,13 @@ std::string sets_lines(const Rows& rows) {
     const Case& one = *row->test_case;
     const Variant& variant = one.workload.variant;
     if (variant.name() == variant.switch_names()) continue;
+    const Parts parts = one.component->parts_in(one.workload.config);
     std::vector<Switch> contained;
     for (const Switch option : variant.switches())
-      if (Variant({option}).changes(one.component->parts)) contained.push_back(option);
+      if (Variant({option}).changes(parts)) contained.push_back(option);
     Variant kept(contained);
     for (const SlotOperator& op : variant.operators())
-      if (Variant().with(op).changes(one.component->parts)) kept = kept.with(op);
+      if (Variant().with(op).changes(parts)) kept = kept.with(op);
     const std::string type(to_string(one.workload.dtype));
     types[{variant.name(), kept.switch_names()}].insert(type);
     all_types.insert(type);

@@ -258,3 +258,13 @@ def test_unknown_size(program: Program) -> None:
     assert "--sizes 'LLaMA-3.1-8B-x': must be one of tiny, small" in message
     assert ", or of the published models llama-2-7b, " in message
     assert message.rstrip().endswith("; the nearest is llama-3.1-8b")
+
+
+@pytest.mark.parametrize(("family", "norms"), [("qwen3", True), ("llama", False)])
+def test_a_switch_of_norms_changes_the_attention_that_norms_q_and_k(
+    program: Program, tmp_path: Path, family: str, norms: bool
+) -> None:
+    config = write(tmp_path / "config.json", CONFIG | {"model_type": family, "head_dim": 8})
+    names = program.names(f"--config={config}", "--variants=fused_norm", *ON_CPU)
+    assert any(name.startswith("block/") for name in names)
+    assert any(name.startswith("attention/") for name in names) == norms

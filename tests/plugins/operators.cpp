@@ -179,7 +179,9 @@ TORCH_LIBRARY_FRAGMENT(copy, library) {
       "Tensor)",
       rms_norm_residual);
   library.def("causal_attention(Tensor q, Tensor k, Tensor v, float scale) -> Tensor",
-              tinyllama::kernels::causal_attention);
+              [](const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
+                return tinyllama::kernels::causal_attention(q, k, v, scale);
+              });
   library.def("swiglu(Tensor gate, Tensor up) -> Tensor", tinyllama::kernels::swiglu);
   library.def("linear(Tensor x, Tensor weight) -> Tensor", linear);
   library.def(
