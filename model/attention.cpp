@@ -253,6 +253,11 @@ Cost attention_cost(const Workload& workload, Pass pass) {
   // The norms' weights are every rank's, and their gradients are of its heads alone.
   if (config.has_vocabulary_share() && config.qk_norm() && has_backward(pass))
     cost += comm_cost(2, config.head_dim() * e);
+  // Of K and V that several ranks have, each has the gradients of its own queries.
+  if (config.kv_head_ranks() > 1 && has_backward(pass)) {
+    cost += comm_cost(2, D * Kd * e);
+    if (config.qkv_bias()) cost += comm_cost(2, Kd * e);
+  }
   return cost;
 }
 

@@ -173,6 +173,16 @@ void ConfigReader::refuse_other_computations() const {
            fmt::format("must be {}: {}; remove the key to measure the model without it", neutral,
                        why));
   }
+  // A head of classes or tags in the place of the LM head; a bare model's weights have none.
+  if (const Json* classes = find("architectures"); classes != nullptr && classes->is_array()) {
+    for (const Json& name : *classes) {
+      const std::string text = name.is_string() ? name.get<std::string>() : "";
+      if (text.find("For") != std::string::npos && !text.ends_with("ForCausalLM"))
+        refuse("architectures", *classes,
+               "must be of a class ...ForCausalLM: no other head is implemented here; remove the "
+               "key to measure the model with an LM head");
+    }
+  }
   // The two names of one function.
   if (const Json* activation = find("hidden_act");
       activation != nullptr && *activation != "silu" && *activation != "swish") {
@@ -552,7 +562,6 @@ std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType ty
                {"num_attention_heads", config.n_heads()},
                {"num_hidden_layers", config.n_layers()},
                {"num_key_value_heads", config.n_kv_heads()},
-               {"pad_token_id", padding ? Json(*padding) : Json()},
                {"pretraining_tp", 1},
                {"rms_norm_eps", config.norm_eps()},
                {"rope_scaling", scaling_json(config.rope_scaling())},
@@ -560,6 +569,7 @@ std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType ty
                {"tie_word_embeddings", config.tied_embeddings()},
                {"use_cache", true},
                {"vocab_size", config.vocab_size()}};
+  if (padding) json["pad_token_id"] = *padding;
   add_features(json, family, config.dimensions());
   json.update(kept);
   json.erase("torch_dtype");  // what older versions call dtype

@@ -301,6 +301,7 @@ TEST_F(CheckpointConfigTest, RefusesWhatChangesTheComputation) {
       {"final_logit_softcapping", 30.0, "= 30.0: must be null: soft-capping"},
       {"query_pre_attn_scalar", 256, "= 256: must be null: scores are divided"},
       {"clip_qkv", 8.0, "= 8.0: must be null: q, k and v are not clipped"},
+      {"dual_chunk_attention_config", 1, "= 1: must be null: attention in chunks"},
       {"attention_chunk_size", 8192, "= 8192: must be null: attention in chunks"},
       {"is_causal", false, "= false: must be true: attention is causal"},
       {"attention_dropout", 0.1, "= 0.1: must be 0: dropout"},
@@ -347,6 +348,14 @@ TEST_F(CheckpointConfigTest, RefusesWhatChangesTheComputation) {
       {"llama", "use_sliding_window", true, "= true: must be false: LlamaForCausalLM has no"}};
   for (const auto& [type, key, value, message] : unread)
     expect_refused(file_of(type, {{key, value}}).dump(), {std::string(key) + " " + message});
+}
+
+TEST_F(CheckpointConfigTest, RefusesAModelWithAnotherHead) {
+  const Json other = {"LlamaForSequenceClassification"};
+  expect_refused(file_of("llama", {{"architectures", other}}).dump(),
+                 {"architectures = [\"LlamaForSequenceClassification\"]", "ForCausalLM"});
+  for (const char* name : {"LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"})
+    read(file_of("llama", {{"architectures", Json::array({name})}}).dump());
 }
 
 TEST_F(CheckpointConfigTest, RefusesLayersThatDiffer) {

@@ -96,6 +96,7 @@ inline constexpr RefusedKey kRefusedKeys[] = {
     {"query_pre_attn_scalar", "null", "scores are divided by the root of head_dim here"},
     {"clip_qkv", "null", "q, k and v are not clipped here"},
     {"attention_chunk_size", "null", "attention in chunks is not implemented here"},
+    {"dual_chunk_attention_config", "null", "attention in chunks is not implemented here"},
     {"is_causal", "true", "attention is causal here"},
     {"attention_dropout", "0", "dropout is not implemented here"},
     {"partial_rotary_factor", "1", kWholeHeads},

@@ -55,6 +55,8 @@ struct ModelDimensions {
   /// One rank's share of a model whose vocabulary is divided: how many tokens the whole has;
   /// vocab_size of them, the first, are the rank's.
   std::optional<int64_t> whole_vocab{};
+  /// How many ranks have each KV head, of which there are fewer than ranks.
+  int64_t kv_head_ranks = 1;
   /// A stage between others of a pipeline: layers alone, no embedding, final norm or LM head.
   bool only_layers = false;
 
@@ -84,6 +86,7 @@ class ModelConfig {
   bool mlp_bias() const { return dimensions_.mlp_bias; }
   bool qk_norm() const { return dimensions_.qk_norm; }
   const RopeScaling& rope_scaling() const { return dimensions_.rope_scaling; }
+  int64_t kv_head_ranks() const { return dimensions_.kv_head_ranks; }
   bool only_layers() const { return dimensions_.only_layers; }
 
   int64_t head_dim() const { return dimensions_.own_head_dim.value_or(hidden_dim() / n_heads()); }

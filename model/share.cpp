@@ -47,6 +47,7 @@ ModelConfig share_of(const ModelConfig& whole, const Parallelism& ranks) {
     share.own_head_dim = whole.head_dim();
     share.n_heads = divided("n_heads", whole.n_heads(), ranks.tensor);
     share.n_kv_heads = kv_heads_of_a_rank(whole.n_kv_heads(), ranks.tensor);
+    share.kv_head_ranks = share.n_kv_heads * ranks.tensor / whole.n_kv_heads();
     share.intermediate_dim = divided("intermediate_dim", whole.intermediate_dim(), ranks.tensor);
     share.vocab_size = rounded_up(whole.vocab_size(), ranks.tensor);
     share.whole_vocab = whole.vocab_size();

@@ -64,6 +64,12 @@ TEST(Share, KvHeadsOnSeveralRanksAreComputedByEachOfThem) {
   const int64_t again = 2 * B * S * whole.hidden_dim() * 2 * whole.kv_dim();
   EXPECT_EQ(8 * attention_cost(workload_of(share), Pass::forward).model_flops,
             attention_cost(workload_of(whole), Pass::forward).model_flops + again);
+  // The two ranks of a KV head sum the gradients of weights and biases of K and V; beside them the
+  // input's, and those of the two norms.
+  const Cost backward = attention_cost(workload_of(share), Pass::backward);
+  const int64_t kv_dim = 6;
+  EXPECT_EQ(backward.comm_calls, 1 + 2 + 2 + 2);
+  EXPECT_EQ(backward.comm_bytes, 8 * (B * S * 12 + 2 * kv_dim + 2 * 12 * kv_dim + 2 * kv_dim));
 }
 
 TEST(Share, FlopsOfAllStagesAreTheWholes) {

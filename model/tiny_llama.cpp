@@ -1,5 +1,6 @@
 #include "model/tiny_llama.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 
 namespace tinyllama {
@@ -46,7 +47,12 @@ at::Tensor TinyLlama::run_layers(const at::Tensor& hidden_states) const {
 }
 
 at::Tensor TinyLlama::final_hidden_states(const at::Tensor& tokens) const {
-  return final_norm_.value().forward(run_layers(embedding_.value().forward(tokens)));
+  // The rows of other ranks' tokens come by an all-reduce, which does not run: zeros in their place
+  // would be data that no layer gets, and that some devices compute on faster. Each token stands
+  // for one of the rank's own.
+  const at::Tensor own =
+      config_.has_vocabulary_share() ? tokens.remainder(config_.vocab_size()) : tokens;
+  return final_norm_.value().forward(run_layers(embedding_.value().forward(own)));
 }
 
 at::Tensor TinyLlama::logits(const at::Tensor& tokens) const {
