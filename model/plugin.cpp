@@ -7,6 +7,9 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <exception>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -52,6 +55,39 @@ std::string why_not_loaded(const std::string& error) {
       error, TORCH_VERSION);
 }
 
+// While a library is loaded. What its initialisers throw does not come through the loader, which
+// calls std::terminate: the process ends here, with a word of the library and the exit status of
+// bad input.
+class Loading {
+ public:
+  explicit Loading(const std::filesystem::path& file) : previous_(std::set_terminate(&end)) {
+    file_ = file.string();
+  }
+  ~Loading() { std::set_terminate(previous_); }
+  Loading(const Loading&) = delete;
+  Loading& operator=(const Loading&) = delete;
+
+ private:
+  [[noreturn]] static void end() {
+    std::string what = "what it throws is no exception";
+    try {
+      throw;
+    } catch (const c10::Error& error) {
+      what = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      what = error.what();
+    } catch (...) {
+    }
+    std::ranges::replace(what, '\n', ' ');
+    fmt::print(stderr, "{}: --plugin: plug-in {}: cannot register its operators: {}\n",
+               program_invocation_short_name, file_, what);
+    std::_Exit(2);
+  }
+
+  static inline std::string file_;
+  std::terminate_handler previous_;
+};
+
 }  // namespace
 
 Plugin load_plugin(const std::filesystem::path& file) {
@@ -71,11 +107,10 @@ Plugin load_plugin(const std::filesystem::path& file) {
   const unsigned mode = floating_point_mode();
   // With its folder, or the loader would search for it; never closed, because the dispatcher keeps
   // what it registered.
-  try {
+  {
+    const Loading scope(file);
     if (dlopen(std::filesystem::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr)
       refuse("cannot be loaded: " + why_not_loaded(dlerror()));
-  } catch (const c10::Error& error) {
-    refuse(fmt::format("cannot register its operators: {}", error.what_without_backtrace()));
   }
   if (floating_point_mode() != mode)
     refuse(

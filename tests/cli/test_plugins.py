@@ -133,6 +133,14 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("plugin_of_fast_math", ["changes the processor's mode of floating point"]),
         (
+            "plugin_with_another_kernel",
+            [
+                "cannot register its operators: ",
+                "expected schema: stranger::rms_norm(Tensor x, Tensor weight, float eps)",
+                "inferred schema: (Tensor _0) -> Tensor",
+            ],
+        ),
+        (
             "plugin_without_slot",
             ["registers stranger::layer_norm, which fill no slot", f"it: {', '.join(SLOTS)}"],
         ),
