@@ -197,7 +197,8 @@ def test_the_set_of_all_operators_needs_a_plugin(program: Program) -> None:
 CHANGED = "the work changed what other cases depend on: "
 # an operator, and what is said of forward and of forward_backward at every length but where noted
 FAULTS = {
-    "zeros": ("wrong result: output", "wrong result: gradient of "),
+    # which of its tensors is named is a matter of tolerances
+    "zeros": ("wrong result: output", "wrong result: "),
     "cached": ("with new inputs at the same addresses: wrong result", ""),
     "odd": ("wrong result: output", "wrong result: output"),
     "cut": ("no gradient would reach hidden_states", "'gradient of hidden_states' was not comp"),
