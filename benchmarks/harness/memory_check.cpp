@@ -61,13 +61,13 @@ Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& bu
                      {"hardware_flops", cost.hardware_flops},
                      {"elementwise_flops", cost.elementwise_flops},
                      {"bytes", cost.bytes},
-                     {"comm_calls", cost.comm_calls},
-                     {"comm_bytes", cost.comm_bytes},
                      {"predicted_memory_bytes", predicted_bytes},
                      {"fits", refusal.empty()},
                      {"reason", refusal}});
-    if (cost.comm_calls == 0)
-      for (const char* key : {"comm_calls", "comm_bytes"}) cases.back().erase(key);
+    if (cost.comm_calls > 0) {
+      cases.back()["comm_calls"] = cost.comm_calls;
+      cases.back()["comm_bytes"] = cost.comm_bytes;
+    }
     // Else its memory is that of the model's own operations.
     if (!is_of_operators) cases.back()["operators_predicted"] = false;
   }
