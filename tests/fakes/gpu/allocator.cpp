@@ -1,6 +1,6 @@
 // libtorch's caching allocator in small, with the rules that decide how much a program may hold
-// (c10/cuda/CUDACachingAllocator.cpp of 2.13): sizes are rounded to 512 bytes; what is at most 1 MiB
-// comes from segments of 2 MiB, what is below 10 MiB from segments of 20 MiB, the rest from
+// (c10/cuda/CUDACachingAllocator.cpp of 2.13): sizes are rounded to 512 bytes; what is at most 1
+// MiB comes from segments of 2 MiB, what is below 10 MiB from segments of 20 MiB, the rest from
 // segments of its own, of whole 2 MiB; the best fit of the same stream and pool is taken, and
 // split unless the rest is small; free neighbours are joined; cached segments go back only where
 // memory is short and nothing is captured. Statistics count blocks, rounding included.
@@ -16,8 +16,8 @@
 namespace fake_gpu {
 namespace {
 
-constexpr size_t kRounding = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kLargeSegment = 20 << 20,
-                 kOwnSegment = 10 << 20, kSegmentRounding = 2 << 20;
+constexpr size_t kRounding = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20,
+                 kLargeSegment = 20 << 20, kOwnSegment = 10 << 20, kSegmentRounding = 2 << 20;
 constexpr c10::MempoolId_t kNoPool = {0, 0};
 // NaN in every floating-point type, -1 in every integer.
 constexpr int kUnwritten = 0xFF;
@@ -170,7 +170,8 @@ class Allocator final : public c10::DeviceAllocator {
       bytes = kLargeSegment;
     }
     Stats& stats = stats_[pool.device];
-    if (reserved(pool.device) + static_cast<int64_t>(bytes) > settings().memory_bytes) return nullptr;
+    if (reserved(pool.device) + static_cast<int64_t>(bytes) > settings().memory_bytes)
+      return nullptr;
     auto segment = std::make_unique<Segment>();
     segment->pool = pool;
     segment->bytes = bytes;

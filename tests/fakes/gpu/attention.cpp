@@ -40,7 +40,8 @@ Tensor empty_as(const Tensor& like, at::IntArrayRef sizes, at::ScalarType type) 
   return at::empty(sizes, like.options().dtype(type));
 }
 
-// [batch, heads, seq, head dim], in memory [batch, seq, heads, head dim], as its inputs usually are.
+// [batch, heads, seq, head dim], in memory [batch, seq, heads, head dim], as its inputs usually
+// are.
 Tensor transposed_as(const Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
       .transpose(1, 2);
@@ -90,28 +91,32 @@ std::array<Tensor, 3> backward(const Tensor& gradient, const Tensor& q, const Te
   return gradients;
 }
 
-using Flash = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+using Flash =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
 Flash flash(const Tensor& q, const Tensor& k, const Tensor& v, double, bool is_causal, bool,
             Scale scale) {
   const auto [out, log_sum] = forward(q, k, v, {}, is_causal, scale);
   // the state of a random generator that was not asked, and a tensor that stays empty
   const Tensor random = empty_as(q, {2}, at::kUInt64), unused = empty_as(q, {}, at::kUInt64);
-  return {out,    log_sum, Tensor(), Tensor(), q.sym_size(2), k.sym_size(2),
-          random, unused,  empty_as(q, {0}, q.scalar_type())};
+  return {out,      log_sum,       Tensor(),
+          Tensor(), q.sym_size(2), k.sym_size(2),
+          random,   unused,        empty_as(q, {0}, q.scalar_type())};
 }
 
-std::tuple<Tensor, Tensor, Tensor> flash_backward(
-    const Tensor& gradient, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-    const Tensor& log_sum, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double,
-    bool is_causal, const Tensor&, const Tensor&, Scale scale) {
+std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& gradient, const Tensor& q,
+                                                  const Tensor& k, const Tensor& v,
+                                                  const Tensor& out, const Tensor& log_sum,
+                                                  const Tensor&, const Tensor&, c10::SymInt,
+                                                  c10::SymInt, double, bool is_causal,
+                                                  const Tensor&, const Tensor&, Scale scale) {
   const auto [of_q, of_k, of_v] = backward(gradient, q, k, v, out, log_sum, {}, is_causal, scale);
   return {of_q, of_k, of_v};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(const Tensor& q, const Tensor& k,
-                                                     const Tensor& v, const Mask& mask, bool, double,
-                                                     bool is_causal, Scale scale) {
+                                                     const Tensor& v, const Mask& mask, bool,
+                                                     double, bool is_causal, Scale scale) {
   const auto [out, log_sum] = forward(q, k, v, mask, is_causal, scale);
   return {out, log_sum, empty_as(q, {}, at::kLong), empty_as(q, {}, at::kLong)};
 }
@@ -120,8 +125,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
     const Tensor& gradient, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
     const Tensor& out, const Tensor& log_sum, const Tensor&, const Tensor&, double,
     std::array<bool, 4>, bool is_causal, Scale scale) {
-  const auto [of_q, of_k, of_v] =
-      backward(gradient, q, k, v, out, log_sum, mask, is_causal, scale);
+  const auto [of_q, of_k, of_v] = backward(gradient, q, k, v, out, log_sum, mask, is_causal, scale);
   return {of_q, of_k, of_v, Tensor()};
 }
 

@@ -29,17 +29,17 @@ using Clock = std::chrono::steady_clock;
 
 /// From environment variables, read once.
 struct Settings {
-  int devices;                           // FAKE_GPU_DEVICES, 2
-  int64_t memory_bytes;                  // FAKE_GPU_MEMORY of each, 4 GiB
-  bool is_nvidia;                        // FAKE_GPU_VENDOR, amd or nvidia
-  std::string name;                      // FAKE_GPU_NAME, "AMD Instinct MI300X" or "NVIDIA H100 80GB HBM3"
-  std::string architecture;              // FAKE_GPU_ARCHITECTURE, gfx942 or 9.0
-  int multiprocessors;                   // FAKE_GPU_MULTIPROCESSORS, 304 or 132
-  bool are_partitions;                   // FAKE_GPU_PARTITIONS, of one card: same UUID and bus address
-  bool has_flash_attention;              // FAKE_GPU_FLASH_ATTENTION, 1; 0 leaves sdpa the math backend
-  std::chrono::microseconds kernel_time; // FAKE_GPU_KERNEL_US, 0
-  int64_t fault_at;                      // FAKE_GPU_FAULT_AT, this kernel leaves an error that sticks; 0: none
-  bool reports;                          // FAKE_GPU_REPORT, counts on standard error at the end
+  int devices;               // FAKE_GPU_DEVICES, 2
+  int64_t memory_bytes;      // FAKE_GPU_MEMORY of each, 4 GiB
+  bool is_nvidia;            // FAKE_GPU_VENDOR, amd or nvidia
+  std::string name;          // FAKE_GPU_NAME, "AMD Instinct MI300X" or "NVIDIA H100 80GB HBM3"
+  std::string architecture;  // FAKE_GPU_ARCHITECTURE, gfx942 or 9.0
+  int multiprocessors;       // FAKE_GPU_MULTIPROCESSORS, 304 or 132
+  bool are_partitions;       // FAKE_GPU_PARTITIONS, of one card: same UUID and bus address
+  bool has_flash_attention;  // FAKE_GPU_FLASH_ATTENTION, 1; 0 leaves sdpa the math backend
+  std::chrono::microseconds kernel_time;  // FAKE_GPU_KERNEL_US, 0
+  int64_t fault_at;  // FAKE_GPU_FAULT_AT, this kernel leaves an error that sticks; 0: none
+  bool reports;      // FAKE_GPU_REPORT, counts on standard error at the end
 };
 const Settings& settings();
 
@@ -88,8 +88,8 @@ void invalidate_capture();
 // ---- profiler.cpp
 
 bool is_recording();
-void note_work(const c10::Stream& stream, const std::string& name, Work kind, Clock::time_point begin,
-               Clock::time_point end);
+void note_work(const c10::Stream& stream, const std::string& name, Work kind,
+               Clock::time_point begin, Clock::time_point end);
 /// A call of the runtime on the host.
 void note_call(const std::string& name, Clock::time_point begin, Clock::time_point end);
 

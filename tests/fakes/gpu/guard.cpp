@@ -1,4 +1,5 @@
 // Devices, streams and events.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -131,9 +132,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** handle, const c10::Stream& stream, c10::DeviceIndex device,
               c10::EventFlag flag) const override {
     check_alive();
-    TORCH_CHECK(device == -1 || device == stream.device_index(),
-                "an event of device ", int{device}, " cannot be recorded on device ",
-                int{stream.device_index()});
+    TORCH_CHECK(device == -1 || device == stream.device_index(), "an event of device ", int{device},
+                " cannot be recorded on device ", int{stream.device_index()});
     if (*handle == nullptr) {
       *handle = new Event{.is_timed = flag == c10::EventFlag::BACKEND_DEFAULT,
                           .device = stream.device_index()};
@@ -168,11 +168,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
     check_alive();
-    TORCH_CHECK(first != nullptr && second != nullptr, "invalid resource handle: both events must be recorded");
+    TORCH_CHECK(first != nullptr && second != nullptr,
+                "invalid resource handle: both events must be recorded");
     const auto &begin = *static_cast<Event*>(first), &end = *static_cast<Event*>(second);
-    TORCH_CHECK(begin.is_timed && end.is_timed, "invalid resource handle: both events must be made to time");
+    TORCH_CHECK(begin.is_timed && end.is_timed,
+                "invalid resource handle: both events must be made to time");
     TORCH_CHECK(begin.device == end.device, "invalid resource handle: events of two devices");
-    TORCH_CHECK(!begin.is_captured && !end.is_captured, "operation not permitted on an event last recorded in a capturing stream");
+    TORCH_CHECK(!begin.is_captured && !end.is_captured,
+                "operation not permitted on an event last recorded in a capturing stream");
     TORCH_CHECK(Clock::now() >= begin.done && Clock::now() >= end.done, "device not ready");
     return std::chrono::duration<double, std::milli>(end.done - begin.done).count();
   }
@@ -188,6 +191,10 @@ struct Hooks final : at::CUDAHooksInterface {
   bool hasCuBLASLt() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   int getNumGPUs() const override { return settings().devices; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const at::Generator only = at::detail::createCPUGenerator();
+    return only;
+  }
   c10::DeviceIndex deviceCount() const override { return Guard().deviceCount(); }
   c10::DeviceIndex current_device() const override { return device_of_thread; }
   c10::DeviceIndex getCurrentDevice() const override { return device_of_thread; }

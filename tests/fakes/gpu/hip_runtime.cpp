@@ -59,5 +59,4 @@ hipError_t hipMemGetInfo(size_t* free, size_t* total) {
 const char* hipGetErrorString(hipError_t error) {
   return error == hipSuccess ? "no error" : "invalid device ordinal";
 }
-
 }

@@ -42,7 +42,8 @@ c10::DeviceIndex device_of(const std::string& name, const Values& arguments) {
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
       TORCH_CHECK(tensor.is_cuda() || tensor.dim() == 0,
                   "Expected all tensors to be on the same device, but found at least two devices, "
-                  "cuda and cpu (", name, ")");
+                  "cuda and cpu (",
+                  name, ")");
       if (!tensor.is_cuda()) return;
       TORCH_CHECK(!device || *device == tensor.get_device(),
                   "Expected all tensors to be on the same device, but found at least two devices (",
@@ -70,9 +71,8 @@ Values run_on_host(const c10::OperatorHandle& op, const Values& arguments) {
 void resize(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
   auto* const impl = tensor.unsafeGetTensorImpl();
   auto* const storage = tensor.storage().unsafeGetStorageImpl();
-  const auto bytes = static_cast<size_t>(
-      at::detail::computeStorageNbytes(sizes, strides, tensor.element_size(),
-                                       static_cast<size_t>(tensor.storage_offset())));
+  const auto bytes = static_cast<size_t>(at::detail::computeStorageNbytes(
+      sizes, strides, tensor.element_size(), static_cast<size_t>(tensor.storage_offset())));
   if (bytes > storage->nbytes()) {
     const c10::DeviceGuard guard(tensor.device());
     c10::DataPtr larger = allocator().allocate(bytes);
@@ -87,15 +87,16 @@ void resize(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef str
 /// anything.
 at::Tensor zeros_like_on_host(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
-  at::Tensor zeros = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                       tensor.options().device(c10::kCPU));
+  at::Tensor zeros =
+      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
   std::memset(zeros.mutable_data_ptr(), 0, zeros.storage().nbytes());
   return zeros;
 }
 
 Values try_out(const c10::OperatorHandle& op, const Values& arguments) {
   Values zeros;
-  for (const auto& argument : arguments) zeros.push_back(with_tensors(argument, zeros_like_on_host));
+  for (const auto& argument : arguments)
+    zeros.push_back(with_tensors(argument, zeros_like_on_host));
   return run_on_host(op, zeros);
 }
 
@@ -267,8 +268,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
                                         : Work::copy_on_device;
   // copies that convert or reorder are kernels
   const bool is_kernel =
-      kind == Work::copy_on_device &&
-      (self.scalar_type() != source.scalar_type() || !self.is_contiguous() || !source.is_contiguous());
+      kind == Work::copy_on_device && (self.scalar_type() != source.scalar_type() ||
+                                       !self.is_contiguous() || !source.is_contiguous());
   launch(stream, is_kernel ? "aten__copy_" : "Memcpy", is_kernel ? Work::kernel : kind,
          [to, from] { to.copy_(from); });
   if (crosses && !non_blocking) wait_for(stream);

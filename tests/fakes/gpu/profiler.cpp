@@ -4,9 +4,9 @@
 #include <libkineto.h>
 #include <output_base.h>
 
-#include <mutex>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <mutex>
 
 #include "tests/fakes/gpu/fake_gpu.hpp"
 
@@ -41,8 +41,8 @@ Recording& recording() {
 
 /// Kineto's clock counts from the epoch.
 int64_t since_epoch(Clock::time_point time) {
-  static const auto distance = std::chrono::system_clock::now().time_since_epoch() -
-                               Clock::now().time_since_epoch();
+  static const auto distance =
+      std::chrono::system_clock::now().time_since_epoch() - Clock::now().time_since_epoch();
   const auto since = time.time_since_epoch() + distance;
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
@@ -80,7 +80,9 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override { return nullptr; }
   std::vector<libkineto::ResourceInfo> getResourceInfos() override { return {}; }
-  std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override { return std::move(buffer_); }
+  std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override {
+    return std::move(buffer_);
+  }
 
  private:
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;

@@ -70,8 +70,7 @@ Counts& counts() {
 
 void check_alive() {
   const int64_t fault = settings().fault_at;
-  TORCH_CHECK(fault == 0 || counts().kernels < fault,
-              settings().is_nvidia ? "CUDA" : "HIP",
+  TORCH_CHECK(fault == 0 || counts().kernels < fault, settings().is_nvidia ? "CUDA" : "HIP",
               " error: an illegal memory access was encountered");
 }
 
