@@ -15,7 +15,9 @@ from built_programs import PROJECT_ROOT
 
 BUILD = PROJECT_ROOT / "build"
 # parts of one source, which says first whether it is HIP, CUDA or emulated
-PARTS = ("model/kernels/gpu/elements.hpp", "model/kernels/gpu/emulation_testing.hpp")
+PARTS = tuple(
+    f"model/kernels/gpu/{name}.hpp" for name in ("conversions", "elements", "emulation_testing")
+)
 # with the word that follows: what names files, and the precompiled header, which would hide what is
 # missing
 DROPPED = ("-c", "-o", "-include")

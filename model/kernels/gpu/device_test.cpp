@@ -2,6 +2,7 @@
 // behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "model/kernels/gpu/conversions_testing.hpp"
 #include "model/kernels/kernel_testing.hpp"
 #include "model/kernels/kernels.hpp"
 #include "model/kernels/launch.hpp"
@@ -77,6 +78,10 @@ TEST_F(GpuDevice, NarrowBranchOfAFloat32Residual) {
         },
         {residual, random({70, 64}, type), random({64}, c10::ScalarType::Float)}, "add_rms_norm");
   }
+}
+
+TEST_F(GpuDevice, ConversionsAreExact) {
+  expect_exact_conversions(c10::Device(c10::DeviceType::CUDA));
 }
 
 TEST_F(GpuDevice, CrossEntropyIsThatOfTheCpu) {

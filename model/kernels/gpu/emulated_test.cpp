@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "model/kernels/gpu/conversions_testing.hpp"
 #include "model/kernels/gpu/elements.hpp"
 #include "model/kernels/gpu/gpu_kernels.hpp"
 #include "model/kernels/kernel_testing.hpp"
@@ -113,6 +114,10 @@ const std::vector<RangeKernels>& available_range_kernels() {
 }
 
 namespace {
+
+TEST(EmulatedGpu, ConversionsAreExact) {
+  expect_exact_conversions(c10::DeviceType::CPU);
+}
 
 // Where the CPU throws, nobody looks at targets before a GPU's kernel does.
 TEST(EmulatedGpu, ATargetOutOfRangeMakesItsRowNan) {

@@ -8,6 +8,7 @@
 
 #define __global__
 #define __device__
+#define __launch_bounds__(threads)
 // One block at a time: what its threads share, a static can hold.
 #define __shared__ static
 

@@ -25,7 +25,7 @@ __device__ inline void scale_row(const T* x, ComputeType<T> sum_of_squares, cons
 }
 
 template <int N, class T>
-__global__ void rms_norm_row(RmsNormRows<T> a) {
+__global__ void __launch_bounds__(kLargestBlock) rms_norm_row(RmsNormRows<T> a) {
   const int64_t start = int64_t{blockIdx.x} * a.width;
   ComputeType<T> squares = 0;
   sweep_by_block<N>(a.width, [&](int64_t i, auto lanes) {
@@ -38,7 +38,7 @@ __global__ void rms_norm_row(RmsNormRows<T> a) {
 }
 
 template <int N, class T, class Branch>
-__global__ void add_rms_norm_row(AddRmsNormRows<T, Branch> a) {
+__global__ void __launch_bounds__(kLargestBlock) add_rms_norm_row(AddRmsNormRows<T, Branch> a) {
   const int64_t start = int64_t{blockIdx.x} * a.width;
   ComputeType<T> squares = 0;
   sweep_by_block<N>(a.width, [&](int64_t i, auto lanes) {
@@ -56,7 +56,8 @@ __global__ void add_rms_norm_row(AddRmsNormRows<T, Branch> a) {
 }
 
 template <int N, class T, class Branch>
-__global__ void rms_norm_input_gradient(RmsNormGradientRows<T, Branch> a) {
+__global__ void __launch_bounds__(kLargestBlock)
+    rms_norm_input_gradient(RmsNormGradientRows<T, Branch> a) {
   using Compute = ComputeType<T>;
   const int64_t start = int64_t{blockIdx.x} * a.width;
   Compute dot = 0;
@@ -111,7 +112,8 @@ __device__ inline Compute column_sum(int64_t begin, int64_t end, int64_t width, 
 
 /// Part blockIdx.y of the rows.
 template <class T, class Branch>
-__global__ void rms_norm_weight_gradient(RmsNormGradientRows<T, Branch> a, int64_t rows) {
+__global__ void __launch_bounds__(kLargestBlock)
+    rms_norm_weight_gradient(RmsNormGradientRows<T, Branch> a, int64_t rows) {
   const int64_t column = own_column(), part = blockIdx.y, parts = gridDim.y;
   const auto sum = column_sum<ComputeType<T>>(
       rows * part / parts, rows * (part + 1) / parts, a.width, [&](int64_t row) {
@@ -122,7 +124,7 @@ __global__ void rms_norm_weight_gradient(RmsNormGradientRows<T, Branch> a, int64
 }
 
 template <class T>
-__global__ void sum_of_rows(SumOfRows<T> a) {
+__global__ void __launch_bounds__(kLargestBlock) sum_of_rows(SumOfRows<T> a) {
   const int64_t column = own_column();
   const auto sum = column_sum<ComputeType<T>>(
       0, a.rows, a.width, [&](int64_t row) { return a.parts[row * a.width + column]; });
@@ -171,7 +173,7 @@ void rms_norm_gradient(const RmsNormGradientRows<T, Branch>& a, T* weight_gradie
 // Rotary embedding: a block a token, each thread the same places of both halves of a head.
 
 template <int N, class T>
-__global__ void rotary_token(RotaryTokens<T> a) {
+__global__ void __launch_bounds__(kLargestBlock) rotary_token(RotaryTokens<T> a) {
   using Compute = ComputeType<T>;
   const int64_t token = blockIdx.x, position = token % a.positions;
   const T* x = a.x + token / a.positions * a.batch_stride + position * a.position_stride;
@@ -213,24 +215,24 @@ void rotary(const RotaryTokens<T>& a, int64_t tokens, GpuStream stream) {
 
 // SwiGLU's gate and its gradients: a block a row.
 
-template <class Compute>
-__device__ inline Compute sigmoid(Compute x) {
-  return 1 / (1 + exp_of(-x));
+template <class T>
+__device__ inline ComputeType<T> sigmoid(ComputeType<T> x) {
+  return reciprocal_for<T>(1 + exp_for<T>(-x));
 }
 
 template <int N, class T>
-__global__ void swiglu_row(SwigluRows<T> a) {
+__global__ void __launch_bounds__(kLargestBlock) swiglu_row(SwigluRows<T> a) {
   const int64_t row = blockIdx.x;
   sweep_by_block<N>(a.width, [&](int64_t i, auto lanes) {
     auto values = load(a.gate + row * a.gate_stride + i, lanes);
     const auto up = load(a.up + row * a.up_stride + i, lanes);
-    for (int k = 0; k < lanes.count; ++k) values[k] = values[k] * sigmoid(values[k]) * up[k];
+    for (int k = 0; k < lanes.count; ++k) values[k] = values[k] * sigmoid<T>(values[k]) * up[k];
     store(a.out + row * a.width + i, values);
   });
 }
 
 template <int N, class T>
-__global__ void swiglu_gradient_row(SwigluGradientRows<T> a) {
+__global__ void __launch_bounds__(kLargestBlock) swiglu_gradient_row(SwigluGradientRows<T> a) {
   const int64_t row = blockIdx.x;
   sweep_by_block<N>(a.width, [&](int64_t i, auto lanes) {
     const auto g = load(a.gradient + row * a.width + i, lanes);
@@ -238,7 +240,7 @@ __global__ void swiglu_gradient_row(SwigluGradientRows<T> a) {
     const auto up = load(a.up + row * a.up_stride + i, lanes);
     auto of_gate = gate, of_up = gate;
     for (int k = 0; k < lanes.count; ++k) {
-      const auto s = sigmoid(gate[k]);
+      const auto s = sigmoid<T>(gate[k]);
       of_gate[k] = g[k] * up[k] * s * (1 + gate[k] * (1 - s));
       of_up[k] = g[k] * gate[k] * s;
     }
@@ -280,9 +282,9 @@ __device__ inline ComputeType<T> largest_logit(const T* logits, int64_t classes)
   Compute max = -static_cast<Compute>(INFINITY);
   sweep_by_block<N>(classes, [&](int64_t i, auto lanes) {
     const auto values = load(logits + i, lanes);
-    for (int k = 0; k < lanes.count; ++k) max = values[k] > max ? values[k] : max;
+    for (int k = 0; k < lanes.count; ++k) max = larger(values[k], max);
   });
-  return block_reduced(max, [](Compute a, Compute b) { return a > b ? a : b; });
+  return block_reduced(max, [](Compute a, Compute b) { return larger(a, b); });
 }
 
 template <int N, class T>
@@ -291,7 +293,7 @@ __device__ inline ComputeType<T> sum_of_exponentials(const T* logits, int64_t cl
   ComputeType<T> sum = 0;
   sweep_by_block<N>(classes, [&](int64_t i, auto lanes) {
     const auto values = load(logits + i, lanes);
-    for (int k = 0; k < lanes.count; ++k) sum += exp_of(values[k] - max);
+    for (int k = 0; k < lanes.count; ++k) sum += exp_for<T>(values[k] - max);
   });
   return block_sum(sum);
 }
@@ -306,7 +308,7 @@ __device__ inline void ignore_row(const CrossEntropyRows<T>& a, int64_t row) {
 }
 
 template <int N, class T>
-__global__ void cross_entropy_row(CrossEntropyRows<T> a) {
+__global__ void __launch_bounds__(kLargestBlock) cross_entropy_row(CrossEntropyRows<T> a) {
   using Compute = ComputeType<T>;
   const int64_t row = blockIdx.x;
   const int64_t target = a.targets[row];
@@ -325,14 +327,17 @@ __global__ void cross_entropy_row(CrossEntropyRows<T> a) {
   }
   if (!a.gradient) return;
   const Compute scale = in_range ? 1 / sum : static_cast<Compute>(NAN);
-  // From what is not rounded, so that a probability near 1 keeps its distance from 1.
-  const Compute at_target = (exp_of(of_target - max) - sum) * scale;
+  T* gradient = a.gradient + row * a.classes;
   sweep_by_block<N>(a.classes, [&](int64_t i, auto lanes) {
     auto values = load(logits + i, lanes);
-    for (int k = 0; k < lanes.count; ++k)
-      values[k] = i + k == target ? at_target : exp_of(values[k] - max) * scale;
-    store(a.gradient + row * a.classes + i, values);
+    for (int k = 0; k < lanes.count; ++k) values[k] = exp_for<T>(values[k] - max) * scale;
+    store(gradient + i, values);
   });
+  // One barrier for all elements rather than a comparison for each.
+  __syncthreads();
+  // From what is not rounded, so that a probability near 1 keeps its distance from 1.
+  if (in_range && threadIdx.x == 0)
+    gradient[target] = narrowed<T>((exp_for<T>(of_target - max) - sum) * scale);
 }
 
 template <class T>
@@ -357,7 +362,7 @@ struct AdamWTensors {
 static_assert(sizeof(AdamWTensors<float>) <= 4000);
 
 template <int N, class T>
-__global__ void adamw_tensors(AdamWTensors<T> all) {
+__global__ void __launch_bounds__(kLargestBlock) adamw_tensors(AdamWTensors<T> all) {
   using Compute = ComputeType<T>;
   const AdamWElements<T> a = all.tensor[blockIdx.y];
   const Compute second_scale =
