@@ -73,6 +73,29 @@ foreach(file ${torch_libraries} "${TINY_LLAMA_TORCH_ROOT}/include/fmt/format-inl
   endif()
 endforeach()
 target_link_libraries(tiny_llama_torch INTERFACE ${torch_libraries})
+# AMD's wheels have ROCm in wheels of its own, and the run paths of torch's libraries are those of the machine that built them: its Python
+# part loads beforehand what they need. No run path of a program serves a library that has one. So the program needs the same itself:
+# what is loaded first is found by its name. Its own run path is a DT_RPATH, which serves what those need in their turn.
+if(TINY_LLAMA_TORCH_IS_ROCM)
+  file(GLOB_RECURSE sdk_libraries "${TINY_LLAMA_TORCH_ROOT}/../_rocm_sdk_*/lib/*.so*")
+  list(FILTER sdk_libraries EXCLUDE REGEX "/_rocm_sdk_devel/") # the same once more, for compilers
+  if(sdk_libraries)
+    set(needed "")
+    foreach(library ${torch_libraries})
+      execute_process(COMMAND "${CMAKE_READELF}" -d "${library}" OUTPUT_VARIABLE dynamic ERROR_QUIET)
+      string(APPEND needed "${dynamic}")
+    endforeach()
+    foreach(library ${sdk_libraries})
+      get_filename_component(name "${library}" NAME)
+      string(FIND "${needed}" "[${name}]" position)
+      if(position GREATER -1 AND NOT EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/${name}")
+        target_link_libraries(tiny_llama_torch INTERFACE "${library}")
+        string(REPLACE "[${name}]" "" needed "${needed}")
+      endif()
+    endforeach()
+    target_link_options(tiny_llama_torch INTERFACE LINKER:--disable-new-dtags)
+  endif()
+endif()
 # Back-ends register themselves when they are loaded, and some linkers leave out a library of which nothing is called. What libtorch's
 # libraries need in their turn they find by their own run paths.
 target_link_options(tiny_llama_torch INTERFACE LINKER:--no-as-needed LINKER:--allow-shlib-undefined)

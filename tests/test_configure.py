@@ -94,6 +94,54 @@ def test_what_is_taken_and_refused_of_a_libtorch_and_its_toolkit(
     assert (found[0] == 0) == (said in (TAKEN, NEWER))
 
 
+WHEELS = """\
+cmake_minimum_required(VERSION 3.24)
+project(made_up LANGUAGES C)
+include("{cmake}/find_libtorch.cmake")
+add_executable(program program.c)
+target_link_libraries(program PRIVATE tiny_llama_torch)
+"""
+# a library, what it needs, its run path
+AS_AMD_BUILDS_THEM = """
+_rocm_sdk_core/lib/librocm_sysdeps_z.so.1 | |
+_rocm_sdk_core/lib/libamdhip64.so.7 | |
+_rocm_sdk_devel/lib/libMIOpen.so.1 | |
+_rocm_sdk_libraries_gfx94X/lib/libMIOpen.so.1 | _rocm_sdk_core/lib/librocm_sysdeps_z.so.1 |
+torch/lib/libc10.so | |
+torch/lib/libtorch_cpu.so | |
+torch/lib/libtorch.so | |
+torch/lib/libc10_hip.so | _rocm_sdk_core/lib/libamdhip64.so.7 | /of/the/builder
+torch/lib/libtorch_hip.so | _rocm_sdk_libraries_gfx94X/lib/libMIOpen.so.1 | /of/the/builder
+"""
+
+
+def test_a_program_finds_rocm_in_amds_wheels(tmp_path: Path) -> None:
+    """The loader ignores a program's run path for what libraries with one of their own need."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    for name in (f"{PACKAGE}/TorchConfig.cmake", "torch/include/fmt/format-inl.h", "empty.c"):
+        write_program(tmp_path / name, "")
+    write_program(tmp_path / f"{PACKAGE}/TorchConfigVersion.cmake", 'set(PACKAGE_VERSION "2.9.0")')
+    for line in AS_AMD_BUILDS_THEM.strip().splitlines():
+        library, needed, run_path = (word.strip() for word in line.split("|"))
+        (tmp_path / library).parent.mkdir(parents=True, exist_ok=True)
+        more = [str(tmp_path / needed)] if needed else []
+        more += [f"-Wl,-rpath,{run_path},--enable-new-dtags"] if run_path else []
+        named = f"-Wl,--no-as-needed,-soname,{Path(library).name}"
+        command = [compiler, "-shared", "-nostdlib", named, tmp_path / "empty.c", *more]
+        built = finish(start([*command, "-o", tmp_path / library]))
+        assert built.returncode == 0, built.stderr
+    write_program(tmp_path / "CMakeLists.txt", WHEELS.format(cmake=CMAKE))
+    write_program(tmp_path / "program.c", "int main(void) { return 42; }")
+    status, said = configure(tmp_path, Torch_DIR=tmp_path / PACKAGE, TINY_LLAMA_WITH_CUDA="AUTO")
+    assert status == 0, said
+    built = finish(start(["cmake", "--build", str(tmp_path / "build")]))
+    assert built.returncode == 0, built.stdout
+    done = finish(start([str(tmp_path / "build/program")]))
+    assert done.returncode == 42, done.stderr
+
+
 def test_every_library_can_be_a_source(tmp_path: Path) -> None:
     """Without a network, and though all may be installed; Google Benchmark is one in every build,
     and takes long to configure."""

@@ -45,7 +45,7 @@ Json parse_object(const std::string& line) {
   }
 }
 
-const Json& member(const Json& request, const std::string& key) {
+const Json& member(const Json& request, const char* key) {
   const auto found = request.find(key);
   if (found == request.end()) {
     throw std::invalid_argument(
