@@ -163,6 +163,12 @@ exercise 4 | 4
 exercise 1 --seq 7 | must be even
 exercise 1 --batch-size 8 | '--batch-size': is no option; did you mean --batch?
 exercise 2 --max-seconds-per-case -1 | a positive number
+gpu_check --device=cpu | device 'cpu': must be auto, cuda[:N] or hip[:N]
+gpu_check --sizes=tony | size 'tony': must be one of tiny
+gpu_check --steps=device,kernel | --steps: step 'kernel': must be one of device, kernels
+gpu_check --steps=kernel | did you mean kernels?
+gpu_check --limit=proofs | '': must be a positive number of seconds
+gpu_check --limit=proof=9 | --limit: step 'proof': must be one of
 profile --generate-report | --generate-report: has no meaning
 profile --analyze-existing x --batch-size 4 | --batch-size: has no meaning
 profile --analyze-existing x --output-dir y | --output-dir: has no meaning

@@ -209,6 +209,8 @@ MEASURES = f"{CHECKED} build programs"
         ("dev/golden", False, "checked torch oracle"),
         ("dev/prove", True, "checked build"),
         ("peers", False, f"{CHECKED} torch oracle build programs"),
+        ("gpu_check", False, f"{CHECKED} torch oracle build programs kernels_gpu_device_test"),
+        ("gpu_check --build-folder=build-cuda", True, CHECKED),
         ("study tiny", True, MEASURES),
         ("study --help", True, "checked"),
         ("scaling --processes 2 -- --from", True, MEASURES),

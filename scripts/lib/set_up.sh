@@ -57,8 +57,8 @@ set_up_cuda_build() { # sets cuda_folder
   unlock_set_up
 }
 
-# set_up <tools|pictures|bench|test|peers|golden|prove>: what that command needs; pictures beside the tools, since few need them and
-# their driver is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
+# set_up <tools|pictures|bench|test|peers|gpu_check|golden|prove>: what that command needs; pictures beside the tools, since few need them
+# and their driver is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
 # tools need no torch, and so go into .venv in any case.
 set_up() {
   local purpose="$1" own_torch="" groups=() not_needed=(python3-venv) targets=() group
@@ -77,7 +77,7 @@ set_up() {
   done
   if [[ "$torch_kind" == cuda ]]; then not_needed+=(libamdhip64-dev); fi
   # what torch.compile includes
-  if [[ "$purpose" != peers && "$purpose" != test ]]; then not_needed+=(python3-dev); fi
+  if [[ ! "$purpose" =~ ^(peers|gpu_check|test)$ ]]; then not_needed+=(python3-dev); fi
   # what the pictures and traces are opened in, and a launcher of ranks that the tests start
   if [[ "$purpose" != test ]]; then not_needed+=(chromium openmpi-bin); fi
   set_up_packages "${not_needed[@]}"
@@ -89,6 +89,7 @@ set_up() {
     set_up_library_sources "${libraries_not_installed[@]}"
     # whoever measures need not wait for the tests to be compiled
     if [[ "$purpose" != test && "$purpose" != prove ]]; then targets=(programs); fi
+    if [[ "$purpose" == gpu_check ]]; then targets+=(kernels_gpu_device_test); fi
     set_up_build "$(choose_preset)" "$project_root/build" "${targets[@]}"
   fi
   unlock_set_up
@@ -108,7 +109,7 @@ check_options() {
   if [[ $status -eq 0 ]] && given --help,-h "$@"; then exit; fi
 }
 
-# run_tool <bench|peers|""> <command> <argument>...
+# run_tool <bench|peers|gpu_check|""> <command> <argument>...
 run_tool() {
   local needs="$1"
   shift
@@ -116,7 +117,7 @@ run_tool() {
   set_up tools
   if [[ -n "$needs" ]]; then
     set_up "$needs"
-    if [[ "$needs" == peers ]]; then
+    if [[ "$needs" =~ ^(peers|gpu_check)$ ]]; then
       TINY_LLAMA_ORACLE_PYTHON="$(find_oracle_python)" || exit 2
       export TINY_LLAMA_ORACLE_PYTHON
     fi

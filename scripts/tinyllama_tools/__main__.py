@@ -46,6 +46,7 @@ COMMANDS = {
     "dev/golden": "tinyllama_tools.proofs.golden",
     "dev/prove": "tinyllama_tools.proofs.prove",
     "exercise": "tinyllama_tools.commands.exercise",
+    "gpu_check": "tinyllama_tools.commands.gpu_check",
     "peers": "tinyllama_tools.commands.peers",
     "profile": "tinyllama_tools.commands.profile",
     "report": "tinyllama_tools.report.command",

@@ -104,6 +104,8 @@ def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
     threads_help = "CPU threads of every side (default: libtorch's own choice)"
     add("--threads", type=positive, help=threads_help)
     add_plugin(parser)
+    build_help = "where the programs are (default: build)"
+    add("--build-folder", type=Path, metavar="DIR", help=build_help)
     name = parser.prog.removeprefix("scripts/")
     add("--output", type=Path, help=f"folder (default: results/<UTC time>_{name})")
     source_help = f"write the tables of an earlier {name}.json anew"
@@ -445,7 +447,11 @@ class InterleavedSteps:
         else:
             # options that the program refuses leave no folder
             self.program = suite_program(
-                options.device, options.threads, options.variants, plugin_options(options)
+                options.device,
+                options.threads,
+                options.variants,
+                plugin_options(options),
+                options.build_folder,
             )
             folder.mkdir(parents=True, exist_ok=True)
             document, page, is_interrupted = self.measure_all(folder)

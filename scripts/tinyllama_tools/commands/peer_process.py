@@ -99,7 +99,7 @@ class Peer:
         model.train()
         self.forward = model
         if self.form["is_compiled"]:
-            self.forward = torch.compile(model, dynamic=False)
+            self.forward = torch.compile(model, dynamic=False, mode=self.form.get("mode"))
         is_fused = self.form["adamw"] == "fused"
         adamw = {"lr": 1e-3, "foreach": False, "fused": is_fused}
         self.optimizer = torch.optim.AdamW(model.parameters(), **adamw)

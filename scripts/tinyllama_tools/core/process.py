@@ -1,14 +1,16 @@
 """Runs a program to its end; progress on standard error."""
 
 import contextlib
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -77,6 +79,10 @@ class ProgramError(ToolError):
         self.exit_status = exit_status
 
 
+class TimedOutError(ToolError):
+    """A program did not end in time, and was ended."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """`output`: standard output, with standard error in it where they were read as one. `words`:
@@ -133,6 +139,35 @@ def _listen(
     return is_interrupted
 
 
+# for a program to end by itself what it started, once its time is over
+LATE_S = 10.0
+
+
+@contextlib.contextmanager
+def _ended_after(process: subprocess.Popen[str], limit_s: float) -> Iterator[threading.Event]:
+    """Asks the program to end after so many seconds, and kills it LATE_S later. Set: it was
+    asked."""
+    is_late = threading.Event()
+
+    def ask() -> None:
+        is_late.set()
+        signal_all(process, signal.SIGINT)
+
+    timers = []
+    if limit_s < math.inf:
+        timers.append(threading.Timer(limit_s, ask))
+        kill = (process, signal.SIGKILL)
+        timers.append(threading.Timer(limit_s + LATE_S, signal_all, kill))
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield is_late
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
 def _end(process: subprocess.Popen[str]) -> None:
     """Asks it to end, since nobody listens any more, and kills what is left after ENDING_S."""
     signal_all(process, signal.SIGINT)
@@ -155,13 +190,16 @@ def run_program(
     log: Path | None = None,
     as_one: bool = False,
     stop_at_once: bool = False,
+    limit_s: float = math.inf,
+    environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Runs a program to its end. `hear` gets each line of standard error as it comes, `as_one`
     those of standard output too; `log` keeps them. After Ctrl-C it may end what is in hand, unless
-    `stop_at_once`.
+    `stop_at_once`. `environment`: added to that of this process.
 
     Raises `error` where it cannot be started, refuses its options (status 2) or ends with another
-    status than those in `ok`; KeyboardInterrupt where that is because it, or we, were interrupted.
+    status than those in `ok`; KeyboardInterrupt where that is because it, or we, were interrupted;
+    TimedOutError where it takes longer than `limit_s`.
     """
     name, heard, started = Path(command[0]).name, [], time.monotonic()
     with contextlib.ExitStack() as open_files:
@@ -190,12 +228,14 @@ def run_program(
                 start_new_session=True,
                 encoding="utf-8",
                 errors="replace",
+                env={**os.environ, **environment} if environment else None,
             )
         except OSError as failure:
             message = f"{name} cannot be started: {failure}; build it: scripts/bench --setup-only"
             raise error(message, REFUSED_OPTIONS) from failure
         try:
-            is_interrupted = _listen(process, heard, hear_and_keep, stop_at_once)
+            with _ended_after(process, limit_s) as is_late:
+                is_interrupted = _listen(process, heard, hear_and_keep, stop_at_once)
         finally:
             if process.poll() is None:
                 _end(process)
@@ -204,6 +244,9 @@ def run_program(
         output = "".join(heard) if as_one else written.read().decode("utf-8", errors="replace")
     status, seconds = process.returncode, time.monotonic() - started
     words = last_words("".join(heard))
+    if is_late.is_set() and not is_interrupted:
+        said = f"; it last said: {words}" if words else ""
+        raise TimedOutError(f"{name} did not end within {limit_s:.0f} s{said}")
     if status in ok:
         return Ended(status, output, words, seconds, is_interrupted)
     if is_interrupted or status == INTERRUPTED:

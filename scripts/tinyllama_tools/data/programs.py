@@ -146,12 +146,18 @@ class SuiteProgram:
 
 
 def suite_program(
-    device: str, threads: int | None, variants: Sequence[str], more: Sequence[str] = ()
+    device: str,
+    threads: int | None,
+    variants: Sequence[str],
+    more: Sequence[str] = (),
+    build: Path | None = None,
 ) -> SuiteProgram:
-    """The program on this device, with `more` options. SuiteError where it is not built, or refuses
-    the variants, all of which it alone knows."""
+    """The program on this device, with `more` options; `build`: the folder that has it, where that
+    is another one. SuiteError where it is not built, or refuses the variants, all of which it alone
+    knows."""
     options = (f"--threads={threads}",) if threads else ()
-    program = SuiteProgram((f"--device={device}", *options, *more))
+    where = {"program": build / "benchmarks/tiny_llama_bench"} if build else {}
+    program = SuiteProgram((f"--device={device}", *options, *more), **where)
     program.list_cases([f"--components={STEP}", f"--variants={','.join(variants)}"])
     return program
 

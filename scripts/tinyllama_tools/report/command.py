@@ -20,7 +20,14 @@ from tinyllama_tools.report.document import (
 )
 from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import csv_of, figures_of_merit, markdown_of, page_of, write_pngs
-from tinyllama_tools.report.sections import data_parallel, devices, growth, measured, variants
+from tinyllama_tools.report.sections import (
+    data_parallel,
+    devices,
+    gpu_check,
+    growth,
+    measured,
+    variants,
+)
 
 Fill = Callable[[Section, ReportInputs], None]
 # In the order of the report; each raises Missing where there is nothing to show.
@@ -57,6 +64,14 @@ def _sections(inputs: ReportInputs) -> Iterator[Section]:
     """Every section; of several devices one each, below each other."""
     if inputs.others:
         yield _filled("devices", "Devices", devices.devices, inputs)
+    for number, one in enumerate(inputs.devices, start=1):
+        if one.checks:
+            page = _filled("gpu_check", "GPU check", gpu_check.build, one)
+            if inputs.others:
+                page.label(one.device, number)
+            yield page
+    if all(one.has_checks_alone for one in inputs.devices):
+        return
     for identity, name, fill in SECTIONS:
         for number, one in enumerate(inputs.devices, start=1):
             page = _filled(identity, name, fill, one)
@@ -75,19 +90,19 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     what = " and ".join(one.device or title_of(one.context) for one in inputs.devices)
     # of several devices, the first section has such figures in columns
-    facts = [] if inputs.others else list(measured.facts(inputs))
+    facts = [] if inputs.others else [*gpu_check.facts(inputs), *measured.facts(inputs)]
     title = title or f"Tiny LLaMA on {what}"
     return Document(title, now, facts, [*sections, last], omissions)
 
 
 FORMATS = ("html", "md", "csv", "png", "fom")
 EPILOG = """\
-RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite or of a
-data-parallel run. Without any, the newest of each kind in results/ are taken, all of one device,
-and named. Of several results of the suite from one device, the first that has a training step with
-all its parts is analysed; where it has only one variant, the variants are those of the first other
-result that has several. scripts/compare compares results. Results of several devices become
-columns, and sections below each other, under the devices' names.
+RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite, of a
+data-parallel run or of scripts/gpu_check. Without any, the newest of each kind in results/ are
+taken, all of one device, and named. Of several results of the suite from one device, the first that
+has a training step with all its parts is analysed; where it has only one variant, the variants are
+those of the first other result that has several. scripts/compare compares results. Results of
+several devices become columns, and sections below each other, under the devices' names.
 
 Without -o, html writes results/report_<UTC time>.html, png a folder of pictures, and md, csv (a row
 a case) and fom (one device alone) write to standard output. --setup-only, as the only argument,
@@ -164,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
             reason = str(error).removeprefix(f"{path}: ")
             unknown.append(Omission("file", str(path), reason, is_error=True))
     inputs = read_inputs(sources, unknown)
-    if not (inputs.main.paths or inputs.study or inputs.scalings):
+    if not (inputs.main.paths or inputs.study or inputs.scalings or inputs.checks):
         _say_omissions(inputs.omissions)
         where = ", ".join(map(str, named)) or str(folder)
         raise BadInputError(

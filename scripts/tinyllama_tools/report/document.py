@@ -25,6 +25,7 @@ class Kind(Enum):
     STUDY = ("grid study", "scripts/study --grid tiny small")
     SUITE = ("run of the suite", "scripts/bench")
     SCALING = ("data-parallel run", "scripts/scaling --processes 1,2")
+    GPU = ("check of a GPU", "scripts/gpu_check")
 
     def __init__(self, words: str, command: str) -> None:
         self.words = words
@@ -205,6 +206,11 @@ class Section:
         made = table_of(identity, rows, **values)
         self.tables += [made] if made.records else []
         return made
+
+    def number_tables(self, number: int, first: int = 0) -> None:
+        """Keeps the ids of tables from the `first` on unique, where a section repeats them."""
+        more = [replace(one, id=f"{one.id}_{number}") for one in self.tables[first:]]
+        self.tables[first:] = more
 
     def figure(self, *values: Any, **more: Any) -> None:  # noqa: ANN401
         """Adds a Figure of these."""

@@ -21,6 +21,7 @@ from tinyllama_tools.core.app import (
     shown_path,
 )
 from tinyllama_tools.core.text import value_at
+from tinyllama_tools.data.gpu_checks import GPU_CHECK, GPU_FILE, GpuCheck, read_gpu_check
 from tinyllama_tools.data.machine import (
     ONE_DEVICE,
     SAME_RUN,
@@ -87,14 +88,14 @@ Found = TypeVar("Found")
 
 class Source(NamedTuple):
     """A result to read. `path`: the folder of a grid study or of a data-parallel run; the file of a
-    run of the suite, or of a data-parallel result that was named alone."""
+    run of the suite, of a check of a GPU, or of a data-parallel result that was named alone."""
 
     kind: Kind
     path: Path
 
 
 # the first of these files that a folder has says what the folder is
-FILES = {STUDY: Kind.STUDY, SUITE_FILE: Kind.SUITE, SCALING_FILE: Kind.SCALING}
+FILES = {STUDY: Kind.STUDY, SUITE_FILE: Kind.SUITE, SCALING_FILE: Kind.SCALING, GPU_FILE: Kind.GPU}
 
 
 def source_of(path: Path) -> Source:
@@ -105,8 +106,10 @@ def source_of(path: Path) -> Source:
             return source_of(result_in(path, (*FILES, RANK_FILES)))
         # whether the file is damaged is found when it is read
         kind = FILES.get(inside, Kind.SCALING)
-        return Source(kind, path / inside if kind is Kind.SUITE else path)
+        return Source(kind, path / inside if kind in (Kind.SUITE, Kind.GPU) else path)
     document, _ = read_json(path)
+    if document.get("kind") == GPU_CHECK:
+        return Source(Kind.GPU, path)
     if document.get("kind") in (KIND, SCALING_KIND):
         kind = Kind.STUDY if document["kind"] == KIND else Kind.SCALING
         return Source(kind, path.parent)
@@ -278,8 +281,9 @@ class ScalingRun:
 class ReportInputs:
     """What is known of one device. `main`: the result of the suite, or of a grid study, that is
     analysed; NOTHING where there is none. `study`: the one that `main` is of. `compared`: another
-    result, whose variants are shown where `main` has only one. `others`: those of further devices;
-    `device`: the name in their headings, empty where there is one device."""
+    result, whose variants are shown where `main` has only one. `checks`: of the GPU. `others`:
+    those of further devices; `device`: the name in their headings, empty where there is one
+    device."""
 
     sources: tuple[Source, ...] = ()
     main: ResultSet = NOTHING
@@ -287,6 +291,7 @@ class ReportInputs:
     scalings: tuple[ScalingRun, ...] = ()
     omissions: tuple[Omission, ...] = ()
     compared: ResultSet = NOTHING
+    checks: tuple[GpuCheck, ...] = ()
     others: tuple["ReportInputs", ...] = ()
     device: str = ""
 
@@ -297,8 +302,14 @@ class ReportInputs:
 
     @property
     def context(self) -> Context:
-        """Of the analysed result, else of a data-parallel run; empty without any."""
-        return next((run.context for run in (self.main, *self.scalings) if run.context), {})
+        """Of the analysed result, else of a data-parallel run or a check; empty without any."""
+        known = (self.main, *self.scalings, *self.checks)
+        return next((run.context for run in known if run.context), {})
+
+    @property
+    def has_checks_alone(self) -> bool:
+        """Whether nothing was measured but checks of the GPU."""
+        return bool(self.checks) and not (self.main.paths or self.study or self.scalings)
 
     @property
     def with_variants(self) -> ResultSet:
@@ -491,16 +502,17 @@ def _together(runs: Sequence[ResultSet]) -> ResultSet:
     return read_result_set([*files, *dict.fromkeys(filter(Path.is_file, beside))])
 
 
-Read = GridStudy | ResultSet | ScalingRun
+Read = GridStudy | ResultSet | ScalingRun | GpuCheck
 
 
 def _results_in(read: Read) -> ResultSet:
-    """NOTHING in a data-parallel run, and in a study without a round."""
+    """NOTHING in a data-parallel run, a check, and in a study without a round."""
     return read if isinstance(read, ResultSet) else getattr(read, "results", NOTHING)
 
 
 def _context_in(read: Read) -> Context:
-    return read.context if isinstance(read, ScalingRun) else _results_in(read).context
+    has_own = isinstance(read, (ScalingRun, GpuCheck))
+    return read.context if has_own else _results_in(read).context
 
 
 def _inputs_of(read: Sequence[tuple[Source, Read]]) -> ReportInputs:
@@ -527,7 +539,8 @@ def _inputs_of(read: Sequence[tuple[Source, Read]]) -> ReportInputs:
     studies = [one for one in found if isinstance(one, GridStudy)]
     study = next((one for one in studies if one.results is first), None)
     scalings = tuple(one for one in found if isinstance(one, ScalingRun))
-    return ReportInputs(sources, main, study, scalings, tuple(omissions), compared)
+    checks = tuple(one for one in found if isinstance(one, GpuCheck))
+    return ReportInputs(sources, main, study, scalings, tuple(omissions), compared, checks)
 
 
 def _named(devices: Sequence[ReportInputs]) -> list[ReportInputs]:
@@ -551,6 +564,7 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         Kind.STUDY: lambda path: _read_grid_study(path, omissions),
         Kind.SUITE: lambda path: read_result_set([path]),
         Kind.SCALING: lambda path: _read_scaling_run(path, omissions),
+        Kind.GPU: read_gpu_check,
     }
     groups: list[list[tuple[Source, Read]]] = []
     for source in dict.fromkeys(sources):
