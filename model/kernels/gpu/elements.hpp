@@ -150,28 +150,56 @@ __device__ inline float exp_of(float x) {
 __device__ inline double exp_of(double x) {
   return exp(x);
 }
-/// exp(x) and 1 / x, as exact as elements of T show. For 16 bits that is what a GPU does in a few
-/// instructions instead of ten or more, with an error of some units of float32: 2 + |1.173 x| for
-/// CUDA's __expf (CUDA C++ Programming Guide, Intrinsic Functions), |1.5 x| for AMD's exponential
-/// of x log2(e), 2 for the reciprocals. Sums and losses of float32 made of them are as exact as the
-/// logits that were rounded to 16 bits before.
+// One instruction of a GPU for what takes ten or more to be exact; results below float32's normal
+// numbers may be 0. Errors in units of float32's last place: of exp 2 + |x| (PTX ISA, ex2.approx:
+// 2^-22; rounding x log2(e) adds |x|; AMD's v_exp_f32 is exact to 1), of 1 / x 1 (PTX ISA,
+// rcp.approx; AMD's v_rcp_f32).
+#if defined(__HIP_DEVICE_COMPILE__)
+__device__ inline float fast_exp(float x) {
+  return __expf(x);
+}
+__device__ inline float fast_reciprocal(float x) {
+  return __builtin_amdgcn_rcpf(x);
+}
+#elif defined(__CUDA_ARCH__)
+__device__ inline float fast_exp(float x) {
+  constexpr float log2_of_e = 1.44269504F;
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * log2_of_e));
+  return result;
+}
+__device__ inline float fast_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+#else
+__device__ inline float fast_exp(float x) {
+  return exp_of(x);
+}
+__device__ inline float fast_reciprocal(float x) {
+  return 1 / x;
+}
+#endif
+
+/// exp(x) and 1 / x, as exact as elements of T show: those of 16 bits were rounded by far more.
 template <class T>
 __device__ inline ComputeType<T> exp_for(ComputeType<T> x) {
-#if defined(__HIP_DEVICE_COMPILE__) || defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 2) return __expf(x);
-#endif
-  return exp_of(x);
+  if constexpr (sizeof(T) == 2) {
+    return fast_exp(x);
+  } else {
+    return exp_of(x);
+  }
 }
 template <class T>
 __device__ inline ComputeType<T> reciprocal_for(ComputeType<T> x) {
-#if defined(__HIP_DEVICE_COMPILE__)
-  // HIP's __fdividef is a full division.
-  if constexpr (sizeof(T) == 2) return __builtin_amdgcn_rcpf(x);
-#elif defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 2) return __fdividef(1, x);
-#endif
-  return 1 / x;
+  if constexpr (sizeof(T) == 2) {
+    return fast_reciprocal(x);
+  } else {
+    return 1 / x;
+  }
 }
+
 /// Of a NaN and a number the number.
 __device__ inline float larger(float a, float b) {
   return fmaxf(a, b);

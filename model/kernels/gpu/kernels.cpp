@@ -71,16 +71,17 @@ __global__ void __launch_bounds__(kLargestBlock)
   const Compute mean = block_sum(dot) / static_cast<Compute>(a.width);
   const Compute slope = inverse * inverse * inverse * mean;
   sweep_by_block<N>(a.width, [&](int64_t i, auto lanes) {
-    auto result = load(a.gradient + start + i, lanes);
+    const int64_t place = start + i;
+    auto result = load(a.gradient + place, lanes);
     const auto w = load(a.weight + i, lanes);
-    const auto x = load(a.x + start + i, lanes);
+    const auto x = load(a.x + place, lanes);
     for (int k = 0; k < lanes.count; ++k) result[k] = result[k] * w[k] * inverse - x[k] * slope;
     if (a.sum_gradient) {
-      const auto more = load(a.sum_gradient + start + i, lanes);
+      const auto more = load(a.sum_gradient + place, lanes);
       for (int k = 0; k < lanes.count; ++k) result[k] += more[k];
     }
-    store(a.x_gradient + start + i, result);
-    if (a.branch_gradient) store(a.branch_gradient + start + i, result);
+    store(a.x_gradient + place, result);
+    if (a.branch_gradient) store(a.branch_gradient + place, result);
   });
 }
 
