@@ -37,7 +37,7 @@ CONTEXT = {
     **{"schema_version": 4, "date": "2026-11-30T00:00:00+00:00", "host_name": "host_0123abcd"},
     **{"git_commit": "0123456789" * 4, "git_dirty": False, "torch_version": "2.13.0", "threads": 1},
     "settings": {"gpu.uuid": UUID, "gpu.power_limit_W": "750", "gpu.compute_partition": "SPX"},
-    **{"device": DEVICE, "peaks": PEAKS, "timer": {"event_pair_seconds": 1e-6}},
+    **{"device": DEVICE, "peaks": PEAKS, "timer": {"empty_pair_us": 1.0}},
 }
 COUNTERS = {
     **{"kernels": 500.0, "device_ms": 9.9, "host_bound": 0.0, "samples_per_second": 800.0},

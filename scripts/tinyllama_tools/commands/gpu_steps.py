@@ -63,6 +63,7 @@ ODD_MODEL = {
     "tie_word_embeddings": False,
 }
 ONCE = ("--benchmark_repetitions=1", "--verify=off")
+SHORT_TRAINING = ("--batch-size=2", "--num-steps=6", "--deterministic")
 # of one request of the clocks' step, and how many are made singly
 ROW_SECONDS, SINGLY = 2.0, 10
 FULLEST_PERCENT = 80.0
@@ -98,7 +99,10 @@ class Session:
         """Seconds that the step has left; TimedOutError where it has none."""
         if (left := self.limit - self.spent) > 0:
             return left
-        raise TimedOutError(f"the step did not end within {self.limit:g} s")
+        raise TimedOutError(self._late("between two programs"))
+
+    def _late(self, where: str) -> str:
+        return f"the step did not end within {self.limit:g} s and was ended {where}"
 
     def run(
         self,
@@ -113,7 +117,11 @@ class Session:
         words = [str(word) for word in command]
         self.commands.append(command_text(shown or words))
         more = {"ok": ok, "as_one": as_one, "environment": environment, "limit_s": self.left}
-        done = run_program(words, ProgramError, **more)
+        try:
+            done = run_program(words, ProgramError, **more)
+        except TimedOutError as error:
+            name = self.commands[-1].split()[0]
+            raise TimedOutError(f"{self._late(f'in {name}')}; {error}") from error
         if done.is_interrupted:
             raise KeyboardInterrupt
         return done
@@ -242,7 +250,7 @@ def check_graphs(session: Session) -> Iterator[Finding]:
     size, dtypes = session.sizes[0], ("f32", "bf16")
     forms = {dtype: session.graph_of(size, dtype) for dtype in dtypes}
     for dtype, (eager, graph) in forms.items():
-        usual = (f"--size={size}", f"--dtype={dtype}", "--num-steps=10", "--deterministic")
+        usual = (f"--size={size}", f"--dtype={dtype}", *SHORT_TRAINING)
         runs = []
         for number, variant in enumerate((eager, eager, graph)):
             summary = session.train(f"graph_{dtype}_{number}", *usual, f"--variant={variant}")

@@ -55,14 +55,27 @@ def _nvidia_smi(*options: str) -> str:
     return ""
 
 
+# the tables that it prints
+CSV = ("--format=csv,noheader,nounits",)
+
+
+def _as_the_kernel_has_it(address: str) -> str:
+    """0000:c1:00.0 of 00000000:C1:00.0."""
+    return address.strip().lower()[-12:]
+
+
 def _nvidia_address(uuid: str) -> str:
-    """The PCI address of the card with this UUID, as the driver's files have it."""
+    """The PCI address of the card with this UUID, by the driver's files or its tool."""
     for folder in sorted(PROC.glob("driver/nvidia/gpus/*")):
         with contextlib.suppress(OSError):
             text = (folder / "information").read_text(encoding="utf-8", errors="replace")
             found = re.search(r"^GPU UUID:\s*(\S+)", text, re.MULTILINE)
             if found and _bare(found[1]) == _bare(uuid):
                 return folder.name.lower()
+    for line in _nvidia_smi("--query-gpu=uuid,pci.bus_id", *CSV).splitlines():
+        own, _, address = line.partition(",")
+        if _bare(own) == _bare(uuid):
+            return _as_the_kernel_has_it(address)
     return ""
 
 
@@ -106,12 +119,10 @@ def powers(backend: str) -> dict[str, float]:
                 with contextlib.suppress(ValueError):
                     found[device.name] = 1e-6 * float(_first_line(file))
         return found
-    asked = "--query-gpu=pci.bus_id,power.draw"
-    for line in _nvidia_smi(asked, "--format=csv,noheader,nounits").splitlines():
+    for line in _nvidia_smi("--query-gpu=pci.bus_id,power.draw", *CSV).splitlines():
         address, _, watts = line.partition(",")
         with contextlib.suppress(ValueError):
-            # its domain has eight digits, that of the kernel four
-            found[address.strip().lower()[-12:]] = float(watts)
+            found[_as_the_kernel_has_it(address)] = float(watts)
     return found
 
 
