@@ -481,6 +481,9 @@ def test_what_answers_without_a_driver_is_fake(
     assert states.pop("device") == "cannot tell" and set(states.values()) == {"passed"}
     assert "driver's device node" in document["steps"][0]["why"]
     assert "fake: 11 passed, 1 cannot tell: AMD Instinct MI300X answered" in capsys.readouterr().out
+    # on a page, too
+    assert tools.report([str(card.out), "--format=md"]) == 0
+    assert "# Tiny LLaMA on fake AMD Instinct MI300X" in capsys.readouterr().out
     # nor does a driver that comes later make a card of it
     (card.root / "dev/kfd").touch()
     assert card.check(status=0)["verdict"] == "passed"

@@ -240,7 +240,9 @@ def check_proofs(session: Session) -> Iterator[Finding]:
         f"{size}, sequence {ODD_SEQ}": (f"--sizes={size}", f"--seq={ODD_SEQ}"),
         f"hidden {ODD_HIDDEN}": (f"--config={model}", f"--seq={ODD_SEQ}"),
     }
-    axes = (f"--variants={','.join(VARIANTS)}", f"--dtypes={','.join(DTYPES)}", "--batch=2")
+    # a forward or backward alone is a part of these
+    passes = "--passes=forward_backward,update,train"
+    axes = (f"--variants={','.join(VARIANTS)}", f"--dtypes={','.join(DTYPES)}", "--batch=2", passes)
     for at, options in shapes.items():
         text = session.ask("--verify=only", *axes, *options, ok=(0, 1))
         yield from judge.proofs(text, VARIANTS, DTYPES, at)

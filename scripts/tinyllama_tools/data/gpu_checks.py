@@ -126,9 +126,12 @@ class GpuCheck:
 
     @property
     def context(self) -> Json:
-        """What a result of the programs would say of device and build."""
+        """What a result of the programs would say of device and build; a fake has its name with
+        that word, and is never the device that it stands for."""
         commit = self.build.get("git_commit", "unknown")
-        return {"device": self.device, "git_commit": commit, "date": self.started}
+        name = f"fake {self.device['name']}" if self.fake else self.device["name"]
+        device = {**self.device, "name": name}
+        return {"device": device, "git_commit": commit, "date": self.started}
 
     @property
     def verdict(self) -> Verdict:
