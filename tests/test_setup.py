@@ -282,6 +282,7 @@ def fresh(checkout: ScriptCheckout) -> ScriptCheckout:
         ("test --bogus", "'--bogus'; allowed: --long, --sanitize"),
         ("test --torch-dir /no/such", "'/no/such' must be <libtorch>/share/cmake/Torch"),
         ("test --torch-dir / --sanitize", "exclude each other"),
+        ("test --cuda-build --rocm-build", "--cuda-build and --rocm-build stand alone"),
         ("test --long --campaign kills", "--campaign stands alone"),
     ],
 )

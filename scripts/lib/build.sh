@@ -31,6 +31,9 @@ is_configured() { # <preset> <build folder> [<variable>=<value>]...
   esac
 }
 
+# Where configure and build run: here, or through this function (in_rocm_root).
+build_place=()
+
 configure() { # <preset> <build folder> <Torch_DIR> [<variable>=<value>]...
   local preset="$1" folder="$2" torch="$3" options=() setting
   shift 3
@@ -67,7 +70,7 @@ set_up_configured() {
   shift 2
   if is_configured "$preset" "$folder" "$@"; then return 0; fi
   name="configure_$(basename "$folder")"
-  require_step "configure $(basename "$folder") (preset $preset)" "$name" configure "$preset" "$folder" "$torch_cmake_folder" "$@"
+  require_step "configure $(basename "$folder") (preset $preset)" "$name" "${build_place[@]}" configure "$preset" "$folder" "$torch_cmake_folder" "$@"
   # our own warnings, which would stay unread in the log
   sed -n '/^CMake Warning at cmake/,/^Call Stack/s/^  /   /p' "$log_folder/$name.log" >&2
 }

@@ -12,6 +12,8 @@ source "$library_folder/python_environment.sh"
 source "$library_folder/library_sources.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
+# shellcheck source=scripts/lib/rocm_build.sh
+source "$library_folder/rocm_build.sh"
 
 # No compiler, no libtorch: stored results can be compared where nothing could be built, and while something is being built.
 set_up_group_alone() { # <group>
@@ -38,22 +40,24 @@ set_up_torch_trial() { # <folder>; sets trial_folder
 }
 
 # The whole project for CUDA, on any machine: a GPU is not needed, and compiler and libtorch come as packages of a Python environment.
-set_up_cuda_build() { # sets cuda_folder
-  cuda_folder="$project_root/build-cuda"
+set_up_cuda_build() { # sets gpu_folder
+  gpu_folder="$project_root/build-cuda"
   lock_set_up
   set_up_packages libamdhip64-dev python3-dev chromium openmpi-bin
   set_up_library_sources "${libraries_not_installed[@]}"
-  export TINY_LLAMA_ENVIRONMENT="$cuda_folder/environment"
+  export TINY_LLAMA_ENVIRONMENT="$gpu_folder/environment"
   virtual_environment="$TINY_LLAMA_ENVIRONMENT" virtual_python="$TINY_LLAMA_ENVIRONMENT/bin/python"
-  mkdir -p "$cuda_folder"
+  mkdir -p "$gpu_folder"
   set_up_group cuda
+  export TORCH_CUDA_ARCH_LIST=""
   find_given_torch "$virtual_environment"
   [[ "$torch_kind" == cuda ]] || {
     say "error: the package index gave a torch for $torch_kind instead of CUDA; see the group cuda of pyproject.toml."
     exit 2
   }
-  set_up_configured release "$cuda_folder" TINY_LLAMA_WARNINGS_AS_ERRORS=ON TINY_LLAMA_CUDA_ARCHITECTURES=9.0
-  require_step "build in $(basename "$cuda_folder")/" build_cuda build "$cuda_folder"
+  set_up_configured release "$gpu_folder" TINY_LLAMA_WARNINGS_AS_ERRORS=ON \
+    "TINY_LLAMA_CUDA_ARCHITECTURES=8.0;9.0;10.0"
+  require_step "build in $(basename "$gpu_folder")/" build_cuda build "$gpu_folder"
   unlock_set_up
 }
 

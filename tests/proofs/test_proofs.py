@@ -404,26 +404,6 @@ def test_any_python_runs_the_tests_and_the_oracles_alone_prove(
     assert importlib.import_module("tinyllama_tools.proofs.prove") is not prove
 
 
-@pytest.mark.parametrize(
-    ("code", "kernels", "failed"),
-    [
-        ("exit 0", "tiny_llama_bench.1.sm_90.cubin", set()),
-        ("exit 127", "1.sm_80.cubin", {"starts", "holds the kernels"}),
-    ],
-)
-def test_a_build_for_cuda_is_looked_at(
-    tmp_path: Path, code: str, kernels: str, failed: set[str]
-) -> None:
-    texts = {f"benchmarks/tiny_llama_{name}": code for name in ("bench", "train", "scaling")}
-    tools_folder = "environment/lib/python3.11/site-packages/nvidia/cu13/bin"
-    for name, text in {**texts, f"{tools_folder}/cuobjdump": f"echo {kernels}"}.items():
-        write_program(tmp_path / name, f"#!/bin/sh\n{text}\n")
-    _device_test, *programs = run_tests.cuda_programs(tmp_path)
-    assert len(programs) == 6
-    outcomes = [run_program(program, tmp_path / "r.xml", 60) for program in programs]
-    assert {o.program.name.partition(" ")[2] for o in outcomes if o.counts.failures} == failed
-
-
 def test_page_and_status_say_what_held_and_what_did_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,22 +224,63 @@ def suite_program(program: Path) -> Program:
     return Program(program.name, (str(program), *options.split()), program.parent, "")
 
 
-HOLDS_KERNELS = """"$1" --list-elf "$0" | tee /dev/stderr | grep -q sm_90"""
+PROGRAMS = ("tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling")
+CODE_OBJECTS = PROJECT / "fixtures/gpu_code_objects.json"
+HOLDS_CUDA = """found=$("$1" --list-elf "$0") && echo "$found"
+for gpu in sm_80 sm_90 sm_100; do grep -qF ".$gpu." <<<"$found" || { echo "none for $gpu"; exit 1; }
+done"""
+# by the name of its part of the fat binary
+HOLDS_ROCM = """for gpu in gfx90a gfx942 gfx950
+do grep -qaF "amdgcn-amd-amdhsa--$gpu" "$0" || { echo "none for $gpu"; exit 1; }
+done"""
+# the class of libtorch's back-end for ranks over NCCL or RCCL
+JOINS_RANKS = """grep -qaF 16ProcessGroupNCCL "$0" """
+
+
+def gpu_programs(
+    build_folder: Path, holds: tuple[str, ...], environment: dict[str, str]
+) -> list[Program]:
+    """Checks of a build for GPUs that need none: programs find their libraries, start and run
+    where there is no device; `holds`, a script for bash and its words behind the program's, says
+    whether they have kernels for every GPU. Those needs no more than the table has, and their test
+    on a device is skipped without one."""
+    kernels = build_folder / "model/kernels/gpu/kernels_gpu_device_test"
+    programs = [Program(kernels.name, (str(kernels),), build_folder)]
+    script, *words = holds
+    for name in PROGRAMS:
+        program = str(build_folder / "benchmarks" / name)
+        checks = {
+            "starts": (program, "--help"),
+            "holds the kernels": ("bash", "-c", script, program, *words),
+            "joins ranks": ("bash", "-c", JOINS_RANKS, program),
+        }
+        if name == PROGRAMS[0]:  # it has no ranks
+            del checks["joins ranks"]
+        for does, command in checks.items():
+            programs.append(Program(f"{name} {does}", command, build_folder, ""))
+    bench = str(build_folder / "benchmarks" / PROGRAMS[0])
+    read = ("-m", "tinyllama_tools.proofs.code_objects", "--objects", bench)
+    environment = {"PYTHONPATH": str(PROJECT / "scripts"), **environment}
+    for does, command in {
+        "runs": (bench, "--device=cpu", "--dry-run"),
+        "code objects": (sys.executable, *read, "--table", str(CODE_OBJECTS)),
+    }.items():
+        name = f"{PROGRAMS[0]} {does}"
+        programs.append(Program(name, command, build_folder, "", environment))
+    return programs
 
 
 def cuda_programs(build_folder: Path) -> list[Program]:
-    """Checks of a build for CUDA that need no GPU: programs find their libraries and start, and
-    hold the kernels."""
+    """Those of scripts/test --cuda-build."""
     packages = build_folder / "environment/lib"
     (cuobjdump,) = packages.glob("python3*/site-packages/nvidia/*/bin/cuobjdump")
-    kernels = build_folder / "model/kernels/gpu/kernels_gpu_device_test"
-    programs = [Program(kernels.name, (str(kernels),), build_folder)]
-    for name in ("tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling"):
-        program = str(build_folder / "benchmarks" / name)
-        holds = ("bash", "-c", HOLDS_KERNELS, program, str(cuobjdump))
-        programs.append(Program(f"{name} starts", (program, "--help"), build_folder, ""))
-        programs.append(Program(f"{name} holds the kernels", holds, build_folder, ""))
-    return programs
+    toolkit = {"CUDA_HOME": str(cuobjdump.parents[1])}
+    return gpu_programs(build_folder, (HOLDS_CUDA, str(cuobjdump)), toolkit)
+
+
+def rocm_programs(build_folder: Path) -> list[Program]:
+    """Those of scripts/test --rocm-build."""
+    return gpu_programs(build_folder, (HOLDS_ROCM,), {})
 
 
 PROGRAMS_AT_ONCE = 2
@@ -303,6 +344,9 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--cuda-build", type=Path, metavar="FOLDER", help="a build for CUDA to look at"
     )
+    parser.add_argument(
+        "--rocm-build", type=Path, metavar="FOLDER", help="a build for ROCm to look at"
+    )
     parser.add_argument("--no-pytest", action="store_true", help="only the GoogleTest programs")
     parser.add_argument("--long", action="store_true", help="also the tests that take minutes")
     parser.add_argument("-k", dest="pattern", help="only tests whose name contains this")
@@ -318,6 +362,7 @@ def main(arguments: list[str] | None = None) -> int:
         for build_folder in options.build_folder:
             programs += gtest_programs(build_folder, pattern)
         programs += cuda_programs(options.cuda_build) if options.cuda_build else []
+        programs += rocm_programs(options.rocm_build) if options.rocm_build else []
         programs += [suite_program(options.suite)] if options.suite else []
     except RuntimeError as error:
         print(f"failed: {error}\n{Counts(failures=['no programs'])}")
