@@ -53,7 +53,8 @@ COSTS = (
 # `steps`: seconds of each that is served, of which events see so much (`seen`). `losses`: of the
 # variants with this part. `tests`: of GoogleTest. `hang`, `crash`: of the program whose arguments
 # have this. `power`: file and watts of a card while a step is measured. `devices`: how many there
-# are. `ranks`: status of each of two; `ranks_files`: where their results come from.
+# are. `skip`: why a case is not opened. `ranks`: status of each of two; `ranks_files`: where their
+# results come from.
 GOOD: Json = {
     **{"device": DEVICE, "context": CONTEXT, "steps": 0.01, "seen": 1.0},
     **{"devices": 1, "ranks": 0},
@@ -69,7 +70,7 @@ GOOD: Json = {
     "tried": [{"fits": True, "peak_bytes": 10**9}, {"fits": False, "peak_bytes": 10**9}],
     "losses": {"": [7.0, 6.5, 6.25]},
     "tests": {"AdamW": "COMPLETED", "CrossEntropy": "COMPLETED"},
-    **{"hang": "", "crash": "", "power": [], "ranks_files": ""},
+    **{"hang": "", "crash": "", "skip": "", "power": [], "ranks_files": ""},
 }
 PROGRAMS = {
     "benchmarks/tiny_llama_bench": "bench",
@@ -105,7 +106,9 @@ class Fake:
         self.told: Json = json.loads((build / "told.json").read_text())
         told = self.told["hang"]
         if told and told in " ".join(arguments):
-            signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+            # with a child, and heeds nobody who asks
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            os.fork()
             time.sleep(600)
         if self.told["crash"] and self.told["crash"] in " ".join(arguments):
             sys.exit("a GPU's memory access fault")
@@ -148,6 +151,8 @@ class Fake:
             asked = json.loads(line)
             steps = max(1, round(asked.get("seconds", 0) / seconds))
             answer = {"opened": asked["case"], "seconds": seconds}
+            if self.told["skip"]:
+                answer = {"skipped": self.told["skip"]}
             if asked["do"] == "time":
                 answer = {"seconds": [seconds * self.told["seen"]] * steps}
             print(json.dumps(answer), flush=True)

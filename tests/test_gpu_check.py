@@ -276,6 +276,7 @@ FAULTS = {
         *("clocks", told("context.timer", {"empty_pair_us": 10.0})),
         *("cannot tell", "10 us are up to 20 % of the shortest samples"),
     ),
+    "the step does not fit": ("clocks", told("skip", "36 GiB exceed 4"), "cannot tell", "36 GiB"),
     "the profiler sees less": ("clocks", row("/large/", device_ms=9.0), "failed", "-10 %"),
     "the events see less than the wall": (
         *("clocks", told("seen", 0.9)),
@@ -301,7 +302,7 @@ FAULTS = {
     ),
     "very_large is bound by the host": (
         *("host", row("/very_large/", host_bound=1.0)),
-        *("failed", "step of very_large is not bound by the host"),
+        *("failed", "block of very_large is not bound by the host"),
     ),
     "what bounds it is not seen": ("host", row("/tiny/", **NO_KERNELS), "cannot tell", "profiler"),
     "memory is not as predicted": (
@@ -327,7 +328,7 @@ FAULTS = {
     ),
     "two ranks fail": (
         *("ranks", lambda card: card.told.update(devices=2, ranks=1)),
-        *("failed", "rank 0 of 2 ended with 1"),
+        *("failed", "of 2 ended with 1"),
     ),
     "torch.compile is faster": (
         *("speed_tiny", speed(COMPILED, 0.9)),
@@ -410,14 +411,14 @@ def test_steps_of_the_same_machine_build_and_settings_are_not_run_again(
         card.check(*chosen, *options)
         return sum("benchmark_out" in one for one in starts(card.build)[before:])
 
-    assert runs() == 2
+    assert runs() == 3
     first = read_json(card.out / "gpu_check.json")
     assert runs() == 0
     assert read_json(card.out / "gpu_check.json")["steps"] == first["steps"]
-    assert runs("--largest=large") == 1
-    assert runs("--largest=large", "--again") == 2
-    card.told["device"] = DEVICE | {"driver_version": "7.3"}
     assert runs("--largest=large") == 2
+    assert runs("--largest=large", "--again") == 3
+    card.told["device"] = DEVICE | {"driver_version": "7.3"}
+    assert runs("--largest=large") == 3
     assert "of another device: all of its steps are run again" in capsys.readouterr().err
     assert first["started"] != "" and runs("--largest=large") == 0
 
@@ -449,7 +450,16 @@ def test_a_step_that_takes_too_long_is_ended_and_the_others_go_on(
     assert again["steps"][0]["state"] == "passed" and again["steps"][1] == host
 
 
-def test_what_failed_before_the_end_of_the_time_stays_failed(card: Card) -> None:
+def test_a_served_program_that_hangs_is_ended(card: Card) -> None:
+    card.told["hang"] = "--serve"
+    found = card.step("clocks", "--limit=clocks=1")
+    assert found["state"] == "timed out" and "gave no answer" in found["why"]
+
+
+def test_what_failed_before_the_end_of_the_time_stays_failed(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LATE_S", 0.2)
     card.told["proofs"]["/baseline/tiny/f32"] = "FAILED: wrong"
     card.told["hang"] = "--config"
     found = card.step("proofs", "--limit=proofs=3")
@@ -638,7 +648,7 @@ def test_the_page_shows_the_verdict_and_what_did_not_pass(
     assert "8.8 %" in rows[0] and len(opened.texts("#table-gpu_steps tbody tr")) == 12
     assert not opened.said
     # also beside a result, and as the file alone
-    both = [str(card.out / "gpu_check.json"), str(card.out / "host.json"), "--format=md"]
+    both = [str(card.out / "gpu_check.json"), str(card.out / "host_step.json"), "--format=md"]
     assert tools.report(both) == 0
     text = capsys.readouterr().out
     assert "### What did not pass" in text and "### Every case" in text

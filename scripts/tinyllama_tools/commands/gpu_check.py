@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tinyllama_tools.commands.gpu_steps import BENCH, DEVICE_TEST, TRAIN, Session, Step, steps_of
 from tinyllama_tools.commands.ranks import PROGRAM as RANKS
-from tinyllama_tools.compare.sides import CaseFailedError
+from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
@@ -81,7 +81,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--device", type=_device, default="auto", help="auto, cuda[:N] or hip[:N] (default: auto)")
     sizes_help = f"from small to large (default: {','.join(SIZES)})"
     add("--sizes", type=list_of(known, "size"), default=SIZES, metavar="LIST", help=sizes_help)
-    largest_help = f"size whose step the device has to bind (default: {LARGEST})"
+    largest_help = f"size whose block the device has to bind (default: {LARGEST})"
     add("--largest", choices=known, default=LARGEST, metavar="SIZE", help=largest_help)
     steps_help = "only these steps, with commas (default: all)"
     add("--steps", metavar="LIST", default="", help=steps_help)
@@ -179,7 +179,9 @@ class Run:
             if self.session.spent >= self.session.limit:
                 late.append(str(error))
             else:
-                yield Finding(what, State.FAILED, why=str(error))
+                is_skip = isinstance(error, CaseSkippedError)
+                state = State.UNKNOWN if is_skip else State.FAILED
+                yield Finding(what, state, why=str(error))
         except ToolError as error:
             yield Finding(what, State.FAILED, why=str(error))
         except (LookupError, ValueError, TypeError, AttributeError) as error:
