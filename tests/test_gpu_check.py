@@ -464,6 +464,7 @@ def test_what_failed_before_the_end_of_the_time_stays_failed(
     card.told["hang"] = "--config"
     found = card.step("proofs", "--limit=proofs=3")
     assert found["state"] == "failed" and "wrong" in found["why"]
+    assert "did not end within 3 s" in found["why"]
 
 
 def test_every_step_is_saved_at_once(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,8 +196,10 @@ class Run:
             # programs name the folders that they were given
             found.append(replace(finding, why=without_folders(" ".join(finding.why.split()))))
         state, why = state_of(found)
-        if late and state is not State.FAILED:
-            state, why = State.TIMED_OUT, without_folders(" ".join(late[0].split()))
+        if late:
+            reason = without_folders(" ".join(late[0].split()))
+            is_failed = state is State.FAILED
+            state, why = (state, f"{why}; {reason}") if is_failed else (State.TIMED_OUT, reason)
         spent = round(session.spent, 3)
         record = (spent, limit, now_text(), step.settings, session.commands, found)
         return StepRecord(step.name, step.title, state, why, *record)

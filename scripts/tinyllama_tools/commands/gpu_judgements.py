@@ -159,9 +159,9 @@ def sanitizer(said: str) -> Finding:
 
 LINE = re.compile(r"(\S+)\s+\S+ of \S+ allowed\s+(proved|FAILED: .*|skipped: .*)")
 # reasons that no build and no card would remove
-OF_CPUS = re.compile(
+RULES = re.compile(
     r"our kernel is for CPUs|for CPUs without units|changes nothing in|"
-    r"it needs fused_adamw or library_adamw"
+    r"it needs fused_adamw or library_adamw|the loss scaling of amp_f16 looks"
 )
 # a variant by its switches, and a dtype
 Kind = tuple[frozenset[str], str]
@@ -179,10 +179,15 @@ def proofs(text: str, variants: Sequence[str], dtypes: Sequence[str], at: str) -
     number = sum(how == "proved" for _, how in cases)
     what = f"cases proved, {at}"
     yield Finding(what, PASSED if number else UNKNOWN, float(number), limit="1 or more")
-    failed = [f"{c}: {how.removeprefix('FAILED: ')}" for c, how in cases if how[:3] == "FAI"]
+    failed: dict[str, list[str]] = {}
+    for case, how in cases:
+        if how.startswith("FAILED: "):
+            failed.setdefault(how.removeprefix("FAILED: "), []).append(str(case))
+    number = sum(map(len, failed.values()))
+    reasons = [f"{listed(names, 2)}: {reason}" for reason, names in failed.items()]
+    why = "; ".join(reasons[:3]) + f"; and {len(reasons) - 3} more reasons" * (len(reasons) > 3)
     state = FAILED if failed else PASSED
-    why = "; ".join([*failed[:3], *([f"and {len(failed) - 3} more"] if len(failed) > 3 else [])])
-    yield Finding(f"cases that failed, {at}", state, float(len(failed)), limit="0", why=why)
+    yield Finding(f"cases that failed, {at}", state, float(number), limit="0", why=why)
     # by reasons, what has no proof in any component
     without: dict[tuple[str, ...], list[str]] = {}
     for variant in variants:
@@ -196,7 +201,7 @@ def proofs(text: str, variants: Sequence[str], dtypes: Sequence[str], at: str) -
                 reasons = tuple(dict.fromkeys(skips)) or ("no case of it was there",)
                 without.setdefault(reasons, []).append(f"{variant} {dtype}")
     for reasons, kinds in without.items():
-        state = SKIPPED if all(map(OF_CPUS.search, reasons)) else UNKNOWN
+        state = SKIPPED if all(map(RULES.search, reasons)) else UNKNOWN
         what = f"not proved, {at}: {listed(kinds, 6)}"
         yield Finding(what, state, float(len(kinds)), "variants and dtypes", "0", reasons[-1])
 
