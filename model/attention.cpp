@@ -1,6 +1,10 @@
 #include "model/attention.hpp"
 
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
@@ -165,6 +169,22 @@ at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at:
                                                      /*is_causal=*/!given, scale,
                                                      /*enable_gqa=*/grouped);
   return context.transpose(1, 2).reshape({batch, seq, -1});
+}
+
+bool library_attention_is_math(c10::Device device, c10::ScalarType type) {
+  const auto& context = at::globalContext();
+  const bool is_wanted = !context.userEnabledFlashSDP() && !context.userEnabledMemEfficientSDP() &&
+                         !context.userEnabledCuDNNSDP();
+  if (is_wanted) return false;
+  try {
+    const auto options = at::TensorOptions().device(device).dtype(type);
+    const at::Tensor x = at::empty({1, 2, 64, 64}, options).requires_grad_();
+    const int64_t choice = at::_fused_sdp_choice(x, x, x, std::nullopt, /*dropout_p=*/0.0,
+                                                 /*is_causal=*/true);
+    return choice == static_cast<int64_t>(at::SDPBackend::math);
+  } catch (const c10::Error&) {
+    return false;  // a case that computes it will say what is wrong
+  }
 }
 
 at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, int64_t window) {

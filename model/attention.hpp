@@ -59,6 +59,11 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v, cons
 /// The library's scaled_dot_product_attention, with `mask`, causal where that is undefined.
 at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& mask);
 
+/// Whether the library would multiply out all scores for a plain causal attention in this type,
+/// although it may do otherwise: it has no other kernels for the device (Radeon cards), or for the
+/// type (bfloat16 on a Turing card).
+bool library_attention_is_math(c10::Device device, c10::ScalarType type);
+
 /// Our own kernel (kernels/kernels.hpp), causal, with a window of so many positions.
 at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, int64_t window);
 

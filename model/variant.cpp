@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "model/attention.hpp"
 #include "model/gemm.hpp"
 #include "model/kernels/launch.hpp"
 
@@ -43,6 +44,15 @@ struct Descriptor {
 
 std::string refuse_on_gpu(const Variant& /*variant*/, Dtype /*dtype*/, const DeviceTraits& traits) {
   return traits.is_gpu ? "our kernel is for CPUs; a GPU has the library's" : "";
+}
+
+std::string refuse_sdpa(const Variant& /*variant*/, Dtype dtype, const DeviceTraits& traits) {
+  if (traits.has_library_attention(dtype)) return {};
+  return fmt::format(
+      "in {} the library computes a score matrix here, as the baseline does (its math backend); "
+      "--sdpa-backend math asks for that. For its kernels on Radeon cards set "
+      "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1",
+      to_string(dtype));
 }
 
 std::string refuse_wide_gemm(const Variant& /*variant*/, Dtype dtype, const DeviceTraits& traits) {
@@ -97,6 +107,7 @@ constexpr std::array kSwitches = {
                .description = "the library's scaled_dot_product_attention",
                .changes = Part::attention,
                .excludes = {{{Switch::fused_attention, "both replace the attention core"}}},
+               .refuse = refuse_sdpa,
                .gives_way_to = Slot::causal_attention},
     Descriptor{.option = Switch::fused_attention,
                .name = "fused_attention",
@@ -433,6 +444,10 @@ bool DeviceTraits::has_fast_gemm(Dtype dtype) const {
   }
 }
 
+bool DeviceTraits::has_library_attention(Dtype dtype) const {
+  return std::ranges::count(attention_by_math, compute_type(dtype)) == 0;
+}
+
 bool can_capture([[maybe_unused]] c10::DeviceType device) {
 #ifdef TINYLLAMA_HAS_GRAPHS
   return at::has_graph_impl(device);
@@ -448,6 +463,10 @@ DeviceTraits device_traits(c10::Device device) {
     traits.fast_bf16_gemm = traits.fast_f16_gemm = true;
     traits.no_own_kernels = kernels::why_no_gpu_kernels(device);
     traits.has_graphs = can_capture(device.type());
+    for (const auto type :
+         {c10::ScalarType::Float, c10::ScalarType::BFloat16, c10::ScalarType::Half}) {
+      if (library_attention_is_math(device, type)) traits.attention_by_math.push_back(type);
+    }
     return traits;
   }
 #ifdef __x86_64__
@@ -464,8 +483,8 @@ DeviceTraits device_traits(c10::Device device) {
 Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   // What a library has. No GPU has measured any rule for GPUs yet.
   if (!traits.no_own_kernels.empty()) {
-    return Variant({Switch::qkv, Switch::gate_up, Switch::sdpa, Switch::foreach_adamw})
-        .named_optimized();
+    const Variant best({Switch::qkv, Switch::gate_up, Switch::foreach_adamw});
+    return (traits.has_library_attention(dtype) ? best.with(Switch::sdpa) : best).named_optimized();
   }
   // Each is worth its place: results/ABLATION.md, "optimized without".
   Variant best({Switch::qkv, Switch::gate_up, Switch::fused_swiglu, Switch::fused_norm,
@@ -473,7 +492,11 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   // On two cores with AVX-512, forward and backward of tiny, batch 4 and 16: at S = 64, 128, 512 in
   // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that GEMMs with a score matrix take,
   // and always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
-  best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
+  if (!traits.is_gpu) {
+    best = best.with(Switch::fused_attention);
+  } else if (traits.has_library_attention(dtype)) {
+    best = best.with(Switch::sdpa);
+  }
   // results/MEASURED.md, "On a processor with bf16 units".
   if (traits.fast_tiled_gemm) {
     best = best.with(Switch::tiled_gemm);

@@ -71,6 +71,8 @@ constexpr Parts operator|(Part a, Part b) {
 /// What the choice of an implementation depends on.
 struct DeviceTraits {
   bool has_fast_gemm(Dtype dtype) const;
+  /// Whether sdpa is more than the baseline's own attention.
+  bool has_library_attention(Dtype dtype) const;
 
   bool is_gpu = false;
   /// The processor has units for GEMMs in bfloat16, in float16. Without them, libraries compute
@@ -81,6 +83,8 @@ struct DeviceTraits {
   /// leaves half unused (float32 on two cores: 185 GFLOP/s where oneDNN has 400) and oneDNN a tenth
   /// (results/MEASURED.md).
   bool fast_tiled_gemm = false;
+  /// Types in which the library would multiply out all scores (library_attention_is_math).
+  std::vector<c10::ScalarType> attention_by_math;
   /// libtorch can capture work of this device and replay it.
   bool has_graphs = false;
   /// Why no fused kernels of our own run on this device; empty where they do.

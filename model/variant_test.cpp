@@ -38,6 +38,22 @@ TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
             "graph: this libtorch cannot capture work of this device");
 }
 
+TEST(RefuseVariant, AttentionThatTheLibraryComputesAsTheBaselineDoesIsNone) {
+  DeviceTraits radeon = gpu(), without = gpu();
+  radeon.attention_by_math = {c10::ScalarType::BFloat16};
+  const std::string reason = refusal(Switch::sdpa, Dtype::amp_bf16, radeon);
+  EXPECT_TRUE(reason.starts_with("sdpa: in amp_bf16 the library computes a score matrix"))
+      << reason;
+  EXPECT_NE(reason.find("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"), std::string::npos);
+  EXPECT_EQ(refusal(Switch::sdpa, Dtype::f32, radeon), "");
+  without.attention_by_math = radeon.attention_by_math;
+  without.no_own_kernels = "none were built";
+  for (const DeviceTraits& traits : {radeon, without}) {
+    EXPECT_FALSE(optimized_variant(Dtype::bf16, traits).has(Switch::sdpa));
+    EXPECT_TRUE(optimized_variant(Dtype::f16, traits).has(Switch::sdpa));
+  }
+}
+
 TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
   EXPECT_TRUE(refusal(Switch::graph, Dtype::amp_f16, gpu()).starts_with("graph: the loss scaling"));
   EXPECT_EQ(refusal(Switch::graph, Dtype::amp_bf16, gpu()), "");
@@ -55,7 +71,9 @@ TEST(OptimizedVariant, RunsWhereverItIsChosen) {
   no_kernels.no_own_kernels = "none were built";
   amd.fast_tiled_gemm = true;
   fast.fast_bf16_gemm = fast.fast_f16_gemm = true;
-  for (const DeviceTraits& traits : {plain_cpu(), amd, fast, gpu(), no_kernels}) {
+  DeviceTraits radeon = gpu();
+  radeon.attention_by_math = {c10::ScalarType::Float, c10::ScalarType::BFloat16};
+  for (const DeviceTraits& traits : {plain_cpu(), amd, fast, gpu(), no_kernels, radeon}) {
     for (const Dtype dtype : benchmark_dtypes()) {
       const Variant best = optimized_variant(dtype, traits);
       EXPECT_EQ(best.name(), "optimized");

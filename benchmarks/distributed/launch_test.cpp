@@ -113,6 +113,10 @@ TEST(LaunchEnvironmentTest, WhatCannotBeIsNamed) {
 
 TEST(SharedDevicesTest, TwoRanksOnOneDeviceAreNamed) {
   EXPECT_NO_THROW(refuse_shared_devices({"GPU-a", "GPU-b", "", ""}));
+  // Radeon cards, and partitions of a card before ROCm 7.12.
+  EXPECT_NO_THROW(refuse_shared_devices(
+      {"GPU-XX at 0000:03:00.0 of host 1", "GPU-XX at 0000:83:00.0 of host 1",
+       "GPU-XX at 0000:03:00.0 of host 2", "GPU-XX at 0000:03:00.1 of host 1"}));
   try {
     refuse_shared_devices({"GPU-a", "GPU-b", "GPU-c", "GPU-b"});
     FAIL() << "taken";

@@ -25,14 +25,14 @@ constexpr milliseconds kAnswerTime(5000);
 
 }  // namespace
 
-void refuse_shared_devices(const std::vector<std::string>& uuids) {
-  for (size_t rank = 0; rank < uuids.size(); ++rank) {
-    const auto first = std::ranges::find(uuids, uuids[rank]) - uuids.begin();
-    if (uuids[rank].empty() || std::cmp_equal(first, rank)) continue;
+void refuse_shared_devices(const std::vector<std::string>& devices) {
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const auto first = std::ranges::find(devices, devices[rank]) - devices.begin();
+    if (devices[rank].empty() || std::cmp_equal(first, rank)) continue;
     throw std::invalid_argument(fmt::format(
         "ranks {} and {} have the same device, {}: NCCL takes one rank a device; start as many "
         "ranks a host as it has GPUs, each with a local rank of its own, or name --device cpu",
-        first, rank, uuids[rank]));
+        first, rank, devices[rank]));
   }
 }
 
@@ -73,7 +73,8 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   std::signal(SIGPIPE, SIG_IGN);
   const instruments::OnAllProcessors for_their_threads;
   rendezvous_.emplace(where, timeout, all);
-  if (over_nccl) refuse_shared_devices(gather_texts("device", device.description().uuid));
+  if (over_nccl)
+    refuse_shared_devices(gather_texts("device", instruments::device_identity(device)));
   const auto started = Clock::now();
   try {
     backend_ = connect(*rendezvous_);

@@ -110,9 +110,10 @@ class ProcessGroup {
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
-/// `uuids`: each rank's device; empty where it is unknown. Throws std::invalid_argument that names
-/// two ranks on one device: NCCL would hang, or fail with a message that does not say so.
-void refuse_shared_devices(const std::vector<std::string>& uuids);
+/// `devices`: each rank's device_identity(); empty where it is unknown. Throws
+/// std::invalid_argument that names two ranks on one device: NCCL would hang, or fail with a
+/// message that does not say so.
+void refuse_shared_devices(const std::vector<std::string>& devices);
 
 /// The elements of a dense tensor, whatever its order of dimensions, as a view [numel] of its
 /// memory. Throws std::logic_error where it has gaps or overlaps.

@@ -131,8 +131,23 @@ std::string ProcessState::put_back() const {
   return fmt::format("{}", fmt::join(changes, "; "));
 }
 
-CaseGuard::CaseGuard(double most_seconds, std::string continued_by)
-    : most_seconds_(most_seconds), continued_by_(std::move(continued_by)) {
+std::unique_ptr<CaseGuard> CaseGuard::of(const instruments::Device& device,
+                                         const Options& options) {
+  if (options.plugins.empty() && !device.is_gpu() && !options.hang_seconds) return nullptr;
+  Advice advice;
+  if (!options.journal_file.empty())
+    advice.continued_by = " --resume --journal " + options.journal_file;
+  if (!options.plugins.empty()) advice.of_crash = ", in the code of a plug-in or because of it";
+  // AMD, "PyTorch on ROCm installation" and ROCm 7.2: TORCH_BLAS_PREFER_HIPBLASLT=0 for training.
+  if (device.backend() == instruments::Backend::hip)
+    advice.of_hang = "; bf16 GEMMs of hipBLASLt are known to hang (ROCm 7.2): try --blas rocblas";
+  constexpr double longer = 300;
+  return std::make_unique<CaseGuard>(
+      options.hang_seconds.value_or(longer + options.max_seconds_per_case), std::move(advice));
+}
+
+CaseGuard::CaseGuard(double most_seconds, Advice advice)
+    : most_seconds_(most_seconds), advice_(std::move(advice)) {
   say_where_it_crashes();
   watcher_ = std::thread([this] { watch(); });
 }
@@ -146,30 +161,43 @@ CaseGuard::~CaseGuard() {
   watcher_.join();
 }
 
+void CaseGuard::note(const std::string& name, const std::string& leave_out) {
+  const std::string text = fmt::format(
+      "\n{}: ended the process{}. Cases that ended before are in the journal, if there is one{}\n",
+      name, advice_.of_crash, leave_out);
+  set_crash_text(name.empty() ? "" : text);
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = name;
+    leave_out_ = leave_out;
+    ++steps_;
+  }
+  changed_.notify_one();
+}
+
+void CaseGuard::run_beside_cases(const std::string& what, const std::function<void()>& step) {
+  note(what, {});
+  try {
+    step();
+  } catch (...) {
+    note({}, {});
+    throw;
+  }
+  note({}, {});
+}
+
 void CaseGuard::run(const std::string& case_name, bool keeps_state,
                     const std::function<void()>& step) {
-  const auto note = [&](const std::string& name) {
-    const std::string text = fmt::format(
-        "\n{}: ended the process, in the code of a plug-in or because of it. Cases that ended "
-        "before are in the journal, if there is one; leave this one out with{} --exclude='{}'\n",
-        name, continued_by_, pattern_of(name));
-    set_crash_text(name.empty() ? "" : text);
-    {
-      const std::lock_guard lock(mutex_);
-      running_ = name;
-      ++steps_;
-    }
-    changed_.notify_one();
-  };
   const ProcessState before = ProcessState::now();
-  note(case_name);
+  note(case_name, fmt::format("; leave this case out with{} --exclude='{}'", advice_.continued_by,
+                              pattern_of(case_name)));
   std::exception_ptr thrown;
   try {
     step();
   } catch (...) {
     thrown = std::current_exception();
   }
-  note({});
+  note({}, {});
   const std::string changes = before.put_back();
   if (thrown != nullptr && (changes.empty() || !keeps_state)) std::rethrow_exception(thrown);
   if (changes.empty() || !keeps_state) return;
@@ -188,12 +216,11 @@ void CaseGuard::watch() {
       continue;
     }
     if (changed_.wait_for(lock, most, other)) continue;
-    fmt::print(stderr,
-               "\n{}: has not ended after {:g} s (--hang-limit), so the program ends here; leave "
-               "this case out with{} --exclude='{}'\n",
-               running_, most_seconds_, continued_by_, pattern_of(running_));
+    const std::string reason =
+        fmt::format("has not ended after {:g} s (--hang-limit){}", most_seconds_, advice_.of_hang);
+    fmt::print(stderr, "\n{}: {}. The program ends here{}\n", running_, reason, leave_out_);
     try {
-      if (write_) write_();
+      if (write_) write_(running_, reason);
     } catch (const std::exception& error) {
       fmt::print(stderr, "{}\n", error.what());
     }

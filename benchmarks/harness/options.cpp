@@ -135,9 +135,9 @@ void add_run_options(CLI::App& app, Options& options) {
   app.add_option("--exclude", options.exclude,
                  "leave out cases whose name this expression finds, whatever chose them");
   app.add_option("--hang-limit", options.hang_seconds,
-                 "with --plugin: seconds that a step of a case (its proof, a repetition) may take; "
-                 "then the program ends, with what was measured written (default: 300 more than "
-                 "--max-seconds-per-case)")
+                 "seconds that a step of a case (its proof, a repetition) may take; then the "
+                 "program ends, with what was measured written and the case marked as failed "
+                 "(default, on a GPU and with --plugin: 300 more than --max-seconds-per-case)")
       ->check(console::number("positive", [](double value) { return value > 0; }));
   console::add_choice(
       app, "--verify", options.verify,

@@ -122,13 +122,11 @@ Preparation::Preparation(const instruments::Device& device_of_cases, const Optio
       peaks(measured_peaks),
       gate(device, options.seed, std::nullopt, options.weights.get()) {
   if (options.cold_cache) flusher = std::make_unique<CacheFlusher>(device);
-  if (!options.plugins.empty()) {
-    const std::string& journal = options.journal_file;
-    constexpr double longer = 300;
-    guard = std::make_unique<CaseGuard>(
-        options.hang_seconds.value_or(longer + options.max_seconds_per_case),
-        journal.empty() ? "" : " --resume --journal " + journal);
-  }
+  guard = CaseGuard::of(device, options);
+  if (!device.is_gpu()) return;
+  const auto take = [&] { instruments::take_library_workspaces(device); };
+  // Where this fails, each case will, and says so.
+  failure_of(device, 0, [&] { guard->run_beside_cases("the first GEMMs", take); });
 }
 
 void Preparation::note_rate(const Case& test_case, double seconds) {

@@ -37,7 +37,7 @@ struct Preparation {
   const Options& options;
   const instruments::MeasuredPeaks* peaks;
   ParityGate gate;
-  std::unique_ptr<CaseGuard> guard;       ///< null without plug-ins
+  std::unique_ptr<CaseGuard> guard;       ///< null where nothing hangs (CaseGuard::of)
   std::unique_ptr<CacheFlusher> flusher;  ///< null without --cold-cache
   std::map<std::string, double> reached;  ///< FLOP/s
 };

@@ -7,6 +7,7 @@
 
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/timer.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -43,6 +44,8 @@ Json run_context(const Options& options, const instruments::Device& device) {
   context.update(instruments::machine_context(device, options.plugins));
   context["seed"] = options.seed;
   context["verify"] = options.verify == Verify::off ? "off" : "before";
+  context["timer"] = {{"clock", device.is_gpu() ? "device events" : "steady clock"},
+                      {"empty_pair_us", instruments::seconds_of_empty_pair(device) * 1e6}};
   context["cold_cache"] = options.cold_cache;
   // Not where they lie: a path is private, and says nothing elsewhere.
   if (options.weights) context["weights"] = describe_weights(*options.weights);

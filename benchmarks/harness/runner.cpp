@@ -59,6 +59,8 @@ void Runner::begin(const Case& test_case) {
   close();
   const auto proof = options_.verify == Verify::off ? Steps::Proof::none : Steps::Proof::results;
   session_.reset(new Session{PreparedCase(preparation_, test_case, {.proof = proof})});
+  if (sensors_ && sensors_->facts.contains("power_of"))
+    session_->prepared.add_to_label("power_W is of " + sensors_->facts.at("power_of"));
   if (!session_->prepared.is_over() && !options_.trace_folder.empty())
     session_->prepared.guarded([&] { write_trace(*session_); });
 }
@@ -96,7 +98,7 @@ void Runner::repeat(const Case& test_case, Outcome& outcome) {
 
 void Runner::repeat(const PeakCase& peak, Outcome& outcome) {
   instruments::MeasuredPeak measured;
-  outcome.failure = failure_of(device_, 0, [&] {
+  const auto measure = [&] {
     if (peak.shape)
       outcome.skip =
           instruments::refuse_gemm(device_, compute_type(parse_dtype(peak.type)), *peak.shape);
@@ -104,6 +106,9 @@ void Runner::repeat(const PeakCase& peak, Outcome& outcome) {
     measured = peak.type.empty() ? peaks_.measure_bandwidth_again()
                : peak.shape      ? peaks_.measure_gemm(peak.type, *peak.shape)
                                  : peaks_.measure_flops_again(peak.type);
+  };
+  outcome.failure = failure_of(device_, 0, [&] {
+    preparation_.guard ? preparation_.guard->run(peak.name, false, measure) : measure();
   });
   if (!outcome.skip.empty() || !outcome.failure.empty()) return;
   constexpr double giga = 1e9;

@@ -33,7 +33,7 @@ class Runner {
   /// Frees the current case's work and memory.
   void close();
   /// Called where a step of a case does not end, before the process does.
-  void on_hang(std::function<void()> write) {
+  void on_hang(CaseGuard::Write write) {
     if (preparation_.guard) preparation_.guard->on_hang(std::move(write));
   }
 

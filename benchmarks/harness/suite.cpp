@@ -111,8 +111,7 @@ class SuiteRun {
     journal_peaks();
     if (options_.verify == Verify::only) return verify_all(progress);
     Runner runner(device_, peaks_, options_, sensors());
-    // The thread that changes the results is the one that hangs.
-    runner.on_hang([&] { write_results_so_far(); });
+    runner.on_hang([&](const auto& name, const auto& reason) { end_hanging_case(name, reason); });
     for (const PeakCase& peak : plan_.peak_cases) add_case(peak.name, peak, runner, progress);
     for (const Case& test_case : plan_.cases)
       add_case(test_case.name(), test_case, runner, progress);
@@ -188,6 +187,10 @@ class SuiteRun {
                              context.at("git_dirty").get<bool>() ? " with changes" : ""));
     const std::string disturbs = instruments::what_disturbs(at::get_num_threads());
     if (!disturbs.empty()) progress.say("note: " + disturbs);
+    if (options_.cold_cache && device_.description().last_level_cache_bytes == 0) {
+      progress.say("note: --cold-cache overwrites " + format_bytes(CacheFlusher(device_).bytes()) +
+                   ", because the size of this device's last-level cache is unknown");
+    }
     if (continues_) {
       progress.say(fmt::format("{} cases are in {} already", done(), options_.journal_file));
     }
@@ -197,7 +200,9 @@ class SuiteRun {
     const instruments::PeaksNeeded needed = plan_.peaks_needed();
     if (peaks_.has(needed)) return;
     progress.start("measuring the peaks of this device", false);
-    peaks_.measure(needed);
+    const auto measure = [&] { peaks_.measure(needed); };
+    const auto guard = CaseGuard::of(device_, options_);
+    guard ? guard->run_beside_cases("the peaks of this device", measure) : measure();
     for (const auto& type : plan_.gemm_types) {
       const auto& peak = peaks_.measured(type);
       progress.say(fmt::format("measured peak {}: {}FLOP/s ({})", type,
@@ -308,7 +313,17 @@ class SuiteRun {
     }
   }
 
-  void write_results_so_far() {
+  // A run that continues this one goes past the case. The thread that else changes results is the
+  // one that hangs.
+  void end_hanging_case(const std::string& name, const std::string& reason) {
+    const auto hanging = find(name);
+    if (hanging != planned_.end() && !hanging->result) {
+      Outcome outcome;
+      outcome.failure = reason;
+      const CaseResult& result = hanging->result.emplace(
+          to_rows({name, hanging - planned_.begin(), options_.timing.repetitions}, outcome));
+      if (journal_) journal_->add(result);
+    }
     ResultDocument so_far = document_;
     so_far.context["peaks"] = peaks_.to_json();
     for (const Planned& planned : planned_)

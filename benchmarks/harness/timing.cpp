@@ -64,9 +64,10 @@ double thread_cpu_seconds() {
 }
 
 CacheFlusher::CacheFlusher(const instruments::Device& device) : device_(device) {
-  constexpr int64_t unknown_cache_bytes = int64_t{64} << 20;
+  // Of an unknown size, as much as the largest known.
+  const int64_t where_unknown = int64_t{device.is_gpu() ? 256 : 64} << 20;
   const int64_t cache = device.description().last_level_cache_bytes;
-  const int64_t bytes = 2 * (cache > 0 ? cache : unknown_cache_bytes);
+  const int64_t bytes = 2 * (cache > 0 ? cache : where_unknown);
   const auto options = at::TensorOptions().dtype(c10::ScalarType::Byte).device(device.torch());
   if (device.is_gpu()) {
     buffer_ = at::empty({bytes}, options);

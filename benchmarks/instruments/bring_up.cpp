@@ -19,13 +19,18 @@ Device device_of(char** argv, const MachineChoice& choice) {
   return Device::select(choice.device, choice.local_rank);
 }
 
+// Which attention there is depends on what is allowed.
+DeviceTraits traits_of(const Device& device, const LibraryChoices& choices) {
+  choose_libraries(device, choices);
+  return device_traits(device.torch());
+}
+
 }  // namespace
 
 BringUp::BringUp(const char* program, char** argv, const MachineChoice& choice)
     : device_(device_of(argv, choice)),
       current_(device_.torch()),
-      traits_(device_traits(device_.torch())) {
-  choose_libraries(device_, choice.libraries);
+      traits_(traits_of(device_, choice.libraries)) {
   if (!traits_.no_own_kernels.empty() && choice.says_notes)
     fmt::print(stderr, "{}: note: {}\n", program, traits_.no_own_kernels);
 }

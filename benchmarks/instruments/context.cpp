@@ -167,9 +167,8 @@ std::map<std::string, std::string> system_settings(const Device& device) {
     settings["deterministic_cudnn"] = at::globalContext().deterministicCuDNN() ? "true" : "false";
     settings["gpu.uuid"] = device.description().uuid;
     settings.merge(gpu_settings(device.backend(), gpu_runtime::pci_bus_id(device.torch().index())));
-    // Two dies of one module, each a device, whose power is measured together.
-    if (device.description().name.find("MI250") != std::string::npos)
-      settings["gpu.power_of"] = "the module, both of its dies";
+    const std::string module = power_of_module(device.description());
+    if (!module.empty()) settings["gpu.power_of"] = module;
   }
   return settings;
 }

@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cmath>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -59,6 +63,45 @@ bool matches(const json& match, const DeviceDescription& device) {
          (device.multiprocessors == 0 || device.multiprocessors == multiprocessors);
 }
 
+bool is_of_architecture(const json& match, const DeviceDescription& device) {
+  return !device.architecture.empty() && match.value("architecture", "") == device.architecture &&
+         match.at("multiprocessors") == device.multiprocessors;
+}
+
+/// What all of the rows have in common: where it says nothing, the device is one of them, and which
+/// is unknown.
+DatasheetPeaks shared_by(const std::vector<DatasheetPeaks>& rows, const DeviceDescription& device) {
+  DatasheetPeaks shared = rows.front();
+  for (const DatasheetPeaks& other : std::span(rows).subspan(1)) {
+    shared.device += " or " + other.device;
+    shared.source += "; " + other.source;
+    std::erase_if(shared.flops, [&](const auto& known) {
+      const auto found = other.flops.find(known.first);
+      return found == other.flops.end() || found->second != known.second;
+    });
+    if (other.memory_bandwidth != shared.memory_bandwidth) shared.memory_bandwidth = 0;
+  }
+  shared.source += fmt::format("; told by {} and {} compute units, because the name \"{}\" is none",
+                               device.architecture, device.multiprocessors, device.name);
+  return shared;
+}
+
+/// The devices of an architecture with as many compute units; those whose memory is the device's,
+/// where that tells them apart (MI300X and MI325X).
+std::optional<DatasheetPeaks> of_architecture(std::vector<DatasheetPeaks> rows,
+                                              const DeviceDescription& device) {
+  if (rows.empty()) return {};
+  const auto has_its_memory = [&](const DatasheetPeaks& row) {
+    // The runtime reports a little less than there is.
+    constexpr double reserved = 0.1;
+    const auto all = static_cast<double>(row.memory_bytes);
+    return std::abs(static_cast<double>(device.memory_bytes) - all) < reserved * all;
+  };
+  if (rows.size() > 1 && std::ranges::any_of(rows, has_its_memory))
+    std::erase_if(rows, std::not_fn(has_its_memory));
+  return shared_by(rows, device);
+}
+
 DatasheetPeaks parse_row(const json& row) {
   DatasheetPeaks peaks;
   peaks.device = row.at("device").get<std::string>();
@@ -75,11 +118,20 @@ DatasheetPeaks parse_row(const json& row) {
 
 }  // namespace
 
+bool has_product_name(const DeviceDescription& device) {
+  constexpr std::array<std::string_view, 5> of_no_product = {"amd", "radeon", "graphics", "unnamed",
+                                                             "gpu"};
+  return !std::ranges::all_of(words_of(device.name), [&](const std::string& word) {
+    return std::ranges::count(of_no_product, word) > 0;
+  });
+}
+
 std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& file,
                                                    const DeviceDescription& device) {
   const json document = parse_strict_json(read_text(file, kMostBytes), file.string() + ":",
                                           {.depth = kDeepestNesting});
   std::optional<DatasheetPeaks> found;
+  std::vector<DatasheetPeaks> of_its_architecture;
   std::string place = "devices";
   try {
     // Every row is read, so that a mistake shows on every machine and not only on the one it is
@@ -87,13 +139,15 @@ std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& 
     for (const auto& [index, row] : document.at("devices").items()) {
       place = fmt::format("devices[{}]", index);
       DatasheetPeaks peaks = parse_row(row);
-      if (matches(row.at("match"), device) && !found) found = std::move(peaks);
+      const json& match = row.at("match");
+      if (is_of_architecture(match, device)) of_its_architecture.push_back(peaks);
+      if (matches(match, device) && !found) found = std::move(peaks);
     }
   } catch (const std::exception& error) {
     throw std::invalid_argument(
         fmt::format("{}: {}: {}", file.string(), printable(place), printable(error.what())));
   }
-  return found;
+  return has_product_name(device) ? found : of_architecture(std::move(of_its_architecture), device);
 }
 
 }  // namespace tinyllama::instruments

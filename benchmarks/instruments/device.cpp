@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -89,6 +91,33 @@ DeviceDescription describe_cpu() {
 int gpu_count() {
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
   return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
+int64_t last_level_cache_bytes(std::string_view architecture, int64_t second_level_bytes) {
+  if (!architecture.starts_with("gfx")) return second_level_bytes;
+  struct Cache {
+    std::string_view architecture;
+    int64_t infinity_mebibytes;  // 0: none, the second level is the last
+  };
+  // "AMD GPU specifications", rocm.docs.amd.com/en/latest/reference/gpu-specs.html, 2026.
+  constexpr Cache caches[] = {{"gfx900", 0},   {"gfx906", 0},   {"gfx908", 0},   {"gfx90a", 0},
+                              {"gfx942", 256}, {"gfx950", 256}, {"gfx1012", 0},  {"gfx1030", 128},
+                              {"gfx1031", 96}, {"gfx1032", 32}, {"gfx1100", 96}, {"gfx1101", 64},
+                              {"gfx1102", 32}, {"gfx1103", 0},  {"gfx1150", 0},  {"gfx1151", 32},
+                              {"gfx1152", 0},  {"gfx1200", 32}, {"gfx1201", 64}};
+  const auto* const found = std::ranges::find(caches, architecture, &Cache::architecture);
+  if (found == std::end(caches)) return 0;
+  const int64_t mebibytes = found->infinity_mebibytes;
+  return mebibytes > 0 ? mebibytes << 20 : second_level_bytes;
+}
+
+std::string device_identity(const Device& device) {
+  if (!device.is_gpu()) return {};
+  // The same in all containers of a host, unlike its name.
+  const auto host = host_machine::first_line("/proc/sys/kernel/random/boot_id");
+  return fmt::format("{} at {} of host {}", device.description().uuid,
+                     gpu_runtime::pci_bus_id(device.torch().index()),
+                     host.value_or("unknown").substr(0, 8));
 }
 
 std::string_view to_string(Backend backend) {

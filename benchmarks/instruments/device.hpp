@@ -23,7 +23,7 @@ struct DeviceDescription {
   std::string driver_version;
   std::string uuid;         ///< of a GPU, or of the part of one that MIG makes; empty on a CPU
   int multiprocessors = 0;  ///< compute units; on a CPU the logical processors we may use
-  int64_t last_level_cache_bytes = 0;
+  int64_t last_level_cache_bytes = 0;  ///< 0: unknown
 };
 
 /// A device that libtorch can compute on.
@@ -54,6 +54,16 @@ class Device {
 
 /// GPUs that this process sees and libtorch can compute on.
 int gpu_count();
+
+/// Of a GPU; 0: unknown. `second_level_bytes`: what a runtime tells. On AMD's the last level may be
+/// the Infinity Cache behind it, of which no runtime tells; where cards of an architecture differ,
+/// it is the largest.
+int64_t last_level_cache_bytes(std::string_view architecture, int64_t second_level_bytes);
+
+/// Tells devices of all hosts apart: host, address on the bus and UUID. Either alone may be several
+/// devices': partitions may share a UUID, Radeon cards may have none but "GPU-XX", and MIG's
+/// instances share an address. Empty on a CPU.
+std::string device_identity(const Device& device);
 
 /// The few things about a GPU that libtorch does not tell and its runtime does.
 namespace gpu_runtime {

@@ -66,6 +66,17 @@ TEST(DeviceTest, HipWithoutRocmSaysWhatTheRuntimeSees) {
                    gpu_runtime::device_count())});
 }
 
+TEST(DeviceTest, TheLastLevelCacheMayBeBehindTheOneThatIsTold) {
+  constexpr int64_t mebibyte = 1 << 20;
+  const std::pair<const char*, int64_t> caches[] = {
+      {"sm_90", 50},   {"gfx90a", 50},  {"gfx942", 256}, {"gfx1030", 128},
+      {"gfx1100", 96}, {"gfx1201", 64}, {"gfx1103", 50}, {"gfx1299", 0}};
+  for (const auto& [architecture, mebibytes] : caches)
+    EXPECT_EQ(last_level_cache_bytes(architecture, 50 * mebibyte), mebibytes * mebibyte)
+        << architecture;
+  EXPECT_EQ(device_identity(Device::select("cpu")), "");
+}
+
 TEST(ContextTest, SettingsHoldWhatSteersARun) {
   setenv("OMP_TEST_OF_THE_CONTEXT", "a=b", 1);
   const auto settings = system_settings(Device::select("cpu"));
@@ -95,6 +106,19 @@ TEST(ContextTest, TextsKeepTheLastNameOfAPath) {
       {"tcp://node:29500", "tcp://node:29500"}};
   for (const auto& [text, expected] : cases) EXPECT_EQ(without_folders(text), expected) << text;
   EXPECT_TRUE(std::regex_match(host_word(), std::regex("host_[0-9a-f]{8}"))) << host_word();
+}
+
+TEST(TimerTest, EventsInTheWrongOrderAreNoTime) {
+  std::vector<std::vector<double>> taken = {{0.0, -1e-3}, {-1e-3, 2e-5, 0.0, 3e-5}};
+  size_t calls = 0;
+  EXPECT_EQ(until_timed([&] { return taken.at(calls++); }), (std::vector<double>{2e-5, 3e-5}));
+  EXPECT_EQ(calls, 2U);
+  testing::expect_mentions(
+      testing::error_of([] { until_timed([] { return std::vector<double>{-1e-3}; }); }),
+      {"no time above 0"});
+  const double empty = seconds_of_empty_pair(Device::select("auto"));
+  EXPECT_GE(empty, 0);
+  EXPECT_LT(empty, 1e-3);
 }
 
 TEST(TimerTest, PreparesBeforeEachRunAndTimesTheRunAlone) {

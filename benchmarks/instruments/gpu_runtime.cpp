@@ -93,18 +93,13 @@ DeviceDescription describe(int index) {
   Properties properties{};
   check(TINY_LLAMA_GPU(GetDeviceProperties)(&properties, index), "GetDeviceProperties");
   DeviceDescription description;
-  description.name = properties.name;
+  description.name = properties.name[0] != '\0' ? properties.name : "unnamed GPU";
   description.architecture = architecture_of(properties);
   description.uuid = uuid_of(properties, index);
   description.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   description.multiprocessors = properties.multiProcessorCount;
-  // HIP tells the size of the second-level cache only. Behind it, CDNA 3 and CDNA 4 have a cache of
-  // 256 MiB in front of the memory (AMD CDNA 3 and CDNA 4 architecture white papers, "AMD Infinity
-  // Cache").
-  const bool has_infinity_cache =
-      description.architecture == "gfx942" || description.architecture == "gfx950";
   description.last_level_cache_bytes =
-      has_infinity_cache ? int64_t{256} << 20 : int64_t{properties.l2CacheSize};
+      last_level_cache_bytes(description.architecture, properties.l2CacheSize);
   int version = 0;
   check(TINY_LLAMA_GPU(RuntimeGetVersion)(&version), "RuntimeGetVersion");
   description.runtime_version = fmt::format("{} {}", name(), version_text(version));

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::instruments {
@@ -23,12 +24,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kPowerOf = "power_of";
 constexpr int kSuccess = 0;  // NVML_SUCCESS, AMDSMI_STATUS_SUCCESS
 
 /// Calls a function of a library, where it has it.
 template <typename... Arguments>
 bool succeeds(int (*function)(Arguments...), std::type_identity_t<Arguments>... arguments) {
   return function != nullptr && function(arguments...) == kSuccess;
+}
+
+/// With "libx.so.*" as every major version that it may stand for, the newest first.
+std::vector<std::string> with_every_number(const std::vector<std::string>& names) {
+  constexpr int newest = 99;
+  std::vector<std::string> all;
+  for (const std::string& name : names) {
+    if (!name.ends_with(".*")) {
+      all.push_back(name);
+      continue;
+    }
+    for (int number = newest; number > 0; --number)
+      all.push_back(name.substr(0, name.size() - 1) + std::to_string(number));
+  }
+  return all;
 }
 
 /// A library that is looked for when the program runs, so that the program starts without it. It is
@@ -40,16 +57,18 @@ class VendorLibrary {
   template <typename... Arguments>
   VendorLibrary(const std::vector<std::string>& names, const char* shutdown, const char* init,
                 Arguments... arguments) {
-    std::string reason = "no library is named";
-    for (const std::string& name : names) {
+    std::string reason;
+    for (const std::string& name : with_every_number(names)) {
       name_ = name;
       // It stays loaded: vendors' libraries leave threads and exit handlers behind.
       handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
       if (handle_ != nullptr) break;
       const char* said = ::dlerror();
-      if (&name == &names.front()) reason = said != nullptr ? said : name + ": cannot be loaded";
+      if (reason.empty()) reason = said != nullptr ? said : name + ": cannot be loaded";
     }
-    if (handle_ == nullptr) throw std::runtime_error(reason);
+    if (handle_ == nullptr) {
+      throw std::runtime_error(reason.empty() ? "no library is named" : reason);
+    }
     shutdown_ = require<int (*)()>(shutdown);
     const int status = require<int (*)(Arguments...)>(init)(arguments...);
     if (status != kSuccess)
@@ -143,6 +162,8 @@ class Nvml {
     if (succeeds(power_limit_, device_, &value))
       known["power_limit_W"] = fmt::format("{:g}", value / 1e3);
     if (succeeds(ecc_, device_, &value, &pending)) known["ecc"] = value != 0 ? "on" : "off";
+    if (succeeds(mig_, device_, &value, &pending) && value != 0)
+      known[kPowerOf] = "the card, all its MIG instances";
     return known;
   }
   std::string source() const { return fmt::format("NVML ({})", library_.name()); }
@@ -157,6 +178,7 @@ class Nvml {
   int (*power_)(nvmlDevice, unsigned int*) = library_.find("nvmlDeviceGetPowerUsage");
   int (*power_limit_)(nvmlDevice, unsigned int*) = library_.find("nvmlDeviceGetEnforcedPowerLimit");
   int (*ecc_)(nvmlDevice, unsigned int*, unsigned int*) = library_.find("nvmlDeviceGetEccMode");
+  int (*mig_)(nvmlDevice, unsigned int*, unsigned int*) = library_.find("nvmlDeviceGetMigMode");
   int (*energy_)(nvmlDevice,
                  unsigned long long*) = library_.find("nvmlDeviceGetTotalEnergyConsumption");
   /// The name since NVML 12, and the one before.
@@ -208,7 +230,11 @@ class AmdGpu {
       if (fs::exists(entry.path() / "freq1_input", none)) monitor_ = entry.path();
     if (monitor_.empty())
       throw std::runtime_error(fmt::format("amdgpu has no sensors of a GPU {}", bus_id));
-    if (card_.filename() != lower_case(bus_id)) facts_["power_of"] = "the card, all its partitions";
+    // The first partition has the card's own address.
+    const auto mode = host_machine::first_line(card_ / "current_compute_partition");
+    const bool is_partition =
+        card_.filename() != lower_case(bus_id) || (mode && !mode->empty() && *mode != "SPX");
+    if (is_partition) facts_[kPowerOf] = "the card, all its partitions";
     try {
       energy_ = std::make_unique<AmdSmi>(sources.amd_smi, card_.filename().string());
       source_ += fmt::format(" and AMD SMI ({})", energy_->name());
@@ -252,7 +278,24 @@ class AmdGpu {
   std::map<std::string, std::string> facts_;
 };
 
+/// Whoever reads the source alone must not take another's power for this device's.
+SystemReader with_power_of(SystemReader reader, const std::string& power_of) {
+  if (!power_of.empty()) reader.facts.emplace(kPowerOf, power_of);
+  const auto found = reader.facts.find(kPowerOf);
+  if (found != reader.facts.end())
+    reader.source += fmt::format("; power and energy are of {}", found->second);
+  return reader;
+}
+
 }  // namespace
+
+std::string power_of_module(const DeviceDescription& device) {
+  const std::string module = "the module, both of its dies";
+  if (device.name.find("MI250") != std::string::npos) return module;
+  // A product's name says that it is another.
+  if (device.architecture != "gfx90a" || has_product_name(device)) return {};
+  return device.multiprocessors == 110 ? module : module + ", where it is an MI250";
+}
 
 fs::path card_folder(const SystemSources& sources, const std::string& bus_id) {
   const fs::path devices = sources.sys / "bus/pci/devices";
@@ -261,14 +304,16 @@ fs::path card_folder(const SystemSources& sources, const std::string& bus_id) {
   return fs::exists(devices / address) ? devices / address : whole;
 }
 
-SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id) {
+SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id,
+                        const std::string& power_of) {
   try {
     if (backend == Backend::hip) {
       const auto gpu = std::make_shared<AmdGpu>(sources, bus_id);
-      return {gpu->source(), [gpu] { return gpu->read(); }, gpu->facts()};
+      return with_power_of({gpu->source(), [gpu] { return gpu->read(); }, gpu->facts()}, power_of);
     }
     const auto nvml = std::make_shared<Nvml>(sources.nvml, bus_id);
-    return {nvml->source(), [nvml] { return nvml->read(); }, nvml->facts()};
+    return with_power_of({nvml->source(), [nvml] { return nvml->read(); }, nvml->facts()},
+                         power_of);
   } catch (const std::runtime_error& error) {
     return {fmt::format("none ({})", error.what()), [] { return SystemReading(); }};
   }

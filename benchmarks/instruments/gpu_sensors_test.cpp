@@ -90,6 +90,13 @@ TEST_F(GpuSensorsTest, AmdgpusFilesTellAllButTheEnergyThatAmdSmiCounts) {
   EXPECT_EQ(amd("0000:c1:00.3").facts,
             (std::map<std::string, std::string>{{"power_of", "the card, all its partitions"}}));
   EXPECT_TRUE(amd().facts.empty());
+  EXPECT_TRUE(amd("0000:c1:00.3")
+                  .source.ends_with("; power and energy are of the card, all its partitions"));
+  // Its first partition has the card's own address.
+  write("0000:c1:00.0", "current_compute_partition", "CPX");
+  EXPECT_EQ(amd().facts, amd("0000:c1:00.3").facts);
+  write("0000:c1:00.0", "current_compute_partition", "SPX");
+  EXPECT_TRUE(amd().facts.empty());
   // A second die that sleeps.
   for (const char* file : {"freq1_input", "power1_average"})
     write("0000:c9:02.1", monitor + file, "0");
@@ -100,6 +107,40 @@ TEST_F(GpuSensorsTest, AmdgpusFilesTellAllButTheEnergyThatAmdSmiCounts) {
   EXPECT_EQ(amd().read(), expected);
   EXPECT_EQ(amd().source, "amdgpu's files (no counter of energy: " AMD_SMI_FAKE_WITHOUT_INIT
                           " has no amdsmi_init)");
+}
+
+TEST_F(GpuSensorsTest, APartsReadingsSayWhosePowerItIs) {
+  const SystemReader mig = nvml(NVML_FAKE, "0000:5F:00.0");
+  EXPECT_EQ(mig.facts.at("power_of"), "the card, all its MIG instances");
+  EXPECT_EQ(mig.source,
+            "NVML (" NVML_FAKE "); power and energy are of the card, all its MIG instances");
+  DeviceDescription device;
+  const auto module_of = [&](const char* name, const char* architecture, int units) {
+    device.name = name;
+    device.architecture = architecture;
+    device.multiprocessors = units;
+    return power_of_module(device);
+  };
+  const std::string both = "the module, both of its dies";
+  EXPECT_EQ(module_of("AMD Instinct MI250X / MI250", "gfx90a", 110), both);
+  EXPECT_EQ(module_of("AMD Radeon Graphics", "gfx90a", 110), both);
+  EXPECT_EQ(module_of("unnamed GPU", "gfx90a", 104), both + ", where it is an MI250");
+  EXPECT_EQ(module_of("AMD Instinct MI210", "gfx90a", 104), "");
+  EXPECT_EQ(module_of("AMD Radeon Graphics", "gfx942", 304), "");
+  EXPECT_TRUE(gpu_reader(Backend::cuda, sources_, "0000:5E:00.0", both)
+                  .source.ends_with("; power and energy are of " + both));
+}
+
+TEST_F(GpuSensorsTest, ALibraryIsFoundWhateverItsNumber) {
+  write("0000:c1:00.0", "hwmon/hwmon7/freq1_input", "1");
+  const std::string any = (files_ / "libamd_smi.so.*").string();
+  sources_.amd_smi = {any};
+  testing::expect_mentions(amd().source, {"no counter of energy", "libamd_smi.so.99"});
+  for (const char* number : {"7", "27"}) {
+    const std::string name = (files_ / "libamd_smi.so.").string() + number;
+    fs::copy_file(AMD_SMI_FAKE, name);
+    EXPECT_EQ(amd().source, "amdgpu's files and AMD SMI (" + name + ")") << "the newest";
+  }
 }
 
 TEST_F(GpuSensorsTest, TheContextTellsDriverPartitionAndWhatTheLibraryKnows) {

@@ -1,5 +1,8 @@
 #include "benchmarks/instruments/memory_meter.hpp"
 
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "benchmarks/instruments/host_allocator.hpp"
@@ -51,6 +54,20 @@ MemoryReading MemoryMeter::read() const {
   MemoryReading reading = read_all(device_);
   reading.allocations -= allocations_at_start_;
   return reading;
+}
+
+void take_library_workspaces(const Device& device) {
+  if (!device.is_gpu()) return;
+  // hipBLASLt, or cuBLASLt, serves other types and operators than rocBLAS, or cuBLAS.
+  for (const auto type :
+       {c10::ScalarType::Float, c10::ScalarType::BFloat16, c10::ScalarType::Half}) {
+    constexpr int64_t size = 64;
+    const auto options = at::TensorOptions().device(device.torch()).dtype(type);
+    const at::Tensor x = at::ones({size, size}, options).requires_grad_();
+    const at::Tensor product = at::addmm(x[0], x.mm(x), x);
+    at::bmm(product.unsqueeze(0), x.unsqueeze(0)).sum().backward();
+  }
+  device.synchronize();
 }
 
 int64_t live_tensor_bytes(c10::Device device) {

@@ -32,6 +32,11 @@ class MemoryMeter {
   int64_t allocations_at_start_ = 0;
 };
 
+/// Multiplies a few matrices, on this thread and on autograd's: libtorch keeps a workspace of the
+/// BLAS for each thread's handle and stream, of some to 100 MiB in its allocator, which would count
+/// in the first case that needs it. Nothing on a CPU.
+void take_library_workspaces(const Device& device);
+
 /// Of tensors on this device now.
 int64_t live_tensor_bytes(c10::Device device);
 

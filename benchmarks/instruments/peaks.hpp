@@ -74,14 +74,19 @@ double attainable_bandwidth(const Bandwidth& bandwidth, int64_t bytes);
 struct DatasheetPeaks {
   std::string device;                   ///< "AMD Instinct MI250X (one GCD)"
   std::map<std::string, double> flops;  ///< by type: "f64", "f32", "bf16", "f16"; FLOP/s, dense
-  double memory_bandwidth = 0;          ///< bytes/s
+  double memory_bandwidth = 0;          ///< bytes/s; 0: unknown
   int64_t memory_bytes = 0;
   std::string source;
 };
 
+/// Whether its name is one of a product. Where amdgpu's list of names lacks the card, or is not
+/// installed, HIP says "AMD Radeon Graphics" of any (ROCm/TheRock#4693), or nothing.
+bool has_product_name(const DeviceDescription& device);
+
 /// The row that matches the device's name and number of compute units, or nothing: an unknown
-/// device has no datasheet peak. Throws std::invalid_argument naming the file, and the row, when
-/// it is missing or malformed.
+/// device has no datasheet peak, and a partition of a GPU has not its peaks. Without a product's
+/// name, what the rows of its architecture, compute units and memory have in common. Throws
+/// std::invalid_argument naming the file, and the row, when it is missing or malformed.
 std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& file,
                                                    const DeviceDescription& device);
 

@@ -209,36 +209,87 @@ TEST(DatasheetPeaksTest, NamesAsTheRuntimesReportThem) {
     int multiprocessors;  ///< 0: the runtime does not tell
     const char* device;
   };
-  const Named devices[] = {{"AMD Instinct MI250X", 110, "AMD Instinct MI250X (one GCD)"},
-                           {"MI250X/MI250", 110, "AMD Instinct MI250X (one GCD)"},
-                           {"AMD Instinct MI250X / MI250", 110, "AMD Instinct MI250X (one GCD)"},
-                           {"AMD Instinct MI300X OAM", 304, "AMD Instinct MI300X"},
-                           {"AMD Instinct MI325X", 0, "AMD Instinct MI325X"},
-                           {"AMD Instinct MI355X", 256, "AMD Instinct MI355X"},
-                           {"NVIDIA H100 80GB HBM3", 132, "NVIDIA H100 SXM"},
-                           {"NVIDIA H100 PCIe", 114, "NVIDIA H100 PCIe"},
-                           {"NVIDIA H200", 132, "NVIDIA H200 SXM"},
-                           {"AMD Instinct MI210", 104, "AMD Instinct MI210"},
-                           {"MI250X/MI250", 104, "AMD Instinct MI250 (one GCD)"},
-                           {"AMD Instinct MI300A", 228, "AMD Instinct MI300A"},
-                           {"AMD Instinct MI350X", 256, "AMD Instinct MI350X"},
-                           {"NVIDIA A100-SXM4-40GB", 108, "NVIDIA A100 SXM4 40GB"},
-                           {"NVIDIA A100-SXM4-80GB", 108, "NVIDIA A100 SXM4 80GB"},
-                           {"NVIDIA A100-PCIE-40GB", 108, "NVIDIA A100 PCIe 40GB"},
-                           {"NVIDIA A100 80GB PCIe", 108, "NVIDIA A100 PCIe 80GB"},
-                           {"NVIDIA GH200 480GB", 132, "NVIDIA GH200 96GB"},
-                           {"NVIDIA GH200 144G HBM3e", 132, "NVIDIA GH200 144GB"},
-                           {"NVIDIA B200", 148, "NVIDIA B200"},
-                           {"NVIDIA GB200", 152, "NVIDIA GB200 (one GPU)"}};
+  const Named devices[] = {
+      {"AMD Instinct MI250X", 110, "AMD Instinct MI250X (one GCD)"},
+      {"MI250X/MI250", 110, "AMD Instinct MI250X (one GCD)"},
+      {"AMD Instinct MI250X / MI250", 110, "AMD Instinct MI250X (one GCD)"},
+      {"AMD Instinct MI300X OAM", 304, "AMD Instinct MI300X"},
+      {"AMD Instinct MI325X", 0, "AMD Instinct MI325X"},
+      {"AMD Instinct MI355X", 256, "AMD Instinct MI355X"},
+      {"NVIDIA H100 80GB HBM3", 132, "NVIDIA H100 SXM"},
+      {"NVIDIA H100 PCIe", 114, "NVIDIA H100 PCIe"},
+      {"NVIDIA H200", 132, "NVIDIA H200 SXM"},
+      {"AMD Instinct MI210", 104, "AMD Instinct MI210"},
+      {"MI250X/MI250", 104, "AMD Instinct MI250 (one GCD)"},
+      {"AMD Instinct MI300A", 228, "AMD Instinct MI300A"},
+      {"AMD Instinct MI350X", 256, "AMD Instinct MI350X"},
+      {"NVIDIA A100-SXM4-40GB", 108, "NVIDIA A100 SXM4 40GB"},
+      {"NVIDIA A100-SXM4-80GB", 108, "NVIDIA A100 SXM4 80GB"},
+      {"NVIDIA A100-PCIE-40GB", 108, "NVIDIA A100 PCIe 40GB"},
+      {"NVIDIA A100 80GB PCIe", 108, "NVIDIA A100 PCIe 80GB"},
+      {"NVIDIA GH200 480GB", 132, "NVIDIA GH200 96GB"},
+      {"NVIDIA GH200 144G HBM3e", 132, "NVIDIA GH200 144GB"},
+      {"NVIDIA B200", 148, "NVIDIA B200"},
+      {"NVIDIA GB200", 152, "NVIDIA GB200 (one GPU)"},
+      {"NVIDIA H100 NVL", 132, "NVIDIA H100 NVL"},
+      {"NVIDIA B300 SXM6 AC", 148, "NVIDIA B300"},
+      {"NVIDIA GB300", 152, "NVIDIA GB300 (one GPU)"},
+      {"NVIDIA L40S", 142, "NVIDIA L40S"},
+      {"NVIDIA GeForce RTX 4090", 128, "NVIDIA GeForce RTX 4090"},
+      {"NVIDIA GeForce RTX 5090", 170, "NVIDIA GeForce RTX 5090"},
+      {"NVIDIA RTX 6000 Ada Generation", 142, "NVIDIA RTX 6000 Ada Generation"},
+      {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188,
+       "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"}};
   for (const auto& [name, multiprocessors, device] : devices)
     EXPECT_EQ(find(name, multiprocessors).value_or(DatasheetPeaks{}).device, device) << name;
   for (const char* name :
-       {"", "AMD EPYC", "AMD Instinct MI100", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB300",
-        "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb"}) {
+       {"", "AMD EPYC", "AMD Instinct MI100", "NVIDIA H200 NVL", "NVIDIA L40",
+        "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 5090 Laptop GPU",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-SXM4-80GB MIG 3g.40gb"}) {
     EXPECT_FALSE(find(name)) << name;
   }
   EXPECT_FALSE(find("AMD Instinct MI300X", 38)) << "one die of a partitioned card";
   EXPECT_FALSE(find("NVIDIA A100-SXM4-80GB", 42)) << "another number of multiprocessors";
+}
+
+TEST(DatasheetPeaksTest, WithoutAProductsNameArchitectureComputeUnitsAndMemoryTell) {
+  struct Nameless {
+    const char* name;
+    const char* architecture;
+    int multiprocessors;
+    int64_t gibibytes;
+    const char* device;
+    double bf16, bandwidth;  // 0: unknown
+  };
+  const char* const generic = "AMD Radeon Graphics";
+  const Nameless devices[] = {
+      {generic, "gfx942", 304, 192, "AMD Instinct MI300X", 1307.4e12, 5.3e12},
+      {"unnamed GPU", "gfx942", 304, 256, "AMD Instinct MI325X", 1307.4e12, 6e12},
+      {"", "gfx942", 304, 0, "AMD Instinct MI300X or AMD Instinct MI325X", 1307.4e12, 0},
+      {generic, "gfx942", 228, 128, "AMD Instinct MI300A", 980.6e12, 5.3e12},
+      {generic, "gfx90a", 110, 64, "AMD Instinct MI250X (one GCD)", 191.5e12, 1638.4e9},
+      {generic, "gfx90a", 104, 64, "AMD Instinct MI210 or AMD Instinct MI250 (one GCD)", 0,
+       1638.4e9},
+      {generic, "gfx950", 256, 288, "AMD Instinct MI355X or AMD Instinct MI350X", 0, 8e12}};
+  for (const auto& [name, architecture, units, gibibytes, device, bf16, bandwidth] : devices) {
+    DeviceDescription description;
+    description.name = name;
+    description.architecture = architecture;
+    description.multiprocessors = units;
+    description.memory_bytes = (gibibytes << 30) * 99 / 100;
+    const auto found = find_datasheet_peaks(real_file, description).value_or(DatasheetPeaks{});
+    EXPECT_EQ(found.device, device);
+    EXPECT_EQ(found.flops.contains("bf16") ? found.flops.at("bf16") : 0, bf16) << device;
+    EXPECT_EQ(found.memory_bandwidth, bandwidth) << device;
+    testing::expect_mentions(found.source, {architecture, std::to_string(units), "is none"});
+    description.multiprocessors = 38;
+    EXPECT_FALSE(find_datasheet_peaks(real_file, description)) << "a partition, or another card";
+    description.multiprocessors = units;
+    description.name = "AMD Instinct MI999X";
+    EXPECT_FALSE(find_datasheet_peaks(real_file, description)) << "a product that is not there";
+  }
 }
 
 TEST(DatasheetPeaksTest, FiguresAreDenseAndOfOneLogicalDevice) {

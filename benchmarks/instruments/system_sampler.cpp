@@ -33,7 +33,8 @@ void add(ReadingStatistics& statistics, double value) {
 
 SystemReader system_reader(const Device& device) {
   if (!device.is_gpu()) return cpu_reader({}, host_machine::usable_processors());
-  return gpu_reader(device.backend(), {}, gpu_runtime::pci_bus_id(device.torch().index()));
+  return gpu_reader(device.backend(), {}, gpu_runtime::pci_bus_id(device.torch().index()),
+                    power_of_module(device.description()));
 }
 
 SystemSampler::SystemSampler(SystemReader reader, std::chrono::milliseconds interval)

@@ -28,7 +28,9 @@ using SystemReading = std::map<std::string, double>;
 struct SystemReader {
   std::string source;  ///< for people to read: "NVML (libnvidia-ml.so.1)"
   std::function<SystemReading()> read;
-  std::map<std::string, std::string> facts{};  ///< that do not change: power_limit_W, ecc, power_of
+  /// That do not change: power_limit_W, ecc, and power_of where power, energy and their source are
+  /// of more than the device.
+  std::map<std::string, std::string> facts{};
 };
 
 /// Where readings are looked for; tests name folders and libraries of their own.
@@ -36,8 +38,10 @@ struct SystemSources {
   std::filesystem::path sys = "/sys";
   std::filesystem::path proc = "/proc";
   std::vector<std::string> nvml = {"libnvidia-ml.so.1"};
-  std::vector<std::string> amd_smi = {"libamd_smi.so", "libamd_smi.so.26", "libamd_smi.so.25",
-                                      "libamd_smi.so.24", "/opt/rocm/lib/libamd_smi.so"};
+  /// Each release of ROCm has another number; the plain name comes with the files for developers.
+  std::vector<std::string> amd_smi = {"libamd_smi.so", "libamd_smi.so.*",
+                                      "/opt/rocm/lib/libamd_smi.so",
+                                      "/opt/rocm/lib/libamd_smi.so.*"};
 };
 
 /// Utilization is this process's share of `processors`, clock their mean,
@@ -46,10 +50,17 @@ struct SystemSources {
 SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& processors);
 /// Reads NVML, or amdgpu's files and AMD SMI. `bus_id`: "0000:c1:00.0". Where these do not answer
 /// or do not know the card, the reader has no readings and says so in its source.
-SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id);
+/// `power_of`: what is known to be measured together with the device's power, unless it is a part
+/// of a card.
+SystemReader gpu_reader(Backend backend, const SystemSources& sources, const std::string& bus_id,
+                        const std::string& power_of = {});
 /// The files of a card. The runtime may give the number of a partition in the place of the PCI
 /// function (of an MI300 in CPX mode: "0000:c1:00.3"); the files are then the whole card's.
 std::filesystem::path card_folder(const SystemSources& sources, const std::string& bus_id);
+
+/// What is measured together with this device's power: MI250 and MI250X are two dies of one module,
+/// each a device. Empty where nothing is known to be.
+std::string power_of_module(const DeviceDescription& device);
 
 /// The reader for this device.
 SystemReader system_reader(const Device& device);

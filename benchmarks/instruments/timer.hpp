@@ -35,6 +35,8 @@ class Marks {
   explicit Marks(const Device& device, size_t expected = 0);
   /// Marks what follows in the current stream; returns its number, from 0.
   size_t add();
+  /// At least 0, although the difference of two of HIP's events may be less
+  /// (ROCm/rocm-systems#9375).
   double seconds(size_t begin, size_t end) const;
   /// Forgets all; their events serve again.
   void clear() { count_ = 0; }
@@ -52,9 +54,20 @@ class Marks {
 /// comes first. `prepare` runs before each call, outside the timed region. On a GPU the calls are
 /// queued, and the device is waited for once, at the end. `runs`: so many calls in a row are timed
 /// together, and their mean is returned: for work that is too short for the resolution of events.
+/// On a GPU, iterations without a time above 0 are left out (until_timed).
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
                                     const std::function<void()>& run,
                                     TimePoint deadline = TimePoint::max(), int64_t runs = 1);
+
+/// What `take` returns, without what is not above 0: events that lie at one moment, or in the wrong
+/// order, have timed nothing, and would be the fastest of all. Takes again while nothing is left,
+/// and throws std::runtime_error at last.
+std::vector<double> until_timed(const std::function<std::vector<double>()>& take);
+
+/// What a timed iteration takes with nothing in it, the median of many. It is a part of every
+/// sample, and nobody subtracts it: neither nvbench nor Triton's do_bench do, and with work between
+/// them the two readings overlap it.
+double seconds_of_empty_pair(const Device& device);
 
 }  // namespace tinyllama::instruments

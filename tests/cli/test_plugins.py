@@ -305,14 +305,18 @@ def test_what_ends_the_process_is_named_and_the_rest_can_be_run(
     written = [f"--benchmark_out={out}", f"--journal={journal}"]
     completed = program.run(*choice, *written)
     options = advised(completed, bad)
-    assert [line["case"] for line in read_journal(journal)[1:]] == [before]
+    ended = [before] if fault == "crashes" else [before, bad]
+    assert [line["case"] for line in read_journal(journal)[1:]] == ended
     if fault == "crashes":
         assert completed.returncode == -signal.SIGSEGV
         assert "ended the process, in the code of a plug-in or because of it" in completed.stderr
     else:
         assert completed.returncode == 1
-        assert "has not ended after 2 s (--hang-limit)" in completed.stderr
-        assert list(entries_by_case(read_json(out))) == [before]
+        reason = "has not ended after 2 s (--hang-limit)"
+        assert reason in completed.stderr
+        rows = entries_by_case(read_json(out))
+        assert list(rows) == ended
+        assert rows[bad][0]["error_message"] == reason
     assert options[:3] == ["--resume", "--journal", str(journal)]
     resumed = program.run(*choice, written[0], *options)
     assert resumed.returncode == 0, resumed.stderr

@@ -1,6 +1,6 @@
-// A fake of NVML for tests: a card that reports known numbers. A build with FAKE_OF_OLD_DRIVER
-// lacks two functions and has one by its older name, and one with FAKE_WITHOUT_INIT is no NVML at
-// all.
+// A fake of NVML for tests: a card that reports known numbers, and one in MIG mode. A build with
+// FAKE_OF_OLD_DRIVER lacks two functions and has one by its older name, and one with
+// FAKE_WITHOUT_INIT is no NVML at all.
 #include <strings.h>
 
 namespace {
@@ -8,6 +8,7 @@ namespace {
 constexpr int kNotFound = 6;  // NVML_ERROR_NOT_FOUND
 
 int card = 0;
+int card_in_mig_mode = 0;
 int open_sessions = 0;
 
 }  // namespace
@@ -31,8 +32,13 @@ int nvmlShutdown() {
 }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
-  *device = &card;
-  return ::strcasecmp("0000:5e:00.0", bus_id) == 0 ? 0 : kNotFound;
+  *device = ::strcasecmp("0000:5f:00.0", bus_id) == 0 ? &card_in_mig_mode : &card;
+  return *device == &card_in_mig_mode || ::strcasecmp("0000:5e:00.0", bus_id) == 0 ? 0 : kNotFound;
+}
+
+int nvmlDeviceGetMigMode(void* device, unsigned int* current, unsigned int* pending) {
+  *current = *pending = device == &card_in_mig_mode ? 1 : 0;
+  return 0;
 }
 
 struct Utilization {
