@@ -136,6 +136,7 @@ struct Choice {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("_fused_sdp_choice", &choose);
   library.impl("_scaled_dot_product_flash_attention", &flash);
   library.impl("_scaled_dot_product_flash_attention_backward", &flash_backward);
   library.impl("_scaled_dot_product_efficient_attention", &efficient);

@@ -3,6 +3,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -177,6 +178,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(!begin.is_captured && !end.is_captured,
                 "operation not permitted on an event last recorded in a capturing stream");
     TORCH_CHECK(Clock::now() >= begin.done && Clock::now() >= end.done, "device not ready");
+    static std::atomic<int64_t> pairs = 0;
+    const int64_t every = settings().backward_events;
+    if (every > 0 && ++pairs % every == 0) return -1.78;  // as seen (ROCm/rocm-libraries#6379)
     return std::chrono::duration<double, std::milli>(end.done - begin.done).count();
   }
 };
@@ -236,7 +240,9 @@ void launch(const c10::Stream& stream, const std::string& name, Work kind,
 void launch_replayed(const c10::Stream& stream, const std::string& name, Work kind,
                      const std::function<void()>& work) {
   check_alive();
-  ++(kind == Work::kernel ? counts().kernels : counts().copies);
+  const int64_t number = ++(kind == Work::kernel ? counts().kernels : counts().copies);
+  if (kind == Work::kernel && number == settings().hang_at)
+    std::this_thread::sleep_until(Clock::time_point::max());
   const auto begin = Clock::now();
   work();
   const auto took = Clock::now() - begin + settings().kernel_time;

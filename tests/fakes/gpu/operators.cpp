@@ -13,9 +13,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/fakes/gpu/fake_gpu.hpp"
@@ -29,6 +33,8 @@ using Values = std::vector<c10::IValue>;
 // What looks at a value on the host, and so waits for it.
 const std::set<std::string> kWaiting = {"aten::_local_scalar_dense", "aten::is_nonzero",
                                         "aten::nonzero", "aten::masked_select", "aten::equal"};
+
+const std::set<std::string> kOfBlas = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
 
 bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
@@ -211,6 +217,20 @@ Values run_pure(const c10::OperatorHandle& op, const Values& arguments, const c1
   return results;
 }
 
+/// libtorch keeps a workspace of the BLAS for each of a thread's handles and stream
+/// (ATen/cuda/CublasHandlePool.cpp).
+void keep_workspace(const c10::Stream& stream) {
+  const auto bytes = static_cast<size_t>(settings().workspace_bytes);
+  if (bytes == 0 || is_captured(stream)) return;
+  static std::mutex mutex;
+  using Holder = std::tuple<std::thread::id, c10::DeviceIndex, c10::StreamId>;
+  // never freed: threads end after what their memory belongs to
+  static auto& workspaces = *new std::map<Holder, c10::DataPtr>;
+  const std::lock_guard lock(mutex);
+  c10::DataPtr& kept = workspaces[{std::this_thread::get_id(), stream.device_index(), stream.id()}];
+  if (kept.get() == nullptr) kept = allocator().allocate(bytes);
+}
+
 void run_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto& schema = op.schema();
@@ -220,6 +240,7 @@ void run_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
   const c10::DeviceIndex device = device_of(schema.name(), arguments);
   const c10::DeviceGuard guard(c10::Device(c10::kCUDA, device));
   const c10::Stream stream = current_stream(device);
+  if (kOfBlas.contains(schema.name())) keep_workspace(stream);
   std::string kernel = schema.name();
   std::replace(kernel.begin(), kernel.end(), ':', '_');
   const bool is_writing = std::ranges::any_of(schema.arguments(), writes);

@@ -38,6 +38,9 @@ Settings read_settings() {
       .has_flash_attention = number_of("FAKE_GPU_FLASH_ATTENTION", 1) != 0,
       .kernel_time = std::chrono::microseconds(number_of("FAKE_GPU_KERNEL_US", 0)),
       .fault_at = number_of("FAKE_GPU_FAULT_AT", 0),
+      .hang_at = number_of("FAKE_GPU_HANG_AT", 0),
+      .backward_events = number_of("FAKE_GPU_BACKWARD_EVENTS", 0),
+      .workspace_bytes = number_of("FAKE_GPU_WORKSPACE", 0),
       .reports = std::getenv("FAKE_GPU_REPORT") != nullptr,
   };
 }
