@@ -361,7 +361,7 @@ OPTIONAL = {
     *("label", "mean_ns", "interval_ns", "samples_ns", "library_scratch_MiB"),
     *("speedup", "speedup_low", "speedup_high"),
     # which files of the same schema lack that were written before
-    *("component", "pass", "variant", "size", "dtype", "batch", "seq"),
+    *("component", "pass", "variant", "size", "dtype", "batch", "seq", "timer"),
     *("load_avg", "goals", "sizes", "weights"),
 }
 
