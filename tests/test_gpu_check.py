@@ -4,6 +4,7 @@ is run again and what is not; time limits; verdicts, exit statuses, files and th
 import copy
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import tools
-from built_programs import read_json, write_program
+from built_programs import Program, read_json, write_program
 from chromium import PageOpener
 from fake_gpu_programs import CONTEXT, DEVICE, GOOD, PCI, UUID, make_programs, starts
 from published import reference
@@ -364,6 +365,16 @@ def test_a_fault_is_found(fault: str, card: Card) -> None:
 def test_each_step_has_a_fault_that_is_found() -> None:
     session = gpu_steps.Session("hip", "hip", Path(), Path(), ("tiny", "large"), "very_large")
     assert {step.name for step in gpu_steps.steps_of(session)} == {s for s, *_ in FAULTS.values()}
+
+
+def test_proofs_are_of_every_switch(bench_program: Path) -> None:
+    """As the program's help lists them."""
+    text = " ".join(Program(bench_program).run("--help").stdout.split())
+    listed = re.search(r"or all as plugin: ([a-z_, ]+)", text)[1].split()
+    names = [name.removesuffix(",") for name in listed]
+    # up to the next option, which has no comma before it
+    switches = names[: next(i for i, name in enumerate(listed) if not name.endswith(",")) + 1]
+    assert len(switches) > 10 and set(switches) <= set(gpu_steps.VARIANTS)
 
 
 # ---- the sanitizer, which only NVIDIA has

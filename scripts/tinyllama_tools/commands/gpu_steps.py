@@ -72,7 +72,7 @@ FULLEST_PERCENT = 80.0
 @dataclass
 class Session:
     """What the steps share. `sizes`: from small to large, those that are compared with peers;
-    `largest`: the size whose step has to be bound by the device. Files of the programs go to
+    `largest`: the size whose block has to be bound by the device. Files of the programs go to
     `folder`. `begin()` starts a step's time."""
 
     device: str
