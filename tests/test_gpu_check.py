@@ -140,6 +140,14 @@ def test_a_card_where_all_is_well_passes(card: Card, capsys: pytest.CaptureFixtu
     assert "passed: 12 passed" in capsys.readouterr().out
 
 
+def test_our_adamw_is_in_graphs_but_where_kernels_are_counted(card: Card) -> None:
+    card.told["limit"]["switches"] = "qkv+fused_adamw"
+    commands = card.step("graphs")["commands"]
+    trained = [command for command in commands if "tiny_llama_train" in command]
+    assert all("qkv+library_adamw" in command for command in trained) and len(trained) == 6
+    assert "--variants=qkv+fused_adamw+graph" in commands[-1]
+
+
 def test_one_device_skips_the_ranks_and_passes(card: Card) -> None:
     document = card.check("--steps=ranks", status=3)
     (step,) = document["steps"]
