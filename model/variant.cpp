@@ -49,8 +49,9 @@ std::string refuse_on_gpu(const Variant& /*variant*/, Dtype /*dtype*/, const Dev
 std::string refuse_sdpa(const Variant& /*variant*/, Dtype dtype, const DeviceTraits& traits) {
   if (traits.has_library_attention(dtype)) return {};
   return fmt::format(
-      "in {} the library computes a score matrix here, as the baseline does (its math backend); "
-      "--sdpa-backend math asks for that. For its kernels on Radeon cards set "
+      "in {} the library computes a score matrix here, as the baseline does (its math backend, "
+      "which "
+      "--sdpa-backend math of tiny_llama_bench asks for). For its kernels on Radeon cards set "
       "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1",
       to_string(dtype));
 }
