@@ -58,7 +58,9 @@ def test_a_chroot_is_made_from_this_machines_mirror_or_refused_in_a_line(
 ) -> None:
     checkout.stub("id", f"echo {user}")
     checkout.stub("unshare", f"exit {mounts}")
-    checkout.stub("apt-get", f'[[ "$1" == indextargets ]] && echo "{targets}"')
+    lists = checkout.root / "lists"  # a fresh machine has none
+    lists.touch()
+    checkout.stub("apt-get", f'[[ "$1" != update ]] || echo "{targets}" >"{lists}"; cat "{lists}"')
     with (checkout.root / "scripts/lib/rocm_build.sh").open("a") as file:
         file.write("own_release() { echo bookworm; }\n")
         file.write('make_rocm_root() { echo "$@" >> "$project_root/calls"; }\n')

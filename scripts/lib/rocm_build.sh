@@ -28,7 +28,7 @@ own_release() { (. /etc/os-release && echo "${VERSION_CODENAME:-}"); }
 own_mirror() {
   # shellcheck disable=SC2016
   apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' |
-    sed -n "s/ $(own_release) main$//p" | head -n 1
+    awk -v release="$(own_release)" '$2 == release && $3 == "main" && !mirror { mirror = $1 } END { print mirror }'
 }
 
 rocm_root_stamp() { printf '%s\n' "$rocm_release" "$rocm_tools" "$rocm_packages" "$rocm_headers" | cksum; }
@@ -94,6 +94,11 @@ set_up_rocm_root() {
     exit 2
   fi
   mirror="$(own_mirror)"
+  if [[ -z "$mirror" ]]; then
+    # a fresh machine's apt has no lists
+    run_step "lists of apt" apt_lists apt-get update || true
+    mirror="$(own_mirror)"
+  fi
   if [[ -z "$mirror" ]]; then
     say "error: apt knows no Debian mirror here to make a chroot from (apt-get indextargets). Set ROCM_PATH to a ROCm $rocm_major."
     exit 2
