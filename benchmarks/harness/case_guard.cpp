@@ -138,10 +138,12 @@ std::unique_ptr<CaseGuard> CaseGuard::of(const instruments::Device& device,
   if (!options.journal_file.empty())
     advice.continued_by = " --resume --journal " + options.journal_file;
   if (!options.plugins.empty()) advice.of_crash = ", in the code of a plug-in or because of it";
-  // AMD, "PyTorch on ROCm installation" and ROCm 7.2: TORCH_BLAS_PREFER_HIPBLASLT=0 for training.
+  // AMD's HPC training examples, PROFILER_ISSUES.md, 5.2 (seen with ROCm 7.2.3 and PyTorch 2.12): a
+  // transformer's first bf16 GEMMs stall for minutes or hang, and do not by rocBLAS.
   if (device.backend() == instruments::Backend::hip)
     advice.of_hang = "; bf16 GEMMs of hipBLASLt are known to hang (ROCm 7.2): try --blas rocblas";
-  constexpr double longer = 300;
+  // A GPU holds models of 10^10 weights, which take minutes to draw on the host.
+  const double longer = device.is_gpu() ? 1200 : 300;
   return std::make_unique<CaseGuard>(
       options.hang_seconds.value_or(longer + options.max_seconds_per_case), std::move(advice));
 }

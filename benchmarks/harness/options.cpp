@@ -134,10 +134,11 @@ void add_run_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--exclude", options.exclude,
                  "leave out cases whose name this expression finds, whatever chose them");
-  app.add_option("--hang-limit", options.hang_seconds,
-                 "seconds that a step of a case (its proof, a repetition) may take; then the "
-                 "program ends, with what was measured written and the case marked as failed "
-                 "(default, on a GPU and with --plugin: 300 more than --max-seconds-per-case)")
+  app.add_option(
+         "--hang-limit", options.hang_seconds,
+         "seconds that a step of a case (its proof, a repetition) may take; then the "
+         "program ends, with what was measured written and the case marked as failed "
+         "(default: 1200 more than --max-seconds-per-case on a GPU, else 300 with --plugin)")
       ->check(console::number("positive", [](double value) { return value > 0; }));
   console::add_choice(
       app, "--verify", options.verify,

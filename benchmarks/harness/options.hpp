@@ -56,8 +56,7 @@ struct Options {
   AxisOptions axes;
   std::string exclude;  ///< --exclude: an expression; empty: no case is left out
   std::vector<Plugin> plugins;
-  /// What a step of a case may take; nothing: --max-seconds-per-case and 300 more on a GPU and with
-  /// plug-ins, and without end otherwise.
+  /// What a step of a case may take; nothing: CaseGuard::of says.
   std::optional<double> hang_seconds;
   std::string device = "auto";
   instruments::LibraryChoices libraries;       ///< --blas, --sdpa-backend
