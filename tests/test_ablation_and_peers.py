@@ -608,6 +608,18 @@ def test_a_peer_has_times_where_none_of_ours_can_run(build: Path, tmp_path: Path
     assert [entry["iterations"] for entry in document["benchmarks"]] == [0, 1]
 
 
+def test_one_of_ours_that_dies_with_nothing_beside_it_leaves_its_reason(
+    build: Path, tmp_path: Path
+) -> None:
+    # a sequence of 64 kills the peer
+    tell(build, trouble={"/baseline/": {"at": "time", "how": "crash"}})
+    options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64", "--slice=1ms"]
+    options += ["--peers=sdpa", "--variants=baseline", f"--output={tmp_path}"]
+    assert tools.peers(options) == 1
+    reasons = [row["error_message"] for row in read_json(tmp_path / "peers.json")["benchmarks"]]
+    assert ["out of luck" in reasons[0], "last words" in reasons[1]] == [True, True]
+
+
 def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     build: Path, tmp_path: Path
 ) -> None:

@@ -344,7 +344,9 @@ class InterleavedSteps:
             self.progress.line(run.refusal)
         # with nothing beside them they have times all the same
         if alone := [name for name in self._ready if not self._run[name]]:
-            self._time(1, alone)
+            for name, found in self._time(1, alone).items():
+                if isinstance(found, CaseFailedError):
+                    self._run[name] = [reason_entry(found)]
 
     def ratios(self) -> list[Json]:
         """Of all pairs so far that have times, judged as one family."""
