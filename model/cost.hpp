@@ -5,6 +5,8 @@
 // head over all S positions, the loss over S - 1.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <cstdint>
 #include <string_view>
 
@@ -21,13 +23,14 @@ Pass parse_pass(std::string_view text);
 /// Whether the pass leaves gradients behind.
 bool has_backward(Pass pass);
 
-/// What a component computes on: B samples of S tokens.
+/// What a component computes on: B samples of S tokens, on this type of device.
 struct Workload {
   ModelConfig config;
   Variant variant;
   Dtype dtype = Dtype::f32;
   int64_t batch = 1;
   int64_t seq = 1;
+  c10::DeviceType device = c10::DeviceType::CPU;
 
   int64_t tokens() const { return batch * seq; }
   auto operator<=>(const Workload&) const = default;

@@ -78,6 +78,16 @@ TEST_F(Layers, FusedLossAddsUpGradientsInEitherOrderOfItsWeight) {
   }
 }
 
+TEST(FusedLossChunk, StaysInACpusCacheAndFillsAGpu) {
+  constexpr auto cpu = c10::DeviceType::CPU, gpu = c10::DeviceType::CUDA;
+  EXPECT_EQ(fused_loss_chunk(100, 1000, cpu), 100);
+  EXPECT_EQ(fused_loss_chunk(8192, 1000, cpu), 512);
+  EXPECT_EQ(fused_loss_chunk(8192, 128256, cpu), 256);
+  EXPECT_EQ(fused_loss_chunk(100, 1000, gpu), 100);
+  EXPECT_EQ(fused_loss_chunk(8192, 1000, gpu), 8192);
+  EXPECT_EQ(fused_loss_chunk(8192, 128256, gpu), 1024);
+}
+
 TEST(ParameterShapes, AreTheModelsInItsOrder) {
   const ModelConfig config = testing::small_config();
   TensorInitializer initializer(1, Dtype::f32, c10::kCPU);

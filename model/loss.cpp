@@ -105,7 +105,8 @@ class ChunkedLoss {
 
   void run() {
     const int64_t tokens = x_.size(0);
-    const int64_t chunk = fused_loss_chunk(tokens, weight_.size(0));
+    const auto device = is_on_gpu(x_) ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
+    const int64_t chunk = fused_loss_chunk(tokens, weight_.size(0), device);
     for (int64_t first = 0; first < tokens; first += chunk)
       add(first, std::min(chunk, tokens - first));
   }
@@ -172,9 +173,19 @@ class FusedLoss : public torch::autograd::Function<FusedLoss> {
 
 }  // namespace
 
-int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size) {
-  constexpr int64_t logits = int64_t{1} << 19;
-  constexpr int64_t fewest = 256;
+// A GPU, counted in tiles of 128x128 of a GEMM's result and in blocks of the cross-entropy, one a
+// row. An MI300X has 304 compute units, an H100 132 multiprocessors, each with room for 2048
+// threads. The CPU's 512 tokens of 1000 classes are 32 tiles and 512 blocks of 128 threads, a tenth
+// and a quarter of the tiles that occupy these GPUs once, a tenth and a quarter of the threads; and
+// at 8 launches a chunk the 8192 tokens of medium and above cost 128. With 2^23 logits they are one
+// chunk: 512 tiles, 8192 blocks, 8 launches. Of larger vocabularies 1024 tokens have 8 tiles by
+// D / 128 in the gradient of the hidden states, 256 with D = 4096, where 256 tokens had 64. The
+// logits of a chunk take 16 MiB at 1000 classes and 250 MiB at 128256 in bfloat16 (1 and 63 MiB
+// before), those of 8192 tokens at once 16 MiB and 2 GiB, and float32 twice as much.
+int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size, c10::DeviceType device) {
+  const bool on_cpu = device == c10::DeviceType::CPU;
+  const int64_t logits = int64_t{1} << (on_cpu ? 19 : 23);
+  const int64_t fewest = on_cpu ? 256 : 1024;
   return std::min(tokens, std::max(fewest, logits / vocab_size / 64 * 64));
 }
 
@@ -201,7 +212,8 @@ Cost loss_cost(const Workload& workload, Pass pass) {
   if (workload.config.has_vocabulary_share()) {
     // Of every row the maximum, the sum of exponentials and the target's logit, by chunks where
     // the loss is computed so; then the gradient of the hidden states.
-    const int64_t chunk = workload.variant.has(Switch::fused_loss) ? fused_loss_chunk(T, V) : T;
+    const int64_t chunk =
+        workload.variant.has(Switch::fused_loss) ? fused_loss_chunk(T, V, workload.device) : T;
     const int64_t chunks = (T + chunk - 1) / chunk;
     forward_gemms += {.comm_calls = 3 * chunks, .comm_bytes = 3 * T * kStatisticBytes};
     backward_gemms += comm_cost(1, T * D * compute_bytes(workload.dtype));

@@ -56,8 +56,9 @@ class LmHead {
 at::Tensor fused_loss(const at::Tensor& hidden_states, const at::Tensor& weight,
                       const at::Tensor& targets, const Gemm& gemm);
 
-/// Tokens of a chunk: enough for efficient gemm, few enough that their logits stay in a cache.
-int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size);
+/// Tokens of a chunk: on a CPU enough for efficient gemm, few enough that their logits stay in a
+/// cache; on a GPU enough to fill it.
+int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size, c10::DeviceType device);
 
 /// LM head and cross-entropy.
 Cost loss_cost(const Workload& workload, Pass pass);

@@ -65,7 +65,7 @@ std::set<GemmShape> linear_gemms(const Workload& workload) {
   if (variant.has(Switch::qkv)) shapes.insert({1, tokens, Q + 2 * config.kv_dim(), D});
   if (variant.has(Switch::gate_up)) shapes.insert({1, tokens, 2 * config.intermediate_dim(), D});
   if (variant.has(Switch::fused_loss)) {
-    const int64_t chunk = fused_loss_chunk(tokens, config.vocab_size());
+    const int64_t chunk = fused_loss_chunk(tokens, config.vocab_size(), workload.device);
     shapes.insert({1, chunk, config.vocab_size(), D});
   }
   return shapes;

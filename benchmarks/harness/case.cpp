@@ -30,7 +30,7 @@ const PredictedMemory& Case::memory() const {
   if (least >= kBeyondAnyDevice) return known_memory.emplace(beyond_any_device(least));
   Workload predicted = workload;
   if (!workload.variant.runs_on_meta()) predicted.variant = workload.variant.without_operators();
-  known_memory = predict_memory(device, [&] {
+  known_memory = predict_memory(workload.device, [&] {
     const std::shared_ptr<WorkItem> item = component->build(
         {predicted, pass, /*seed=*/0, c10::Device(c10::DeviceType::Meta), nullptr, std::nullopt});
     return WorkOnMeta{[item] {

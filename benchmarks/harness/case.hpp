@@ -104,8 +104,6 @@ struct Case {
   /// the model's own operations.
   const PredictedMemory& memory() const;
 
-  /// Type of device that it is to run on, for which memory is predicted.
-  c10::DeviceType device = c10::DeviceType::CPU;
   mutable std::optional<PredictedMemory> known_memory = std::nullopt;
 };
 

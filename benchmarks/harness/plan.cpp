@@ -73,7 +73,7 @@ class PlanBuilder {
       const ProblemSize problem = size(name);
       for (const int64_t batch : axes.batches.empty() ? std::vector{problem.batch} : axes.batches) {
         for (const int64_t seq : axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs) {
-          const Workload workload{problem.config, Variant(), Dtype::f32, batch, seq};
+          const Workload workload{problem.config, Variant(), Dtype::f32, batch, seq, device()};
           check_workload(workload);
           found.merge(step_gemms(workload));
         }
@@ -94,7 +94,7 @@ class PlanBuilder {
       for (const int64_t seq : seqs) {
         for (const Dtype dtype : axes.dtypes) {
           for (const auto& variant : axes.variants) {
-            Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq};
+            Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq, device()};
             check_workload(workload);
             workload.variant = resolved(workload.variant, workload.dtype, traits_);
             if (makes_no_case(component, workload)) continue;
@@ -182,9 +182,12 @@ class PlanBuilder {
       if (!passes.empty() && std::find(passes.begin(), passes.end(), pass) == passes.end())
         continue;
       Case added{&component, pass, size, workload, skip_reason(component, workload, pass)};
-      added.device = traits_.is_gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
       if (names_.insert(added.name()).second) cases_.push_back(std::move(added));
     }
+  }
+
+  c10::DeviceType device() const {
+    return traits_.is_gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
   }
 
   // Sizes whose costs do not fit into 64 bits would give nonsense instead of an answer.

@@ -74,7 +74,7 @@ std::string refuse_form(const Case& test_case, int64_t batch, const NamedTensors
                            : ", not computed or of another layout");
   };
   std::map<std::string, std::string> expected;
-  predict_memory(test_case.device, [&] {
+  predict_memory(test_case.workload.device, [&] {
     const std::shared_ptr<WorkItem> item = test_case.component->build(request);
     const auto iteration = [&, item] {
       item->prepare();
@@ -86,7 +86,7 @@ std::string refuse_form(const Case& test_case, int64_t batch, const NamedTensors
   });
   for (const auto& [name, tensor] : results) {
     const auto found = expected.find(name);
-    if (tensor.defined() && tensor.device().type() != test_case.device)
+    if (tensor.defined() && tensor.device().type() != test_case.workload.device)
       return fmt::format("result '{}' is on {}", name, tensor.device().str());
     if (tensor.defined() && found != expected.end() && form(tensor) != found->second)
       return fmt::format("result '{}' is {}, and must be {}", name, form(tensor), found->second);

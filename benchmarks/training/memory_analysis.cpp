@@ -120,7 +120,8 @@ class TensorNames {
          {"ffn/down_proj", inner, "ffn intermediate [B,S,D_ff]"},
          {"loss/lm_head", tokens * V, "logits [B,S,V]"},
          {"loss/lm_head", hidden, "final hidden states [B,S,D]"},
-         {"loss/fused", fused_loss_chunk(tokens, V) * V, "logits of a chunk of tokens"},
+         {"loss/fused", fused_loss_chunk(tokens, V, workload.device) * V,
+          "logits of a chunk of tokens"},
          {"loss/fused", hidden, "final hidden states [B,S,D]"}});
   }
 

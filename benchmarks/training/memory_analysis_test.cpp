@@ -17,6 +17,7 @@
 
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/kernels/kernels.hpp"
+#include "model/loss.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
@@ -617,6 +618,31 @@ TEST(PredictedMemoryOfAGpuTest, GradientsAreSummedInPlaceAsOnACpu) {
   // The leaf, its factors, and two gradients, one of which becomes their sum.
   EXPECT_LT(backward_peak(c10::kCPU), 6 * bytes + kMiB);
   EXPECT_LT(backward_peak(c10::kCUDA), 6 * bytes + kMiB);
+}
+
+TEST(PredictedMemoryOfAGpuTest, HoldsTheLogitsOfItsChunksOfTheLoss) {
+  constexpr int64_t T = 4096, D = 8, V = 2048;
+  const auto peak = [](c10::DeviceType device) {
+    return predict_memory(
+               device,
+               [] {
+                 const auto options = at::TensorOptions(c10::ScalarType::Float).device(c10::kMeta);
+                 const at::Tensor x = at::empty({1, T, D}, options).requires_grad_();
+                 const at::Tensor weight = at::empty({V, D}, options).requires_grad_();
+                 const at::Tensor targets = at::empty({1, T}, options.dtype(c10::ScalarType::Long));
+                 const NamedTensors leaves = {{"x", x}, {"weight", weight}};
+                 const auto iteration = [=] {
+                   fused_loss(x, weight, targets, Gemm(Variant())).backward();
+                 };
+                 return WorkOnMeta{iteration, leaves, {}};
+               })
+        .peak();
+  };
+  const int64_t chunk = fused_loss_chunk(T, V, c10::kCPU);
+  ASSERT_EQ(fused_loss_chunk(T, V, c10::kCUDA), T);
+  const auto difference = static_cast<double>(peak(c10::kCUDA) - peak(c10::kCPU));
+  const auto logits = static_cast<double>((T - chunk) * V * 4);
+  EXPECT_NEAR(difference / logits, 1, 0.02);
 }
 
 TEST(MemoryStepPeakTest, CheckpointsKeepOneTensorALayer) {

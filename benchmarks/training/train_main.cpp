@@ -280,8 +280,7 @@ class TrainRun {
   void summarize_run() {
     summarize_steps();
     if (operators_) document_["operators"] = operators_->to_json();
-    if (recording_)
-      document_["memory"] = analyze_memory(*recording_, options_.workload(), resident_before_);
+    if (recording_) document_["memory"] = analyze_memory(*recording_, workload(), resident_before_);
     attempts_.attempt([&] { analyze_flops_of_step(); });
   }
 
@@ -289,13 +288,19 @@ class TrainRun {
     const auto times = operators_ ? operators_->flops_components() : std::nullopt;
     if (!times || console::interrupted()) return;
     std::cout << "\nMeasuring the peaks of this device..." << std::endl;
-    const Workload workload = options_.workload();
+    const Workload micro_batch = workload();
     const FlopsMeasurement measurement{options_.flops_steps().first, plain_step_seconds(steps_),
                                        options_.gradient_accumulation_steps, *times,
                                        options_.samples_per_step()};
     document_["flops"] = analyze_flops(
-        workload, measurement,
-        measure_peaks(device_, workload, measurement, kFixtures / "device_peaks.json"));
+        micro_batch, measurement,
+        measure_peaks(device_, micro_batch, measurement, kFixtures / "device_peaks.json"));
+  }
+
+  Workload workload() const {
+    Workload workload = options_.workload();
+    workload.device = device_.torch().type();
+    return workload;
   }
 
   void write_profiles() {

@@ -216,8 +216,9 @@ FORWARD, OF_INPUT, OF_WEIGHT = "forward", "input gradient", "weight gradient"
 # by direction: the dimension in which fused layers add up, and the one that counts tokens
 JOINED = {FORWARD: "n", OF_INPUT: "k", OF_WEIGHT: "m"}
 TOKENS = {FORWARD: "m", OF_INPUT: "m", OF_WEIGHT: "k"}
-# fused_loss_chunk of model/loss.cpp: most logits and fewest tokens of a chunk, and in which steps
-CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
+# fused_loss_chunk of model/loss.cpp: in which steps, most logits and fewest tokens of a chunk on a
+# CPU and on a GPU
+TOKENS_STEP, CHUNKS = 64, ((1 << 19, 256), (1 << 23, 1024))
 
 
 @dataclass(frozen=True)
@@ -323,9 +324,10 @@ def _least_gemm_seconds(
             forms.append([(flops, rate(first, **{dimension: whole}))])
         if layer == LM_HEAD:
             # the last chunk may be smaller; that makes no variant faster
-            most = CHUNK_LOGITS // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
-            chunk = min(step.name.batch * seq, max(FEWEST_TOKENS, most))
-            forms.append([(flops, rate(first, **{TOKENS[direction]: chunk}))])
+            for logits, fewest in CHUNKS:
+                most = logits // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
+                chunk = min(step.name.batch * seq, max(fewest, most))
+                forms.append([(flops, rate(first, **{TOKENS[direction]: chunk}))])
         measured = [form for form in forms if all(known for _, known in form)]
         times = [sum(work / known for work, known in form) for form in measured]
         at_worst = sum(work / (known or peak) for work, known in forms[0])
