@@ -22,10 +22,22 @@ enum class Phase { build, forward, backward, update };
 // tensors on a CPU, the few that are on the CPU there as well: numbers that operators wrap.
 class Count {
  public:
-  explicit Count(c10::DeviceType device) : granularity_(device == c10::DeviceType::CPU ? 1 : 512) {}
+  explicit Count(c10::DeviceType device) : keeps_events_(device != c10::DeviceType::CPU) {}
 
-  int64_t rounded(int64_t bytes) const {
-    return (bytes + granularity_ - 1) / granularity_ * granularity_;
+  /// Returns the allocation's number.
+  int64_t begin_block(int64_t bytes) {
+    add(bytes);
+    if (keeps_events_) events_.push_back({blocks_, bytes});
+    return blocks_++;
+  }
+  void end_block(int64_t block, int64_t bytes) {
+    add(-bytes);
+    if (keeps_events_) events_.push_back({block, 0});
+  }
+  void begin_capture() { events_.push_back(kCaptureBegins); }
+  /// All until now; null on a CPU.
+  std::shared_ptr<const std::vector<AllocationEvent>> events() const {
+    return keeps_events_ ? std::make_shared<const std::vector<AllocationEvent>>(events_) : nullptr;
   }
   void add(int64_t bytes) {
     live_ += bytes;
@@ -48,7 +60,9 @@ class Count {
     peak = std::max(peak, live_);
   }
 
-  int64_t granularity_;
+  bool keeps_events_;
+  std::vector<AllocationEvent> events_;
+  int64_t blocks_ = 0;
   int64_t live_ = 0;
   int64_t peaks_[4] = {};
   int64_t at_backward_ = -1;
@@ -65,8 +79,8 @@ class MetaAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device meta(c10::DeviceType::Meta);
     if (!counting || bytes == 0) return {nullptr, meta};
-    auto* block = new Block{counting, counting->rounded(static_cast<int64_t>(bytes))};
-    block->count->add(block->bytes);
+    const auto size = static_cast<int64_t>(bytes);
+    auto* block = new Block{counting, size, counting->begin_block(size)};
     return {nullptr, block, &release, meta};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -76,10 +90,11 @@ class MetaAllocator final : public c10::Allocator {
   struct Block {
     std::shared_ptr<Count> count;
     int64_t bytes;
+    int64_t number;
   };
   static void release(void* context) {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    block->count->add(-block->bytes);
+    block->count->end_block(block->number, block->bytes);
   }
 };
 
@@ -151,12 +166,12 @@ class Counting {
   std::shared_ptr<Count> previous_;
 };
 
-int64_t storage_bytes_of(const NamedTensors& tensors, const Count& count) {
+int64_t storage_bytes_of(const NamedTensors& tensors) {
   std::set<const c10::StorageImpl*> seen;
   int64_t bytes = 0;
   for (const auto& [name, tensor] : tensors) {
     if (tensor.defined() && seen.insert(tensor.storage().unsafeGetStorageImpl()).second)
-      bytes += count.rounded(static_cast<int64_t>(tensor.storage().nbytes()));
+      bytes += static_cast<int64_t>(tensor.storage().nbytes());
   }
   return bytes;
 }
@@ -183,20 +198,27 @@ PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkO
   PredictedMemory memory;
   const WorkOnMeta work = build();
   const int64_t at_start = count.live();
-  const int64_t gradients_at_start = storage_bytes_of(gradients_of(work.parameters), count);
+  const int64_t gradients_at_start = storage_bytes_of(gradients_of(work.parameters));
   count.begin(Phase::forward);
   work.iteration();
   memory.live = count.live();
   memory.peaks = {count.peak(Phase::build), count.peak(Phase::forward), count.peak(Phase::backward),
                   count.peak(Phase::update)};
-  memory.weights = storage_bytes_of(work.parameters, count);
-  memory.optimizer_state = storage_bytes_of(work.optimizer_state, count);
-  memory.gradients = storage_bytes_of(gradients_of(work.parameters), count);
+  memory.weights = storage_bytes_of(work.parameters);
+  memory.optimizer_state = storage_bytes_of(work.optimizer_state);
+  memory.gradients = storage_bytes_of(gradients_of(work.parameters));
   memory.inputs = at_start - memory.weights - memory.optimizer_state - gradients_at_start;
   memory.activations = (count.at_backward() < 0 ? memory.live : count.at_backward()) - at_start;
   const int64_t peak = std::max({memory.peaks.forward, memory.peaks.backward, memory.peaks.update});
   memory.temporary = peak - memory.peak();
+  // Once more, since what the first iteration leaves cached decides where the next one's find room.
+  if (device != c10::DeviceType::CPU) work.iteration();
+  memory.allocations = count.events();
   return memory;
+}
+
+void note_capture() {
+  if (counting) counting->begin_capture();
 }
 
 PredictedMemory beyond_any_device(double bytes) {

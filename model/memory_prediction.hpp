@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
+#include "model/caching_allocator.hpp"
 #include "model/cost.hpp"
 #include "model/parameters.hpp"
 
@@ -30,6 +32,15 @@ struct PredictedMemory {
   };
   Phases peaks = {};
 
+  /// On a GPU every allocation of the work, in order; else null.
+  std::shared_ptr<const std::vector<AllocationEvent>> allocations = {};
+
+  /// Whether the tensors find room in so many bytes; on a GPU in the segments that its allocator
+  /// takes.
+  bool fits(int64_t bytes) const {
+    return peak() <= bytes && (!allocations || segment_bytes(*allocations, bytes));
+  }
+
   int64_t peak() const {
     return weights + gradients + optimizer_state + inputs + activations + temporary;
   }
@@ -42,9 +53,8 @@ struct WorkOnMeta {
   NamedTensors optimizer_state;
 };
 
-/// Builds the work and runs one iteration. `device`: what it is to run on. On a GPU each allocation
-/// is rounded up to 512 bytes, as the caching allocator does. Needs nothing of the device, and can
-/// be called from any thread, also while others compute.
+/// Builds the work and runs one iteration. `device`: what it is to run on. Needs nothing of the
+/// device, and can be called from any thread, also while others compute.
 PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkOnMeta()>& build);
 
 /// More bytes than any device has. Work that needs as many is not even run on meta, because its
@@ -52,6 +62,9 @@ PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkO
 inline constexpr double kBeyondAnyDevice = 17592186044416;  // 16 TiB
 /// A prediction that only says that `bytes`, at least that many, are needed.
 PredictedMemory beyond_any_device(double bytes);
+
+/// Says that what this thread predicts is captured from here on; nothing while it predicts nothing.
+void note_capture();
 
 /// Predicts a training step on one batch, after the first step; where the variant has operators
 /// without a Meta kernel, with the model's own operations.

@@ -6,6 +6,7 @@
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -194,6 +195,9 @@ StepGraph::StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch)
       // So that the captured backward writes gradients instead of adding to them.
       optimizer.clear_gradients();
       synchronize(device);
+      // A capture allocates from a pool of its own and cannot take back what the warm-up left
+      // cached: the step would need its memory twice.
+      c10::getDeviceAllocator(device.type())->emptyCache();
       graph->capture_begin();
       // A capture that failed must not leave the stream in it.
       run_to_the_end([&] { loss_ = step.run({&batch_, 1}); }, [&] { graph->capture_end(); });

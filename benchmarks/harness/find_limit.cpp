@@ -57,21 +57,30 @@ int64_t smallest(const Case& test_case, LimitAxis axis) {
 // `high`: where a straight line between these meets the limit. Memory may grow with the square of
 // the sequence.
 int64_t on_the_line(int64_t fits, int64_t beyond, int64_t low, int64_t high, int64_t limit_bytes) {
+  if (high <= low) return fits + (beyond - fits) / 2;
   const double share = static_cast<double>(limit_bytes - low) / static_cast<double>(high - low);
   const auto value = fits + static_cast<int64_t>(share * static_cast<double>(beyond - fits));
   return std::clamp(value, fits + 1, beyond - 1);
 }
 
 FoundLimit search(const Case& test_case, LimitAxis axis, int64_t limit_bytes) {
-  std::map<int64_t, int64_t> known;
-  const auto needs = [&](int64_t value) {
+  struct Need {
+    int64_t bytes;
+    bool fits;
+  };
+  std::map<int64_t, Need> known;
+  const auto need = [&](int64_t value) {
     const auto [found, is_new] = known.try_emplace(value);
-    if (is_new) found->second = moved(test_case, axis, value).memory().peak();
+    if (is_new) {
+      const Case there = moved(test_case, axis, value);
+      found->second = {there.memory().peak(), there.memory().fits(limit_bytes)};
+    }
     return found->second;
   };
+  const auto needs = [&](int64_t value) { return need(value).bytes; };
   // Where the search ends, as if that did not fit.
   constexpr int64_t end = kLargestSearched + 1;
-  const auto is_beyond = [&](int64_t value) { return value == end || needs(value) > limit_bytes; };
+  const auto is_beyond = [&](int64_t value) { return value == end || !need(value).fits; };
   int64_t fits = smallest(test_case, axis);
   int64_t largest = 0;
   int64_t beyond = fits;
@@ -118,7 +127,8 @@ LimitTry run_within(const Case& test_case, const MemoryBudget& budget,
       device.synchronize();
     });
     if (tried.failure.empty()) {
-      tried.peak_bytes = memory.read().peak_bytes - work.other_bytes;
+      tried.peak_bytes =
+          std::max(memory.read().peak_bytes - work.other_bytes, work.capture_peak_bytes);
       tried.process_bytes = instruments::host_machine::peak_resident_bytes();
     }
   }

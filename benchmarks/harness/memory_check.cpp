@@ -90,11 +90,13 @@ MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_byte
 }
 
 std::string refuse_for_memory(const Case& test_case, const MemoryBudget& budget) {
-  const int64_t predicted = test_case.memory().peak();
-  if (predicted <= budget.bytes) return {};
+  const PredictedMemory& memory = test_case.memory();
+  if (memory.fits(budget.bytes)) return {};
   return fmt::format(
-      "predicted peak memory {}{} exceeds {} ({})", format_bytes(predicted),
+      "predicted peak memory {}{} {} {} ({})", format_bytes(memory.peak()),
       test_case.workload.variant.runs_on_meta() ? "" : ", with the model's own operations,",
+      memory.peak() > budget.bytes ? "exceeds"
+                                   : "does not fit, in the segments that the allocator takes, into",
       format_bytes(budget.bytes), budget.source);
 }
 

@@ -10,6 +10,8 @@
 namespace tinyllama::instruments {
 namespace {
 
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
 /// The caching allocator of a GPU. It comes to life with the first tensor and answers no question
 /// before.
 c10::DeviceAllocator* device_allocator(c10::Device device) {
@@ -30,9 +32,8 @@ MemoryReading read_all(c10::Device device) {
   auto* allocator = device_allocator(device);
   if (allocator == nullptr) return {};
   const auto stats = allocator->getDeviceStats(device.index());
-  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return {stats.allocated_bytes[all].current, stats.allocated_bytes[all].peak,
-          stats.allocation[all].allocated, stats.reserved_bytes[all].current};
+  return {stats.requested_bytes[kAll].current, stats.requested_bytes[kAll].peak,
+          stats.allocation[kAll].allocated, stats.reserved_bytes[kAll].current};
 }
 
 }  // namespace
@@ -74,14 +75,16 @@ int64_t live_tensor_bytes(c10::Device device) {
 
 int64_t cached_memory_bytes(c10::Device device) {
   if (device.is_cpu()) return host_allocator::read().cached_bytes;
-  const MemoryReading reading = read_all(device);
-  return reading.reserved_bytes - reading.live_bytes;
+  auto* allocator = device_allocator(device);
+  if (allocator == nullptr) return 0;
+  const auto stats = allocator->getDeviceStats(device.index());
+  return stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
 }
 
 std::string memory_source(const Device& device) {
   if (device.is_gpu()) {
-    return "libtorch's caching allocator of the device: bytes of live tensors, each rounded up to "
-           "512; workspaces of the math libraries are included where they come from it";
+    return "libtorch's caching allocator of the device: bytes asked for by live tensors, to the "
+           "byte; workspaces of the math libraries are included where they come from it";
   }
   return std::string(
              "the suite's caching allocator for CPU tensors: bytes asked for by live tensors, to "

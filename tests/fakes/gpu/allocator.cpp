@@ -153,7 +153,15 @@ class Allocator final : public c10::DeviceAllocator {
     stats.allocated_bytes[kAll].increase(block.bytes);
     stats.active_bytes[kAll].increase(block.bytes);
     stats.requested_bytes[kAll].increase(bytes);
+    report(at, static_cast<int64_t>(block.bytes), device);
     return at;
+  }
+
+  /// To libtorch's profiler.
+  void report(void* at, int64_t bytes, c10::DeviceIndex device) {
+    c10::reportMemoryUsageToProfiler(at, bytes, stats_[device].allocated_bytes[kAll].current,
+                                     stats_[device].reserved_bytes[kAll].current,
+                                     c10::Device(c10::kCUDA, device));
   }
 
   std::byte* best_fit(const Pool& pool, size_t size) {
@@ -197,6 +205,7 @@ class Allocator final : public c10::DeviceAllocator {
     stats.allocated_bytes[kAll].decrease(block->second.bytes);
     stats.active_bytes[kAll].decrease(block->second.bytes);
     stats.requested_bytes[kAll].decrease(block->second.requested);
+    report(block->first, -static_cast<int64_t>(block->second.bytes), segment->pool.device);
     block->second.is_free = true;
     const auto join = [&](auto first, auto second) {  // returns the first
       if (!first->second.is_free || !second->second.is_free ||

@@ -317,6 +317,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
   library.impl("view", &at::native::view);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
+  // GPUs have a kernel of their own for these, which others put together from smaller operators.
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (!name.name.starts_with("aten::_foreach_") && name.name != "aten::silu_backward") continue;
+    if (name.overload_name.ends_with("out") || name.overload_name == "grad_input") continue;
+    library.impl(c10::toString(name).c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&run_operator>());
+  }
 }
 
 }  // namespace fake_gpu
