@@ -1,11 +1,19 @@
 // The kernels on a GPU against those on the CPU, through the functions on tensors that both are
 // behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "model/kernels/gpu/conversions_testing.hpp"
 #include "model/kernels/kernel_testing.hpp"
 #include "model/kernels/kernels.hpp"
 #include "model/kernels/launch.hpp"
+
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+#define TINYLLAMA_HAS_GRAPHS
+#endif
 
 namespace tinyllama::kernels {
 namespace {
@@ -119,6 +127,72 @@ TEST_F(GpuDevice, AdamWIsThatOfTheCpu) {
     }
   }
 }
+
+// The grid's second dimension ends at 65,535 blocks, and an index of 32 bits soon after.
+TEST_F(GpuDevice, MoreRowsThanAGridHasInASecondDimension) {
+  const at::Tensor x = random({65'600, 2}, kF32), weight = random({2}, kF32);
+  {
+    // without gradients: that of the weight adds up all rows, in another order than the CPU
+    const at::NoGradGuard no_gradients;
+    const at::Tensor norm = rms_norm(on_gpu(x), on_gpu(weight), 1e-5);
+    expect_close(norm.cpu(), rms_norm(x, weight, 1e-5).to(kF64), 16, "rms_norm");
+  }
+  expect_like_cpu([](const auto& in) { return Tensors{swiglu(in[0], in[0])}; }, {x}, "swiglu");
+}
+
+// Packs of 16 bytes may be read at such addresses alone.
+TEST_F(GpuDevice, ViewsThatBeginBesideAPack) {
+  for (const auto type : kTypes) {
+    const at::Tensor whole = random({3 * 64 + 1}, type), weights = random({64 + 1}, type);
+    const auto beside = [](const at::Tensor& tensor, int64_t rows) {
+      return tensor.narrow(0, 1, rows * 64).view({rows, 64});
+    };
+    const at::Tensor of_gpu = on_gpu(whole), weights_of_gpu = on_gpu(weights);
+    const at::NoGradGuard no_gradients;
+    const at::Tensor expected = rms_norm(beside(whole, 3), weights.narrow(0, 1, 64), 1e-5);
+    const at::Tensor norm = rms_norm(beside(of_gpu, 3), weights_of_gpu.narrow(0, 1, 64), 1e-5);
+    expect_close(norm.cpu(), expected.to(kF64), 16, "rms_norm");
+    const at::Tensor product = swiglu(beside(of_gpu, 3), beside(of_gpu, 3));
+    const at::Tensor on_cpu = swiglu(beside(whole, 3), beside(whole, 3));
+    expect_close(product.cpu(), on_cpu.to(kF64), 16, "swiglu");
+    // and none outside is written
+    at::Tensor logits = on_gpu(random({2 * 65 + 1}, type));
+    const at::Tensor before = logits[0].cpu().clone();
+    at::Tensor rows = logits.narrow(0, 1, 2 * 65).view({2, 65});
+    cross_entropy_rows_(rows, on_gpu(at::zeros({2}, c10::ScalarType::Long)), -100);
+    expect_same_bits(logits[0].cpu(), before, "what lies before a view");
+  }
+}
+
+#ifdef TINYLLAMA_HAS_GRAPHS
+// A replay reads what its inputs hold then.
+TEST_F(GpuDevice, KernelsRunInCapturedGraphs) {
+  const c10::Device device = on_gpu(at::zeros({1})).device();
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const at::NoGradGuard no_gradients;
+  at::Tensor x = on_gpu(random({40, 130}, kF32));
+  const at::Tensor weight = on_gpu(random({130}, kF32));
+  const auto graph = at::create_graph_impl(device.type());
+  ASSERT_NE(graph, nullptr);
+  at::Tensor out;
+  {
+    const c10::StreamGuard on_stream(guard.getNewStream(device));
+    rms_norm(x, weight, 1e-5);
+    guard.synchronizeDevice(device.index());
+    graph->capture_begin();
+    out = swiglu(rms_norm(x, weight, 1e-5), x);
+    graph->capture_end();
+  }
+  for (int turn = 0; turn < 2; ++turn) {
+    x.copy_(random({40, 130}, kF32));
+    graph->replay();
+    guard.synchronizeDevice(device.index());
+    const at::Tensor of_cpu = x.cpu();
+    const at::Tensor expected = swiglu(rms_norm(of_cpu, weight.cpu(), 1e-5), of_cpu);
+    expect_close(out.cpu(), expected.to(kF64), 16, "a replay");
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace tinyllama::kernels

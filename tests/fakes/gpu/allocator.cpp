@@ -130,7 +130,7 @@ class Allocator final : public c10::DeviceAllocator {
       release_cached();
       at = new_segment(pool, size);
     }
-    if (at == nullptr) {
+    if (at == nullptr || ++counts().allocations == settings().refused_allocation) {
       ++stats.num_ooms;
       TORCH_CHECK_WITH(OutOfMemoryError, false, settings().is_nvidia ? "CUDA" : "HIP",
                        " out of memory. Tried to allocate ", size, " bytes; of ",

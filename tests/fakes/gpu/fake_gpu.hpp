@@ -43,7 +43,8 @@ struct Settings {
   int64_t backward_events;  // FAKE_GPU_BACKWARD_EVENTS, of so many pairs of events one lies in the
                             // wrong order; 0: none
   int64_t workspace_bytes;  // FAKE_GPU_WORKSPACE, which the BLAS keeps for each thread and stream
-  bool reports;             // FAKE_GPU_REPORT, counts on standard error at the end
+  int64_t refused_allocation;  // FAKE_GPU_REFUSED_ALLOCATION, this one is out of memory; 0: none
+  bool reports;                // FAKE_GPU_REPORT, counts on standard error at the end
 };
 const Settings& settings();
 
@@ -100,8 +101,8 @@ void note_call(const std::string& name, Clock::time_point begin, Clock::time_poi
 // ---- counts for the report
 
 struct Counts {
-  std::atomic<int64_t> kernels = 0, copies = 0, events = 0, waits = 0, captures = 0, replays = 0,
-                       segments = 0;
+  std::atomic<int64_t> kernels = 0, allocations = 0, copies = 0, events = 0, waits = 0,
+                       captures = 0, replays = 0, segments = 0;
 };
 Counts& counts();
 

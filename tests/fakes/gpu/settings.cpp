@@ -41,6 +41,7 @@ Settings read_settings() {
       .hang_at = number_of("FAKE_GPU_HANG_AT", 0),
       .backward_events = number_of("FAKE_GPU_BACKWARD_EVENTS", 0),
       .workspace_bytes = number_of("FAKE_GPU_WORKSPACE", 0),
+      .refused_allocation = number_of("FAKE_GPU_REFUSED_ALLOCATION", 0),
       .reports = std::getenv("FAKE_GPU_REPORT") != nullptr,
   };
 }
@@ -51,10 +52,12 @@ struct Report {
     if (!settings().reports) return;
     const Counts& seen = counts();
     std::fprintf(stderr,
-                 "fake GPU: %ld kernels, %ld copies, %ld events, %ld waits, %ld captures, %ld "
+                 "fake GPU: %ld kernels, %ld allocations, %ld copies, %ld events, %ld waits, %ld "
+                 "captures, %ld "
                  "replays, %ld segments\n",
-                 seen.kernels.load(), seen.copies.load(), seen.events.load(), seen.waits.load(),
-                 seen.captures.load(), seen.replays.load(), seen.segments.load());
+                 seen.kernels.load(), seen.allocations.load(), seen.copies.load(),
+                 seen.events.load(), seen.waits.load(), seen.captures.load(), seen.replays.load(),
+                 seen.segments.load());
   }
 };
 

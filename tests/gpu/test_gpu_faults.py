@@ -1,0 +1,101 @@
+"""A fake GPU that fails: memory that is refused at any allocation of a run, an error of the device
+that sticks; what was measured before is kept, and each failure names its case."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_gpu import POINT, QUICK, SMALL, GpuProgram, counted
+
+from built_programs import Completed, Json, read_json
+
+CASES = ("--components=ffn,full_step", "--passes=forward_backward,train")
+RUN = (*SMALL, *POINT, *QUICK, *CASES, "--variants=baseline,library_adamw+graph")
+# a sample of all places: in the build, the proof, warming up, the capture, timing, metering
+PLACES = 12
+
+
+@pytest.fixture(scope="module")
+def bench() -> GpuProgram:
+    return GpuProgram("tiny_llama_bench")
+
+
+@pytest.fixture(scope="module")
+def whole(bench: GpuProgram, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    completed, rows = run(bench, tmp_path_factory.mktemp("whole"))
+    assert completed.returncode == 0 and all("error_message" not in row for row in rows.values())
+    return counted(completed)
+
+
+def run(bench: GpuProgram, folder: Path, **fake: int) -> tuple[Completed, dict[str, Json]]:
+    out = folder / "out.json"
+    completed = bench.on_gpu(*RUN, f"--benchmark_out={out}", **fake)
+    rows = {row["run_name"]: row for row in read_json(out)["benchmarks"]}
+    return completed, rows
+
+
+@pytest.mark.parametrize("place", range(PLACES))
+def test_memory_that_is_refused_ends_its_case_alone(
+    bench: GpuProgram, whole: dict[str, int], tmp_path: Path, place: int
+) -> None:
+    number = 1 + (2 * place + 1) * whole["allocations"] // (2 * PLACES)
+    completed, rows = run(bench, tmp_path, refused_allocation=number)
+    said = completed.stdout + completed.stderr
+    assert completed.returncode in (0, 1), said[-2000:]
+    failed = {name: row for name, row in rows.items() if row.get("error_occurred")}
+    failed = {name: row for name, row in failed.items() if "memory" in row["error_message"]}
+    if completed.returncode == 1:
+        assert len(failed) == 1, said[-2000:]
+    else:
+        # what can be done without is left out, and said
+        assert "memory" in said
+    # a capture that failed leaves no stream in it
+    assert "capturing" not in said
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_an_error_that_sticks_keeps_what_was_measured(
+    bench: GpuProgram, whole: dict[str, int], tmp_path: Path, share: float
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    out = tmp_path / "out.json"
+    options = (*RUN, f"--benchmark_out={out}", f"--journal={journal}")
+    completed = bench.on_gpu(*options, fault_at=int(share * whole["kernels"]))
+    assert completed.returncode == 1, completed.stderr[-2000:]
+    assert "illegal memory access" in completed.stdout + completed.stderr
+    assert "terminate called" not in completed.stderr
+    rows = read_json(out)["benchmarks"]
+    broken = [row for row in rows if "illegal memory access" in row.get("error_message", "")]
+    assert broken and len({row["run_name"] for row in rows}) > 1
+    # on a device in order the run goes on where it stopped
+    again = bench.on_gpu(*options, "--resume")
+    assert again.returncode == 0, again.stderr[-2000:]
+    for line in journal.read_text(encoding="utf-8").splitlines():
+        json.loads(line)
+
+
+def test_a_training_run_says_that_the_device_failed(tmp_path: Path) -> None:
+    program = GpuProgram("tiny_llama_train")
+    options = (*SMALL, "--batch-size=2", "--seq-len=17", "--num-steps=50")
+    options += (f"--output-dir={tmp_path}",)
+    whole = counted(program.on_gpu(*options))["kernels"]
+    completed = program.on_gpu(*options, fault_at=whole // 2)
+    assert completed.returncode == 1
+    assert "illegal memory access" in completed.stderr
+    assert "terminate called" not in completed.stderr
+    assert "Step 2" in completed.stdout
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("hip:2", 'device "hip:2": the device number is too large'),
+        ("cuda", 'device "cuda": libtorch was built for the other kind of GPU'),
+        ("hip:x", "what follows the colon is not a device number"),
+    ],
+)
+def test_a_device_that_is_not_there_is_bad_input(
+    bench: GpuProgram, device: str, words: str
+) -> None:
+    completed = bench.run(f"--device={device}", *RUN, env=bench.surroundings())
+    assert completed.returncode == 2 and words in completed.stderr
