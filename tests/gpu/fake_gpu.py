@@ -47,10 +47,10 @@ def counted(completed: Completed) -> dict[str, int]:
     return {what: int(number) for number, what in re.findall(r"(\d+) (\w+)", line)}
 
 
-def losses(completed: Completed) -> list[str]:
+def losses(completed: Completed) -> list[float]:
     """Of the training program's steps, with the digits that it prints."""
     assert completed.returncode == 0, completed.stderr[-2000:]
-    return re.findall(r"Step \d+/\d+: Loss = (\S+),", completed.stdout)
+    return [float(x) for x in re.findall(r"Step \d+/\d+: Loss = (\S+),", completed.stdout)]
 
 
 def without_gpu() -> dict[str, str]:

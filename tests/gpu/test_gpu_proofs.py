@@ -97,8 +97,8 @@ def test_training_has_the_losses_of_the_cpu(variant: str, dtype: str) -> None:
     program = GpuProgram("tiny_llama_train")
     options = (*TRAIN, f"--dtype={dtype}")
     on_cpu = [program.path, "--device=cpu", "--variant=baseline", *options]
-    expected = [float(x) for x in losses(finish(start(on_cpu, env=without_gpu())))]
-    found = [float(x) for x in losses(program.on_gpu(*options, f"--variant={variant}", index=1))]
+    expected = losses(finish(start(on_cpu, env=without_gpu())))
+    found = losses(program.on_gpu(*options, f"--variant={variant}", index=1))
     assert len(found) == 6 and len(set(found)) == 6
     # float32 in every digit that is printed; bfloat16 by the bits that it has
     allowed = 1e-4 if dtype == "f32" else 2e-2

@@ -59,7 +59,7 @@ struct Report {
                  seen.events.load(), seen.waits.load(), seen.captures.load(), seen.replays.load(),
                  seen.segments.load());
   }
-};
+} const report;
 
 }  // namespace
 
@@ -70,7 +70,6 @@ const Settings& settings() {
 
 Counts& counts() {
   static Counts all;
-  static const Report report;
   return all;
 }
 
