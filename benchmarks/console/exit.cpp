@@ -1,5 +1,6 @@
 #include "benchmarks/console/exit.hpp"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -36,6 +37,10 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
       return static_cast<int>(code);
     if (interrupted()) return static_cast<int>(ExitCode::interrupted);
     fmt::print(stderr, "{}: standard output cannot be written; is the disk full?\n", program);
+  } catch (const c10::AcceleratorError& error) {
+    // of a GPU that computes no more: nothing that was given is to blame
+    fmt::print(stderr, "{}: {}\n", program, message_of(error));
+    return static_cast<int>(ExitCode::failed);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}: {}\n", program, message_of(error));
   }

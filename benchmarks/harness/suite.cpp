@@ -234,6 +234,7 @@ class SuiteRun {
       if (!outcome.interrupted) {
         if (before == 0) progress.start(planned.name);
         runner.repeat(measured, outcome);
+        if (!outcome.failure.empty()) ask_for_fault_of_device(planned.name);
       }
       if (!outcome.failure.empty()) return state.SkipWithError(outcome.failure);
       if (outcome.repetitions.size() <= before)
@@ -241,6 +242,16 @@ class SuiteRun {
       while (state.KeepRunning()) state.SetIterationTime(outcome.repetitions.back().seconds);
     };
     benchmark::RegisterBenchmark(name, call)->UseManualTime()->Unit(benchmark::kMillisecond);
+  }
+
+  // After an error that sticks no case can be measured, and none of the others is to blame: they
+  // are left for another process.
+  void ask_for_fault_of_device(const std::string& case_name) {
+    const std::string fault = device_.fault();
+    if (fault.empty()) return;
+    device_fault_ = fmt::format("device {} computes no more since {}: {}", device_.torch().str(),
+                                case_name, fault);
+    console::request_interrupt();
   }
 
   // Comes with the repetitions of a case, and once more with Google Benchmark's aggregates of them.
@@ -273,12 +284,17 @@ class SuiteRun {
     size_t proofs = 0;
     size_t failures = 0;
     for (const Case& test_case : plan_.cases) {
+      if (!device_fault_.empty()) {
+        progress.say(device_fault_);
+        return console::ExitCode::failed;
+      }
       if (console::interrupted()) return console::ExitCode::interrupted;
       progress.start(test_case.name());
       const PreparedCase proved(preparation, test_case,
                                 {.proof = Steps::Proof::results_and_new_inputs, .times = false});
       const Remarks& remarks = proved.remarks();
       failures += remarks.failure.empty() ? 0 : 1;
+      if (!remarks.failure.empty()) ask_for_fault_of_device(test_case.name());
       proofs += remarks.failure.empty() && remarks.skip.empty() ? 1 : 0;
       const std::string outcome = !remarks.failure.empty() ? "FAILED: " + remarks.failure
                                   : !remarks.skip.empty()  ? "skipped: " + remarks.skip
@@ -362,12 +378,13 @@ class SuiteRun {
                                     planned_.size())
                 << std::flush;
     if (console::interrupted()) {
-      fmt::print(stderr, "interrupted: {} of {} cases done{}\n", document_.results.size(),
+      fmt::print(stderr, "{}: {} of {} cases done{}\n",
+                 device_fault_.empty() ? "interrupted" : device_fault_, document_.results.size(),
                  planned_.size(),
                  options_.journal_file.empty()
                      ? ""
                      : "; continue with --resume --journal " + options_.journal_file);
-      return console::ExitCode::interrupted;
+      return device_fault_.empty() ? console::ExitCode::interrupted : console::ExitCode::failed;
     }
     const bool failed = std::ranges::any_of(
         document_.results, [](const CaseResult& result) { return !result.failure().empty(); });
@@ -385,6 +402,7 @@ class SuiteRun {
   bool continues_ = false;
   Json journaled_peaks_;
   std::string write_fault_;
+  std::string device_fault_;
 };
 
 }  // namespace

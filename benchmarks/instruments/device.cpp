@@ -17,6 +17,7 @@
 
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -163,6 +164,15 @@ int64_t Device::free_memory_bytes() const {
   if (!is_gpu()) return host_machine::memory().available_bytes + cached;
   const c10::DeviceGuard current(torch_device_);
   return gpu_runtime::free_memory_bytes() + cached;
+}
+
+std::string Device::fault() const {
+  try {
+    synchronize();
+    return {};
+  } catch (const std::exception& error) {
+    return message_of(error);
+  }
 }
 
 void Device::synchronize() const {

@@ -44,6 +44,9 @@ class Device {
   int64_t free_memory_bytes() const;
   /// Waits for all work queued on the device; nothing on a CPU.
   void synchronize() const;
+  /// What a GPU answers to everything after an error that sticks, such as an access to memory that
+  /// is not its own; empty where it computes.
+  std::string fault() const;
 
  private:
   Device(c10::Device torch_device, Backend backend, DeviceDescription description);

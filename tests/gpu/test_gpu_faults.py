@@ -1,7 +1,6 @@
 """A fake GPU that fails: memory that is refused at any allocation of a run, an error of the device
 that sticks; what was measured before is kept, and each failure names its case."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -53,25 +52,36 @@ def test_memory_that_is_refused_ends_its_case_alone(
     assert "capturing" not in said
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_an_error_that_sticks_keeps_what_was_measured(
-    bench: GpuProgram, whole: dict[str, int], tmp_path: Path, share: float
+# of all of the kernel in a whole run: in the first case, and in the last one's proof
+@pytest.mark.parametrize(("kernel", "number", "kept"), [("silu", 3, 0), ("softmax", 5, 2)])
+def test_an_error_that_sticks_leaves_other_cases_to_another_process(
+    bench: GpuProgram, tmp_path: Path, kernel: str, number: int, kept: int
 ) -> None:
-    journal = tmp_path / "journal.jsonl"
-    out = tmp_path / "out.json"
+    journal, out = tmp_path / "journal.jsonl", tmp_path / "out.json"
     options = (*RUN, f"--benchmark_out={out}", f"--journal={journal}")
-    completed = bench.on_gpu(*options, fault_at=int(share * whole["kernels"]))
-    assert completed.returncode == 1, completed.stderr[-2000:]
-    assert "illegal memory access" in completed.stdout + completed.stderr
-    assert "terminate called" not in completed.stderr
-    rows = read_json(out)["benchmarks"]
-    broken = [row for row in rows if "illegal memory access" in row.get("error_message", "")]
-    assert broken and len({row["run_name"] for row in rows}) > 1
-    # on a device in order the run goes on where it stopped
+    completed = bench.on_gpu(*options, fault_at=number, fault_kernel=kernel)
+    said = completed.stdout + completed.stderr
+    assert completed.returncode == 1, said[-2000:]
+    assert "terminate called" not in said
+    assert "device cuda:0 computes no more since" in said
+    assert f"continue with --resume --journal {journal}" in said
+    rows = {row["run_name"]: row for row in read_json(out)["benchmarks"]}
+    broken = [row for row in rows.values() if row.get("error_occurred")]
+    (fault,) = broken
+    assert "illegal memory access" in fault["error_message"]
+    assert len(rows) == kept + 1
+    # on a device in order the run goes on behind the case that did it
     again = bench.on_gpu(*options, "--resume")
-    assert again.returncode == 0, again.stderr[-2000:]
-    for line in journal.read_text(encoding="utf-8").splitlines():
-        json.loads(line)
+    rows = {row["run_name"]: row for row in read_json(out)["benchmarks"]}
+    assert again.returncode == 1 and len(rows) == 4
+    assert [row for row in rows.values() if row.get("error_occurred")] == [fault]
+
+
+def test_proofs_end_with_the_device(bench: GpuProgram) -> None:
+    completed = bench.on_gpu(*SMALL, *POINT, "--verify=only", fault_at=2, fault_kernel="softmax")
+    said = completed.stdout + completed.stderr
+    assert completed.returncode == 1 and said.count("FAILED") == 1
+    assert "device cuda:0 computes no more since" in said
 
 
 def test_a_training_run_says_that_the_device_failed(tmp_path: Path) -> None:

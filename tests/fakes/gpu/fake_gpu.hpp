@@ -38,11 +38,12 @@ struct Settings {
   bool are_partitions;       // FAKE_GPU_PARTITIONS, of one card: same UUID and bus address
   bool has_flash_attention;  // FAKE_GPU_FLASH_ATTENTION, 1; 0 leaves sdpa the math backend
   std::chrono::microseconds kernel_time;  // FAKE_GPU_KERNEL_US, 0
-  int64_t fault_at;         // FAKE_GPU_FAULT_AT, this kernel leaves an error that sticks; 0: none
-  int64_t hang_at;          // FAKE_GPU_HANG_AT, this kernel never ends; 0: none
-  int64_t backward_events;  // FAKE_GPU_BACKWARD_EVENTS, of so many pairs of events one lies in the
-                            // wrong order; 0: none
-  int64_t workspace_bytes;  // FAKE_GPU_WORKSPACE, which the BLAS keeps for each thread and stream
+  int64_t fault_at;          // FAKE_GPU_FAULT_AT, this kernel leaves an error that sticks; 0: none
+  std::string fault_kernel;  // FAKE_GPU_FAULT_KERNEL: of those whose name has this in it
+  int64_t hang_at;           // FAKE_GPU_HANG_AT, this kernel never ends; 0: none
+  int64_t backward_events;   // FAKE_GPU_BACKWARD_EVENTS, of so many pairs of events one lies in the
+                             // wrong order; 0: none
+  int64_t workspace_bytes;   // FAKE_GPU_WORKSPACE, which the BLAS keeps for each thread and stream
   int64_t refused_allocation;  // FAKE_GPU_REFUSED_ALLOCATION, this one is out of memory; 0: none
   bool reports;                // FAKE_GPU_REPORT, counts on standard error at the end
 };
@@ -101,8 +102,8 @@ void note_call(const std::string& name, Clock::time_point begin, Clock::time_poi
 // ---- counts for the report
 
 struct Counts {
-  std::atomic<int64_t> kernels = 0, allocations = 0, copies = 0, events = 0, waits = 0,
-                       captures = 0, replays = 0, segments = 0;
+  std::atomic<int64_t> kernels = 0, suspects = 0, allocations = 0, copies = 0, events = 0,
+                       waits = 0, captures = 0, replays = 0, segments = 0;
 };
 Counts& counts();
 

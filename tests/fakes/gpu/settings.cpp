@@ -38,6 +38,7 @@ Settings read_settings() {
       .has_flash_attention = number_of("FAKE_GPU_FLASH_ATTENTION", 1) != 0,
       .kernel_time = std::chrono::microseconds(number_of("FAKE_GPU_KERNEL_US", 0)),
       .fault_at = number_of("FAKE_GPU_FAULT_AT", 0),
+      .fault_kernel = text_of("FAKE_GPU_FAULT_KERNEL", ""),
       .hang_at = number_of("FAKE_GPU_HANG_AT", 0),
       .backward_events = number_of("FAKE_GPU_BACKWARD_EVENTS", 0),
       .workspace_bytes = number_of("FAKE_GPU_WORKSPACE", 0),
@@ -75,8 +76,11 @@ Counts& counts() {
 
 void check_alive() {
   const int64_t fault = settings().fault_at;
-  TORCH_CHECK(fault == 0 || counts().kernels < fault, settings().is_nvidia ? "CUDA" : "HIP",
-              " error: an illegal memory access was encountered");
+  if (fault == 0 || counts().suspects < fault) return;
+  constexpr int kIllegalAddress = 700;  // of both runtimes
+  throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, kIllegalAddress,
+                              std::string(settings().is_nvidia ? "CUDA" : "HIP") +
+                                  " error: an illegal memory access was encountered");
 }
 
 void refuse_in_capture(std::string_view what) {
