@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from fake_gpu import POINT, QUICK, SMALL, GpuProgram, counted, losses
 
-from built_programs import Completed, Json, finish, read_json, start, write_json
+from built_programs import (
+    Completed,
+    Json,
+    built_program,
+    finish,
+    read_json,
+    start,
+)
 from tinyllama_tools.commands.ranks import free_port
 
 STEP = ("--components=full_step", "--variants=baseline", *POINT)
@@ -92,6 +99,22 @@ def test_attention_says_which_kernel_computed_it(bench: GpuProgram, tmp_path: Pa
     assert ["efficient" in labels[0], "flash (AOTriton)" in labels[1]] == [True, True], labels
 
 
+def test_clock_and_power_are_those_of_the_vendors_library(tmp_path: Path) -> None:
+    program = GpuProgram("tiny_llama_bench", with_kernels=True)
+    library = built_program("tests/fakes/libnvml_fake.so")
+    (tmp_path / "libnvidia-ml.so.1").symlink_to(library)
+    out = tmp_path / "out.json"
+    options = (*QUICK, *SMALL, *STEP, f"--benchmark_out={out}", "--device=cuda:0")
+    around = program.surroundings() | {"LD_LIBRARY_PATH": str(tmp_path)}
+    completed = program.run(*options, env=around)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    row = read_json(out)["benchmarks"][0]
+    assert (row["power_W"], row["clock_MHz"], row["temperature_celsius"]) == (655.25, 1980, 64)
+    joules = row["power_W"] * row["mean_ns"] * 1e-9 / (2 * 17)
+    assert row["joules_per_token"] == pytest.approx(joules, rel=1e-6)
+    assert "clock held down by power" in row["label"]
+
+
 def test_a_trace_has_kernels_and_launches(bench: GpuProgram, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     measured(bench, tmp_path, *STEP, f"--trace={trace}")
@@ -172,4 +195,3 @@ def test_a_run_is_resumed(bench: GpuProgram, tmp_path: Path) -> None:
     again, rows = measured(bench, tmp_path, *STEP, f"--journal={journal}", "--resume")
     assert counted(again)["kernels"] < counted(completed)["kernels"] / 2
     assert len(rows) == 1
-    write_json(tmp_path / "rows.json", rows)

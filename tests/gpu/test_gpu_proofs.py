@@ -60,6 +60,14 @@ def test_every_component_is_proved_with_what_libtorch_has(bench: GpuProgram) -> 
     assert {dtype for *_, dtype in proved} == set(DTYPES)
 
 
+def test_float16_is_proved(bench: GpuProgram) -> None:
+    variants, dtypes = "--variants=baseline,sdpa,library_adamw+graph", "--dtypes=f16,amp_f16"
+    found = proofs(bench.on_gpu("--verify=only", *SMALL, *POINT, variants, dtypes))
+    left_out = {what for what in found.values() if what != "proved"}
+    assert all("changes nothing" in what or "loss scaling" in what for what in left_out)
+    assert list(found.values()).count("proved") > 60
+
+
 def test_every_component_is_proved_with_kernels_of_ours(bench_with_kernels: GpuProgram) -> None:
     found = proofs(prove(bench_with_kernels, ("baseline", "fused", "optimized", *OURS)))
     proved = {case for case, what in found.items() if what == "proved"}

@@ -64,13 +64,39 @@ c10::DeviceIndex device_of(const std::string& name, const Values& arguments) {
   return device.value_or(current_device());
 }
 
-Values run_on_host(const c10::OperatorHandle& op, const Values& arguments) {
+/// A GPU's softmax takes float16 and gives float32, and backward the other way; the CPU's computes
+/// in float32 then. Returns where the result goes that is of another type; undefined where none is.
+at::Tensor widen_softmax(const std::string& name, Values& arguments) {
+  const bool is_forward = name == "aten::_softmax" || name == "aten::_log_softmax";
+  const bool is_backward =
+      name == "aten::_softmax_backward_data" || name == "aten::_log_softmax_backward_data";
+  if (is_forward && arguments[2].toBool()) {
+    arguments[0] = arguments[0].toTensor().to(at::kFloat);
+    arguments[2] = false;
+  }
+  if (!is_backward || arguments[3].toScalarType() != at::kHalf ||
+      arguments[0].toTensor().scalar_type() != at::kFloat) {
+    return {};
+  }
+  arguments[3] = at::kFloat;
+  at::Tensor narrow;
+  if (arguments.size() > 4) {
+    narrow = arguments[4].toTensor();
+    arguments[4] = at::empty(narrow.sizes(), narrow.options().dtype(at::kFloat));
+  }
+  return narrow;
+}
+
+Values run_on_host(const c10::OperatorHandle& op, const Values& given) {
+  Values arguments = given;
+  const at::Tensor narrow = widen_softmax(op.schema().name(), arguments);
   torch::jit::Stack stack;
   for (const auto& argument : arguments) {
     const bool is_gpu = argument.isDevice() && argument.toDevice().is_cuda();
     stack.push_back(is_gpu ? c10::IValue(c10::Device(c10::kCPU)) : argument);
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  if (narrow.defined()) narrow.copy_(stack.back().toTensor());
   return {stack.end() - static_cast<std::ptrdiff_t>(op.schema().returns().size()), stack.end()};
 }
 
