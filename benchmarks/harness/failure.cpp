@@ -1,9 +1,10 @@
 #include "benchmarks/harness/failure.hpp"
 
-#include <ATen/ops/ones.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <new>
 #include <stdexcept>
@@ -12,21 +13,14 @@
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
-namespace {
+namespace {}  // namespace
 
-// A backward that throws leaves its tasks, which hold tensors, in this thread's queue until the
-// next backward.
-void drop_tasks_of_failed_backward() {
-  try {
-    const at::AutoGradMode records(true);
-    const at::Tensor one = at::ones({}).set_requires_grad(true);
-    (one * one).backward();
-  } catch (const std::exception&) {
-    // no memory even for this: the failure that led here is reported
-  }
+void finish_backwards(const instruments::Device& device) {
+  const at::AutoGradMode records(true);
+  const auto options = at::TensorOptions().device(device.torch());
+  const at::Tensor nothing = at::empty({0}, options).set_requires_grad(true);
+  torch::autograd::backward({nothing * nothing}, {at::empty({0}, options)});
 }
-
-}  // namespace
 
 AllocationLimit::AllocationLimit(int64_t bytes)
     : before_(instruments::host_allocator::set_limit(bytes)) {}
@@ -53,7 +47,11 @@ std::string failure_of(const instruments::Device& device, int64_t memory_limit_b
   } catch (...) {
     failure = "something was thrown that is no std::exception, and says nothing of itself";
   }
-  drop_tasks_of_failed_backward();
+  try {
+    finish_backwards(device);
+  } catch (const std::exception&) {
+    // not even this: the failure that led here is reported
+  }
   return failure;
 }
 

@@ -26,6 +26,11 @@ class AllocationLimit {
 std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
                        const std::function<void()>& step);
 
+/// Returns when what earlier backwards held is free: one that threw leaves its tasks in this
+/// thread's queue until the next, and the thread that runs a GPU's backwards may still hold tensors
+/// of the last when that has returned.
+void finish_backwards(const instruments::Device& device);
+
 /// Gives back what the allocator keeps for later. An error of the device is ignored: the next case
 /// will meet and report it.
 void release_memory(const instruments::Device& device);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "benchmarks/harness/failure.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
@@ -21,6 +22,7 @@ bool is_attention_by_math_wanted() {
 CaseWork build_work(const instruments::Device& device, const Case& test_case, uint64_t seed,
                     const Weights* weights) {
   CaseWork work;
+  finish_backwards(device);
   instruments::MemoryMeter memory(device);
   work.other_bytes = memory.read().live_bytes;
   memory.start();
@@ -36,6 +38,7 @@ CaseWork build_work(const instruments::Device& device, const Case& test_case, ui
 Metering meter(const instruments::Device& device, const CaseWork& work) {
   Metering metering;
   WorkItem& item = *work.item;
+  finish_backwards(device);
   instruments::MemoryMeter memory(device);
   memory.start();
   item.prepare();
