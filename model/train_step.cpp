@@ -154,6 +154,12 @@ void synchronize(c10::Device device) {
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+// A capture allocates from a pool of its own and cannot take back what the warm-up left cached:
+// without this the step would need its memory twice.
+void empty_cache(c10::Device device) {
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+}
+
 // `end` comes after `work` also where that throws; its error is then the one that counts, for that
 // of `end` only follows from it.
 template <class Work, class End>
@@ -195,9 +201,7 @@ StepGraph::StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch)
       // So that the captured backward writes gradients instead of adding to them.
       optimizer.clear_gradients();
       synchronize(device);
-      // A capture allocates from a pool of its own and cannot take back what the warm-up left
-      // cached: the step would need its memory twice.
-      c10::getDeviceAllocator(device.type())->emptyCache();
+      empty_cache(device);
       graph->capture_begin();
       // A capture that failed must not leave the stream in it.
       run_to_the_end([&] { loss_ = step.run({&batch_, 1}); }, [&] { graph->capture_end(); });
