@@ -75,16 +75,24 @@ def test_memory_is_predicted_to_the_byte(bench: GpuProgram, tmp_path: Path) -> N
         assert row["peak_memory_MiB"] == row["predicted_memory_MiB"], name
 
 
-@pytest.mark.parametrize("memory", [100_000_000, 157_286_400])
-def test_the_largest_batch_fits_and_one_more_does_not(bench: GpuProgram, memory: int) -> None:
-    variants = "--variants=baseline,sdpa,library_adamw,library_adamw+graph"
+# captures need so much for their segments to differ from those of the same step without
+@pytest.mark.parametrize(
+    ("memory", "variants"),
+    [
+        (100_000_000, "baseline,sdpa,library_adamw,library_adamw+graph"),
+        (314_572_800, "library_adamw+graph,foreach_adamw+graph"),
+    ],
+)
+def test_the_largest_batch_fits_and_one_more_does_not(
+    bench: GpuProgram, memory: int, variants: str
+) -> None:
     cases = ("--components=full_step,ffn", "--passes=train,forward_backward", "--seq=128")
     large = ("--sizes=tiny", "--threads=1", "--dtypes=f32,amp_bf16")
     options = ("--find-limit=batch", "--confirm", "--benchmark_format=json", *large, *cases)
-    completed = bench.on_gpu(*options, variants, memory=memory)
+    completed = bench.on_gpu(*options, f"--variants={variants}", memory=memory)
     assert completed.returncode == 0, completed.stdout[-3000:]
     limits = [limit for limit in json.loads(completed.stdout)["limits"] if limit["largest"]]
-    assert len(limits) >= 8
+    assert len(limits) >= 4
     for limit in limits:
         assert limit["tried"]["fits"] and not limit["tried_beyond"]["fits"], limit
         assert "out of memory" in limit["tried_beyond"]["failure"]
