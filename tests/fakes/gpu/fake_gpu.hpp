@@ -4,10 +4,12 @@
 //
 //   guard.cpp       devices, streams, events, synchronisation
 //   allocator.cpp   the caching allocator, with its rules of rounding, splitting and pools
-//   operators.cpp   every operator: the CPU's kernel over the same memory
+//   operators.cpp   every operator: the CPU's kernel over the same memory (host_tensors.cpp)
+//   attention.cpp   the attention kernels that libtorch has for GPUs, and the choice among them
 //   graph.cpp       captures and replays
 //   profiler.cpp    kernels, copies and launches as Kineto's events
 //   hip_runtime.cpp, cuda_runtime.cpp   the functions of the runtimes that gpu_runtime.cpp calls
+//   emulated_kernels.cpp   our own kernels, in the programs that are linked with the fake
 //
 // Work is done at once, by the thread that launches it; when it counts as done is kept on a
 // timeline a stream, on which each kernel takes FAKE_GPU_KERNEL_US longer than it took here.

@@ -53,9 +53,8 @@ struct Report {
     if (!settings().reports) return;
     const Counts& seen = counts();
     std::fprintf(stderr,
-                 "fake GPU: %ld kernels, %ld allocations, %ld copies, %ld events, %ld waits, %ld "
-                 "captures, %ld "
-                 "replays, %ld segments\n",
+                 "fake GPU: %ld kernels, %ld allocations, %ld copies, %ld events, %ld waits, "
+                 "%ld captures, %ld replays, %ld segments\n",
                  seen.kernels.load(), seen.allocations.load(), seen.copies.load(),
                  seen.events.load(), seen.waits.load(), seen.captures.load(), seen.replays.load(),
                  seen.segments.load());
