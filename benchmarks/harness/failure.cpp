@@ -13,7 +13,6 @@
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
-namespace {}  // namespace
 
 void finish_backwards(const instruments::Device& device) {
   const at::AutoGradMode records(true);

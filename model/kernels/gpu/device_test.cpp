@@ -128,7 +128,7 @@ TEST_F(GpuDevice, AdamWIsThatOfTheCpu) {
   }
 }
 
-// The grid's second dimension ends at 65,535 blocks, and an index of 32 bits soon after.
+// A grid's second dimension ends at 65,535 blocks.
 TEST_F(GpuDevice, MoreRowsThanAGridHasInASecondDimension) {
   const at::Tensor x = random({65'600, 2}, kF32), weight = random({2}, kF32);
   {
