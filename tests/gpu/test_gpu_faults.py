@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from fake_gpu import POINT, QUICK, SMALL, GpuProgram, counted
 
-from built_programs import Completed, Json, read_json
+from built_programs import read_json
 
 CASES = ("--components=ffn,full_step", "--passes=forward_backward,train")
 RUN = (*SMALL, *POINT, *QUICK, *CASES, "--variants=baseline,library_adamw+graph")
-# a sample of all places: in the build, the proof, warming up, the capture, timing, metering
+PROVE = (*SMALL, *POINT, *CASES, "--variants=baseline,library_adamw+graph", "--verify=only")
+# a sample of all places: in the build, the reference, the proof, the capture
 PLACES = 12
 
 
@@ -20,36 +21,24 @@ def bench() -> GpuProgram:
 
 
 @pytest.fixture(scope="module")
-def whole(bench: GpuProgram, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    completed, rows = run(bench, tmp_path_factory.mktemp("whole"))
-    assert completed.returncode == 0 and all("error_message" not in row for row in rows.values())
-    return counted(completed)
-
-
-def run(bench: GpuProgram, folder: Path, **fake: int) -> tuple[Completed, dict[str, Json]]:
-    out = folder / "out.json"
-    completed = bench.on_gpu(*RUN, f"--benchmark_out={out}", **fake)
-    rows = {row["run_name"]: row for row in read_json(out)["benchmarks"]}
-    return completed, rows
+def allocations(bench: GpuProgram) -> int:
+    """Of all proofs; where peaks are measured, their number changes with the time."""
+    completed = bench.on_gpu(*PROVE)
+    assert completed.returncode == 0
+    return counted(completed)["allocations"]
 
 
 @pytest.mark.parametrize("place", range(PLACES))
 def test_memory_that_is_refused_ends_its_case_alone(
-    bench: GpuProgram, whole: dict[str, int], tmp_path: Path, place: int
+    bench: GpuProgram, allocations: int, place: int
 ) -> None:
-    number = 1 + (2 * place + 1) * whole["allocations"] // (2 * PLACES)
-    completed, rows = run(bench, tmp_path, refused_allocation=number)
+    number = 1 + (2 * place + 1) * allocations // (2 * PLACES)
+    completed = bench.on_gpu(*PROVE, refused_allocation=number)
     said = completed.stdout + completed.stderr
+    assert said.count("HIP out of memory") == 1, said[-2000:]
     assert completed.returncode in (0, 1), said[-2000:]
-    failed = {name: row for name, row in rows.items() if row.get("error_occurred")}
-    failed = {name: row for name, row in failed.items() if "memory" in row["error_message"]}
-    if completed.returncode == 1:
-        assert len(failed) == 1, said[-2000:]
-    else:
-        # what can be done without is left out, and said
-        assert "memory" in said
     # a capture that failed leaves no stream in it
-    assert "capturing" not in said
+    assert "capturing" not in said and "computes no more" not in said
 
 
 # of all of the kernel in a whole run: in the first case, and in the last one's proof
