@@ -2,6 +2,10 @@
 # release. FETCHCONTENT_TRY_FIND_PACKAGE_MODE=NEVER passes over what is installed.
 include(FetchContent)
 set(FETCHCONTENT_QUIET ON)
+# Files of an archive get the time of their extraction.
+if(POLICY CMP0135)
+  cmake_policy(SET CMP0135 NEW)
+endif()
 
 # tiny_llama_dependency(<name> <package> <version> <url> <SHA-256>).
 macro(tiny_llama_dependency name package version url sha256)
@@ -14,7 +18,7 @@ macro(tiny_llama_dependency name package version url sha256)
       set(FETCHCONTENT_SOURCE_DIR_${upper_name} "${PROJECT_SOURCE_DIR}/.deps/sources/${name}" CACHE PATH "Source of ${name}" FORCE)
     endif()
     message(STATUS "${name}: not installed, so its source is built")
-    FetchContent_Declare(${name} URL "${url}" URL_HASH "SHA256=${sha256}" DOWNLOAD_EXTRACT_TIMESTAMP TRUE)
+    FetchContent_Declare(${name} URL "${url}" URL_HASH "SHA256=${sha256}")
     FetchContent_MakeAvailable(${name})
   endif()
 endmacro()

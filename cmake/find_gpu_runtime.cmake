@@ -67,7 +67,9 @@ if(TINY_LLAMA_TORCH_IS_CUDA)
   # A slim toolkit has the runtime's headers only, a wheel's packages those of the libraries.
   set(TINY_LLAMA_GPU_FOLDERS ${toolkit} ${wheel_folders} "$ENV{CUDA_HOME}" ${cuda_toolkits} "${TINY_LLAMA_TORCH_ROOT}")
   find_path(TINY_LLAMA_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${TINY_LLAMA_GPU_FOLDERS} PATH_SUFFIXES include)
-  find_path(TINY_LLAMA_CUDA_CRT_INCLUDE_DIR crt/host_defines.h HINTS ${TINY_LLAMA_GPU_FOLDERS} PATH_SUFFIXES include)
+  # The package of these headers does not come with torch, but triton, which does, has them too.
+  find_path(TINY_LLAMA_CUDA_CRT_INCLUDE_DIR crt/host_defines.h
+    HINTS ${TINY_LLAMA_GPU_FOLDERS} "${TINY_LLAMA_TORCH_ROOT}/../triton/backends/nvidia" PATH_SUFFIXES include)
   find_library(TINY_LLAMA_CUDA_LIBRARY "libcudart.so.${TINY_LLAMA_GPU_MAJOR}" HINTS ${wheel_folders} ${TINY_LLAMA_GPU_FOLDERS}
     PATH_SUFFIXES lib lib64)
   foreach(needed TINY_LLAMA_CUDA_INCLUDE_DIR TINY_LLAMA_CUDA_CRT_INCLUDE_DIR TINY_LLAMA_CUDA_LIBRARY)

@@ -1,4 +1,4 @@
-cmake_minimum_required(VERSION 3.24)
+cmake_minimum_required(VERSION 3.22)
 # Run at every build (cmake -P): writes the commit that is being built, and whether tracked files differ from it, to OUT; the file is
 # touched only when that changes.
 execute_process(COMMAND git -C "${SOURCE}" rev-parse HEAD

@@ -17,7 +17,7 @@ assert FOUND
 NEWEST = f"{FOUND[1]}.{FOUND[2]}"
 NEXT = f"{FOUND[1]}.{int(FOUND[2]) + 1}"
 PROJECT = f"""\
-cmake_minimum_required(VERSION 3.24)
+cmake_minimum_required(VERSION 3.22)
 project(made_up LANGUAGES NONE)
 include("{CMAKE}/find_libtorch.cmake")
 get_target_property(linked tiny_llama_torch INTERFACE_LINK_LIBRARIES)
@@ -95,7 +95,7 @@ def test_what_is_taken_and_refused_of_a_libtorch_and_its_toolkit(
 
 
 WHEELS = """\
-cmake_minimum_required(VERSION 3.24)
+cmake_minimum_required(VERSION 3.22)
 project(made_up LANGUAGES C)
 include("{cmake}/find_libtorch.cmake")
 add_executable(program program.c)
@@ -151,7 +151,7 @@ def test_every_library_can_be_a_source(tmp_path: Path) -> None:
     if lacking:
         pytest.skip(f"no sources here of {', '.join(lacking)}: the set-up found none to download")
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.24)\nproject(trial LANGUAGES CXX)\n"
+        "cmake_minimum_required(VERSION 3.22)\nproject(trial LANGUAGES CXX)\n"
         f'set(TINY_LLAMA_BUILD_TESTS ON)\nset(PROJECT_SOURCE_DIR "{PROJECT_ROOT}")\n'
         f'set(benchmark_FOUND ON)\ninclude("{PROJECT_ROOT}/cmake/find_dependencies.cmake")\n'
         "add_library(trial INTERFACE)\ntarget_link_libraries("

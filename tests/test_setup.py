@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from built_programs import PROJECT_ROOT, Completed, finish, write_program
+from built_programs import PROJECT_ROOT, Completed, finish, start, write_program
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
 
+SED = shutil.which("sed")
 PACKAGES = """\
 have-it   command:bash            required
 lib-one   command:no-such,other   required
 lib-two   header:no/such.hpp      required
 py-three  python:no_such_module   required
 nice-one  command:no-such         optional
+not-here  command:no-such         optional
 """
 
 
@@ -35,6 +37,7 @@ def set_packages(checkout: ScriptCheckout, text: str, user: int) -> None:
         file.write(f"package_list='{text}'\n")
     checkout.stub("id", f"echo {user}")
     checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
+    checkout.stub("apt-cache", '[[ "$*" == "show nice-one" ]]')
 
 
 def test_missing_packages_are_named_with_the_command_or_installed_by_root(
@@ -55,10 +58,15 @@ def test_missing_packages_are_named_with_the_command_or_installed_by_root(
     result = checkout.run("set_up_packages py-three", ROCM_PATH=f"{checkout.root}/a prefix")
     assert "sudo apt-get install --no-install-recommends lib-one\n" in result.stderr
     set_packages(checkout, PACKAGES, user=0)
-    assert checkout.run("set_up_packages py-three").returncode == 0
+    result = checkout.run("set_up_packages py-three")
+    assert result.returncode == 0
+    assert "which this release does not have: not-here\n" in result.stderr
     install = "install --yes --no-install-recommends"
-    expected = ["update", f"{install} lib-one lib-two", "update", f"{install} nice-one"]
-    assert checkout.calls() == expected
+    required, optional = f"{install} lib-one lib-two", f"{install} nice-one"
+    assert checkout.calls() == ["update", required, optional]
+    # for an optional one the lists are not fetched again
+    checkout.run("set_up_packages lib-one lib-two py-three nice-one")
+    assert checkout.calls() == ["update", required, optional]
 
 
 def test_libraries_that_cannot_be_installed_are_taken_as_sources(checkout: ScriptCheckout) -> None:
@@ -251,9 +259,67 @@ def test_a_checkout_that_cannot_be_written_gives_no_verdict(
         (checkout.root / place).mkdir(parents=True)
     result = checkout.run(f"scripts/{command}")
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
-    *_, why, last = result.stderr.splitlines()
-    assert place in why and last.startswith("error: the set-up did not come to its end")
-    assert last.endswith(f": {checkout.root}")
+    *_, why, said, last = result.stderr.splitlines()
+    assert place in why and said.startswith("error: the set-up did not come to its end")
+    assert f"git clone '{checkout.root}'" in last
+
+
+# in namespaces of its own: no root is needed, and no mount is left behind
+AS_NOBODY = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-euc")
+READ_ONLY = 'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; cd /; exec "$@"'
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_read_only_checkout_is_measured_with_if_it_is_built(
+    checkout: ScriptCheckout, built: bool
+) -> None:
+    root = checkout.root
+    if finish(start([*AS_NOBODY, READ_ONLY, root, "true"])).returncode != 0:
+        pytest.skip("this kernel or container lets nobody mount in a namespace of their own")
+    program = root / "build/benchmarks/tiny_llama_bench"
+    program.parent.mkdir(parents=True)
+    if built:
+        write_program(program, '#!/bin/bash\necho "ran $*"\n')
+    done = finish(start([*AS_NOBODY, READ_ONLY, root, f"{root}/scripts/bench", "--dry-run"]))
+    if built:
+        assert (done.returncode, done.stdout) == (0, "ran --dry-run\n"), done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert "Read-only" in done.stderr and f"git clone '{root}'" in done.stderr
+
+
+# /proc/self/cgroup, what it limits, and how many compilers run at once on 8 processors
+GROUPS: list[tuple[str, dict[str, str], int]] = [
+    ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, 8),
+    ("0::/\n", {"cpu.max": "250000 100000"}, 3),
+    ("0::/a/b\n", {"a/cpu.max": "20000 100000", "a/b/cpu.max": "max 100000"}, 1),
+    ("0::/a\n", {"unified/a/cpu.max": "400000 100000", "memory.max": "3221225472"}, 2),
+    (
+        "4:memory:/m\n2:cpu,cpuacct:/c d\n",
+        {"cpu/c d/cpu.cfs_quota_us": "-1", "cpu/c d/cpu.cfs_period_us": "100000"}
+        | {"cpu/cpu.cfs_quota_us": "500000", "cpu/cpu.cfs_period_us": "100000"}
+        | {"memory/m/memory.limit_in_bytes": "9223372036854771712"},
+        5,
+    ),
+    ("4:memory:/m\n", {"memory/m/memory.limit_in_bytes": "1073741824"}, 1),
+    ("", {}, 8),
+]
+
+
+@pytest.mark.parametrize(("membership", "limits", "jobs"), GROUPS)
+def test_compilers_run_at_once_as_the_control_groups_allow(
+    checkout: ScriptCheckout, membership: str, limits: dict[str, str], jobs: int
+) -> None:
+    groups = checkout.root / "groups"
+    for name, text in ({"membership": membership} | limits).items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(f"{text}\n")
+    checkout.stub("nproc", "echo 8")
+    # 64 GiB are free
+    checkout.stub("sed", f'[[ "${{*: -1}}" == /proc/meminfo ]] && echo 67108864 || {SED} "$@"')
+    code = 'control_groups="$PWD/groups" membership="$PWD/groups/membership"; parallel_jobs'
+    done = checkout.run(code)
+    assert (done.stdout, done.stderr) == (f"{jobs}\n", "")
 
 
 @pytest.fixture
@@ -408,14 +474,16 @@ def test_a_folder_is_configured_unless_it_was_for_the_same(
     configure = f'set_up_configured {preset} "$project_root/build" {settings}'
     result = checkout.run(f"torch_cmake_folder={torch}; {configure}")
     assert result.returncode == 0, result.stderr
-    fresh = " --fresh" if torch == "/other" else ""
     setting = f" -D{settings}" if settings else ""
-    call = f"--preset {preset} -B {build}{fresh}{setting} -DTorch_DIR={torch}"
+    call = f"--preset {preset} -B {build}{setting} -DTorch_DIR={torch}"
     assert checkout.calls() == ([call] if configures else [])
+    # nothing of another libtorch stays
+    assert (build / "CMakeCache.txt").exists() == (torch != "/other")
     # of CMake's warnings only our own are shown
     assert not configures or result.stderr.splitlines()[2:] == ["   of ours"]
     # an earlier configure failed
     (build / "build.ninja").unlink()
+    (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip=hip))
     checkout.run(f"torch_cmake_folder={torch}; {configure}")
     assert len(checkout.calls()) == 1 + configures
 

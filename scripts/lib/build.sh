@@ -39,24 +39,61 @@ configure() { # <preset> <build folder> <Torch_DIR> [<variable>=<value>]...
   shift 3
   # Paths of another libtorch or of a checkout since moved stay in the cache otherwise.
   if [[ -f "$folder/CMakeCache.txt" ]]; then
-    if ! cache_has "$folder" CMAKE_HOME_DIRECTORY "$project_root" || ! cache_has "$folder" Torch_DIR "$torch"; then options+=(--fresh); fi
+    if ! cache_has "$folder" CMAKE_HOME_DIRECTORY "$project_root" || ! cache_has "$folder" Torch_DIR "$torch"; then
+      rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+    fi
   fi
   for setting in "$@"; do options+=("-D$setting"); done
   cd "$project_root"
   cmake --preset "$preset" -B "$folder" "${options[@]}" -DTorch_DIR="$torch"
 }
 
+# What limits this process: its control groups, version 1, 2 or both, with all groups above them.
+control_groups=/sys/fs/cgroup
+membership=/proc/self/cgroup
+limiting_folders() { # <controller>: one a line
+  local controllers group mounts mount
+  while IFS=: read -r _ controllers group; do
+    case ",$controllers," in
+      ,,) mounts=("$control_groups" "$control_groups/unified") ;;
+      *",$1,"*) mounts=("$control_groups/$1") ;;
+      *) continue ;;
+    esac
+    while [[ "$group" == /* ]]; do
+      for mount in "${mounts[@]}"; do printf '%s\n' "$mount$group"; done
+      if [[ "$group" == / ]]; then break; fi
+      group="${group%/*}"
+      group="${group:-/}"
+    done
+  done <"$membership" 2>/dev/null || true
+}
+
+# lower <variable> <value>: "max" and -1 are no limits
+lower() { if [[ "$2" =~ ^[0-9]+$ && "$2" -lt "${!1}" ]]; then printf -v "$1" %s "$2"; fi; }
+
 # One compiler takes up to 1.5 GiB on libtorch's headers: as many at once as there are processors and memory for.
 parallel_jobs() {
-  local processors available_kib limit jobs
-  processors="$(nproc)"
-  available_kib="$(sed -nE 's/^MemAvailable: *([0-9]+) kB/\1/p' /proc/meminfo 2>/dev/null)"
-  limit="$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true)"
-  if [[ "$limit" =~ ^[0-9]+$ && $((limit / 1024)) -lt ${available_kib:-0} ]]; then available_kib=$((limit / 1024)); fi
-  jobs=$((${available_kib:-$((processors * 1572864))} / 1572864))
-  if [[ $jobs -gt $processors ]]; then jobs=$processors; fi
-  if [[ $jobs -lt 1 ]]; then jobs=1; fi
-  echo "$jobs"
+  local jobs kib limit quota period folder
+  jobs="$(nproc)"
+  kib="$(sed -nE 's/^MemAvailable: *([0-9]+) kB/\1/p' /proc/meminfo 2>/dev/null || true)"
+  kib="${kib:-$((jobs * 1572864))}"
+  while IFS= read -r folder; do
+    for limit in "$folder"/memory.{max,limit_in_bytes}; do
+      if [[ -r "$limit" ]]; then lower kib "$(($(sed 's/^max$/-1024/' "$limit") / 1024))"; fi
+    done
+  done < <(limiting_folders memory)
+  while IFS= read -r folder; do
+    quota=max period=0
+    if [[ -r "$folder/cpu.max" ]]; then
+      read -r quota period <"$folder/cpu.max"
+    elif [[ -r "$folder/cpu.cfs_quota_us" ]]; then
+      quota="$(<"$folder/cpu.cfs_quota_us")" period="$(<"$folder/cpu.cfs_period_us")"
+    fi
+    # of half a processor more another compiler makes use
+    if [[ "$quota" =~ ^[0-9]+$ && "$period" -gt 0 ]]; then lower jobs $(((quota + period / 2) / period)); fi
+  done < <(limiting_folders cpu)
+  lower jobs $((kib / 1572864))
+  echo $((jobs > 1 ? jobs : 1))
 }
 
 build() { # <build folder> [target]...

@@ -13,7 +13,8 @@ say() { printf '%s\n' "$*" >&2 || true; }
 # checkout that cannot be written or a full disk, ends it with 2.
 end_without_verdict() {
   if [[ $? -eq 1 ]]; then
-    say "error: the set-up did not come to its end, the lines above say why. It writes into this checkout: $project_root"
+    say "error: the set-up did not come to its end, the lines above say why. It writes into its checkout: if this user cannot,"
+    say "   set up a clone of one's own (git clone '$project_root'), or let the checkout's owner run scripts/bench --setup-only."
     exit 2
   fi
 }

@@ -64,12 +64,10 @@ missing_packages() {
 
 can_install_packages() { [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; }
 
-install_packages() {
-  export DEBIAN_FRONTEND=noninteractive
-  # The lists of a fresh machine are often empty or old; one that cannot be fetched need not matter for these packages.
-  apt-get update || echo "apt-get update failed; trying with the lists that are there"
-  apt-get install --yes --no-install-recommends "$@"
-}
+# The lists of a fresh machine are often empty or old; one that cannot be fetched need not matter for these packages.
+update_package_lists() { apt-get update || echo "apt-get update failed; trying with the lists that are there"; }
+
+install_packages() { DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"; }
 
 say_how_to_install() { # <package>...
   local package check
@@ -88,7 +86,7 @@ libraries_not_installed=()
 
 # set_up_packages [package that this run does not need]...
 set_up_packages() {
-  local missing=() wanted=()
+  local missing=() wanted=() offered=() absent=() package
   mapfile -t missing < <(missing_packages required "$@")
   mapfile -t wanted < <(missing_packages optional "$@")
   mapfile -t libraries_not_installed < <(missing_packages source "$@")
@@ -102,18 +100,25 @@ set_up_packages() {
       say_how_to_install "${missing[@]}"
       exit 2
     fi
-    require_step "distribution packages: ${missing[*]}" packages install_packages "${missing[@]}"
+  fi
+  if can_install_packages; then
+    # not every release has all the optional ones; what it has is asked for once in this checkout
+    if [[ ${#missing[@]} -gt 0 || (${#wanted[@]} -gt 0 && ! -f "$log_folder/package_lists.log") ]]; then
+      require_step "lists of packages" package_lists update_package_lists
+    fi
+    for package in "${wanted[@]}"; do
+      if apt-cache show "$package" >/dev/null 2>&1; then offered+=("$package"); else absent+=("$package"); fi
+    done
+    wanted=("${absent[@]}")
+    if [[ ${#missing[@]} -gt 0 ]]; then
+      require_step "distribution packages: ${missing[*]}" packages install_packages "${missing[@]}"
+    fi
+    if [[ ${#offered[@]} -gt 0 ]]; then
+      run_step "distribution packages (optional): ${offered[*]}" packages_optional install_packages "${offered[@]}" ||
+        say "   Going on without them."
+    fi
   fi
   if [[ ${#wanted[@]} -eq 0 ]]; then return 0; fi
-  if can_install_packages; then
-    # Each for itself: not every release has all of them.
-    local package
-    for package in "${wanted[@]}"; do
-      run_step "distribution package (optional): $package" "package_$package" install_packages "$package" ||
-        say "   Going on without $package."
-    done
-  else
-    say "-- going on without these optional packages: ${wanted[*]}"
-    say_how_to_install "${wanted[@]}"
-  fi
+  say "-- going on without these optional packages${absent[*]:+, which this release does not have}: ${wanted[*]}"
+  if ! can_install_packages; then say_how_to_install "${wanted[@]}"; fi
 }

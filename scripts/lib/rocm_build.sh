@@ -65,7 +65,7 @@ install_rocm() { # inside
 }
 
 make_rocm_root() { # <mirror>
-  command -v debootstrap >/dev/null || install_packages debootstrap
+  command -v debootstrap >/dev/null || { update_package_lists && install_packages debootstrap; }
   rm -rf "$rocm_root"
   # An older debootstrap has no script of the name of a later release. What it mounts ends with it, however it ends.
   unshare --mount --propagation private debootstrap --variant=minbase "$rocm_release" "$rocm_root" "$1" sid

@@ -72,6 +72,11 @@ set_up() {
       return
       ;;
   esac
+  # Whoever may not write here measures with what the checkout's owner built.
+  if [[ "$purpose" == bench && ! -w "$project_root" && -x "$project_root/build/benchmarks/tiny_llama_bench" ]]; then
+    find_own_torch || find_torch_of "$virtual_python" || true
+    return
+  fi
   lock_set_up
   if find_own_torch; then own_torch=yes; elif ! environment_has torch; then not_needed=(); fi
   if [[ "$purpose" == test ]]; then groups=(test tools pictures); fi
