@@ -19,14 +19,20 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(tiny_llama_build_settings INTERFACE)
-target_include_directories(tiny_llama_build_settings INTERFACE "${PROJECT_SOURCE_DIR}")
-target_compile_options(tiny_llama_build_settings INTERFACE
+target_compile_features(tiny_llama_build_settings INTERFACE cxx_std_20)
+target_include_directories(tiny_llama_build_settings INTERFACE
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include/tiny_llama>")
+# How we compile, not those who use what is installed.
+set(own_options
+  # Messages with a file's name, ours and libtorch's, name it without the folders of this machine.
+  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/="
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wconversion -Wno-sign-conversion
   $<$<BOOL:${TINY_LLAMA_WARNINGS_AS_ERRORS}>:-Werror>
   # GCC 12 sees overlapping copies in the standard library's own string concatenation (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # ccache understands a precompiled header only with this.
   $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+target_compile_options(tiny_llama_build_settings INTERFACE "$<BUILD_INTERFACE:${own_options}>")
 if(TINY_LLAMA_SANITIZERS)
   target_compile_options(tiny_llama_build_settings INTERFACE
     -fsanitize=${TINY_LLAMA_SANITIZERS} -fno-omit-frame-pointer -fno-sanitize-recover=all

@@ -4,44 +4,32 @@
 
 include(CheckCXXSourceCompiles)
 
-# tiny_llama_openmp: for all targets, since any may call at::parallel_for and all share one precompiled header. It is a template of
-# libtorch's headers, and without OpenMP where it is compiled it silently runs on one thread. The runtime is the one that libtorch has
-# loaded, never a second one beside it: two would keep threads of their own, each waiting in the other's way.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-add_library(tiny_llama_openmp INTERFACE)
-separate_arguments(openmp_flags UNIX_COMMAND "${OpenMP_CXX_FLAGS}")
-target_compile_options(tiny_llama_openmp INTERFACE ${openmp_flags})
-# Wheels carry it in torch/lib, or beside torch in torch.libs under a name with a hash.
-file(GLOB libtorch_openmp "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libgomp*.so*" "${TINY_LLAMA_TORCH_LIBRARY_DIR}/../../torch.libs/libgomp*.so*")
-if(libtorch_openmp)
-  list(GET libtorch_openmp 0 libtorch_openmp)
-  target_link_libraries(tiny_llama_openmp INTERFACE "${libtorch_openmp}")
-else()
-  target_link_libraries(tiny_llama_openmp INTERFACE OpenMP::OpenMP_CXX)
-endif()
-
 add_library(tiny_llama_base STATIC "${PROJECT_SOURCE_DIR}/core/fmt_library.cpp")
-target_link_libraries(tiny_llama_base PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp nlohmann_json::nlohmann_json)
+target_link_libraries(tiny_llama_base PUBLIC
+  tiny_llama_build_settings
+  "$<BUILD_INTERFACE:tiny_llama_torch;tiny_llama_openmp;nlohmann_json::nlohmann_json>"
+  # what the installed package finds anew (install.cmake); JSON's headers are installed with ours
+  "$<INSTALL_INTERFACE:tiny_llama::torch;tiny_llama::openmp>")
 target_precompile_headers(tiny_llama_base PRIVATE
   <ATen/core/Tensor.h> <ATen/TensorOperators.h> <fmt/format.h> <nlohmann/json.hpp>
   <algorithm> <functional> <map> <memory> <optional> <string> <vector>)
 
-# tiny_llama_library(<name> SOURCES <file>... [LINK <library>...]): the static library tinyllama::<name>.
+# tiny_llama_library(<name> SOURCES <file>... [LINK <library>...]): the static library tiny_llama::<name>.
 function(tiny_llama_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(tiny_llama_${name} STATIC ${ARG_SOURCES})
-  add_library(tinyllama::${name} ALIAS tiny_llama_${name})
+  add_library(tiny_llama::${name} ALIAS tiny_llama_${name})
+  set_target_properties(tiny_llama_${name} PROPERTIES EXPORT_NAME ${name})
   target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_base ${ARG_LINK})
   target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_base)
 endfunction()
 
-# tiny_llama_program(<name> SOURCES <file>... LINK <library>...): a program that knows where fixtures/ lies.
+# tiny_llama_program(<name> SOURCES <file>... LINK <library>...): a program.
 function(tiny_llama_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK})
   target_precompile_headers(${name} REUSE_FROM tiny_llama_base)
-  target_compile_definitions(${name} PRIVATE TINY_LLAMA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 endfunction()
 
 # tiny_llama_test(<name> SOURCES <file>... [LINK <library>...] [ALSO_ON_AVX2]): one GoogleTest program, one ctest entry. One entry a
@@ -54,6 +42,7 @@ function(tiny_llama_test name)
   endif()
   cmake_parse_arguments(ARG "ALSO_ON_AVX2" "" "SOURCES;LINK" ${ARGN})
   tiny_llama_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE TINY_LLAMA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name})
   if(ARG_ALSO_ON_AVX2)
     add_test(NAME ${name}_on_avx2 COMMAND ${name})

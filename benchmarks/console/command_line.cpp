@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "benchmarks/console/versions.hpp"
 #include "core/strict_json.hpp"
 
 namespace tinyllama::console {
@@ -63,9 +64,13 @@ struct WrappedHelp : CLI::Formatter {
 bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
                         const std::string& also_known) {
   app.formatter(std::make_shared<WrappedHelp>());
+  app.set_version_flag("--version", version_text(app.get_name()), "what was built, and with what");
   std::reverse(arguments.begin(), arguments.end());  // CLI11 reads a vector from its end
   try {
     app.parse(arguments);
+  } catch (const CLI::CallForVersion& version) {
+    std::cout << version.what() << "\n";
+    return false;
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
     return false;

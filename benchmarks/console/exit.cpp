@@ -9,6 +9,7 @@
 #include <exception>
 #include <iostream>
 
+#include "benchmarks/console/versions.hpp"
 #include "core/text.hpp"
 
 namespace tinyllama::console {
@@ -29,6 +30,7 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
   // A limit on file sizes is then an error of the write, whose message names the file.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
+    refuse_other_libtorch();
     const ExitCode code = run();
     // Text may still be in a buffer. Ranks that are silent have set failbit only.
     std::cout.flush();

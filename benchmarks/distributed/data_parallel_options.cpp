@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/version.h>
 
 #include <CLI/CLI.hpp>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "benchmarks/console/size_options.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/digest.hpp"
+#include "core/version.hpp"
 
 namespace tinyllama::distributed {
 namespace {
@@ -109,7 +111,7 @@ instruments::MachineChoice machine_choice(const DataParallelOptions& options,
 }
 
 Agreement shared_agreement(const DataParallelOptions& options) {
-  const instruments::SourceVersion version = instruments::source_version();
+  const SourceVersion version = source_version();
   std::vector<std::string> dimensions;
   for (const auto& [name, dimension] : console::kSizeOptions)
     dimensions.push_back(fmt::format("{}={}", name, options.dimensions.*dimension));
@@ -124,7 +126,7 @@ Agreement shared_agreement(const DataParallelOptions& options) {
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
           // Of one commit there are many builds: other changes, another compiler or build type.
           {"digest of the program", program_digest()},
-          {"libtorch", instruments::torch_version()},
+          {"libtorch", TORCH_VERSION},
           {"dimensions of the model", fmt::format("{}", fmt::join(dimensions, " "))},
           {"--plugin", fmt::format("{}", fmt::join(plugins, " "))},
           {"--variant", options.variant.switch_names()},

@@ -16,6 +16,7 @@
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "core/text.hpp"
+#include "core/version.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -208,7 +209,7 @@ Json limits_document(const std::vector<FoundLimit>& limits, LimitAxis axis,
          {"tried_beyond", to_json(found.tried_beyond)}});
   }
   return {{"device", instruments::describe_device(device)},
-          {"git_commit", instruments::source_version().commit},
+          {"git_commit", source_version().commit},
           {"memory_limit_bytes", budget.bytes},
           {"memory_limit_source", budget.source},
           {"searched", name_of(axis)},

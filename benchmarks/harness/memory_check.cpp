@@ -8,6 +8,7 @@
 
 #include "benchmarks/instruments/context.hpp"
 #include "core/text.hpp"
+#include "core/version.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -72,7 +73,7 @@ Json dry_run_document(const std::vector<DryRunRow>& rows, const MemoryBudget& bu
     if (!is_of_operators) cases.back()["operators_predicted"] = false;
   }
   return {{"device", instruments::describe_device(device)},
-          {"git_commit", instruments::source_version().commit},
+          {"git_commit", source_version().commit},
           {"memory_budget_bytes", budget.bytes},
           {"memory_budget_source", budget.source},
           {"sizes", std::move(sizes)},

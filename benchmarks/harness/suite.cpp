@@ -24,6 +24,7 @@
 #include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/host_load.hpp"
+#include "core/data_folder.hpp"
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 
@@ -124,7 +125,7 @@ class SuiteRun {
 
  private:
   static std::filesystem::path device_peaks_file() {
-    return std::filesystem::path(TINY_LLAMA_SOURCE_DIR) / "fixtures/device_peaks.json";
+    return data_folder() / "fixtures/device_peaks.json";
   }
 
   std::optional<instruments::SystemReader> sensors() const {

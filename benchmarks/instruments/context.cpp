@@ -1,7 +1,5 @@
 #include "benchmarks/instruments/context.hpp"
 
-#include "source_version_stamp.hpp"
-
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/util/hash.h>
@@ -18,6 +16,7 @@
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/library_choices.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "core/version.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -95,14 +94,6 @@ std::map<std::string, std::string> gpu_settings(Backend backend, const std::stri
           fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
   }
   return settings;
-}
-
-SourceVersion source_version() {
-  return {TINY_LLAMA_COMMIT, TINY_LLAMA_DIRTY};
-}
-
-std::string torch_version() {
-  return TORCH_VERSION;
 }
 
 std::string without_folders(std::string_view text) {
@@ -189,7 +180,7 @@ nlohmann::ordered_json machine_context(const Device& device, std::span<const Plu
   const SourceVersion version = source_version();
   nlohmann::ordered_json context = {
       {"git_commit", version.commit},       {"git_dirty", version.dirty},
-      {"device", describe_device(device)},  {"torch_version", torch_version()},
+      {"device", describe_device(device)},  {"torch_version", TORCH_VERSION},
       {"threads", at::get_num_threads()},   {"memory_source", memory_source(device)},
       {"settings", system_settings(device)}};
   for (const Plugin& plugin : plugins)

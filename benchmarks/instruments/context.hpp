@@ -13,15 +13,6 @@
 
 namespace tinyllama::instruments {
 
-struct SourceVersion {
-  std::string commit;  ///< of the checkout this program was built from, "unknown" without git
-  bool dirty = false;  ///< tracked files differ from that commit
-};
-/// The version of the checkout when this program was built.
-SourceVersion source_version();
-
-std::string torch_version();
-
 /// `text` with each absolute path in it shortened: relative to the working folder where it lies
 /// below that, else to its last name, so that a result that is passed on does not show its owner's
 /// folders. Paths that exist may have blanks and the like in their names.

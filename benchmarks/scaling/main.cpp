@@ -9,6 +9,7 @@
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/scaling/collectives.hpp"
 #include "benchmarks/scaling/steps.hpp"
+#include "core/data_folder.hpp"
 #include "core/file_io.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/tiny_llama.hpp"
@@ -110,7 +111,7 @@ ExitCode run_scaling(const ScalingOptions& options, const LaunchEnvironment& whe
 
 ExitCode run(int argc, char** argv, const LaunchEnvironment& where) {
   auto options = parse_scaling_options(argc, argv, where.world_size,
-                                       console::SizeFiles::in(TINY_LLAMA_SOURCE_DIR "/fixtures"));
+                                       console::SizeFiles::in(data_folder() / "fixtures"));
   if (!options) return ExitCode::ok;
   const instruments::BringUp machine("tiny_llama_scaling", argv,
                                      distributed::machine_choice(*options, where));

@@ -29,6 +29,7 @@
 #include "benchmarks/training/train_options.hpp"
 #include "benchmarks/training/trainer.hpp"
 #include "benchmarks/training/validate_setup.hpp"
+#include "core/data_folder.hpp"
 #include "core/file_io.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/variant.hpp"
@@ -39,7 +40,7 @@ namespace {
 
 using console::ExitCode;
 
-const std::filesystem::path kFixtures = TINY_LLAMA_SOURCE_DIR "/fixtures";
+std::filesystem::path fixtures() { return data_folder() / "fixtures"; }
 
 constexpr const char* kSummaryFile = "performance_summary.json";
 
@@ -294,7 +295,7 @@ class TrainRun {
                                        options_.samples_per_step()};
     document_["flops"] = analyze_flops(
         micro_batch, measurement,
-        measure_peaks(device_, micro_batch, measurement, kFixtures / "device_peaks.json"));
+        measure_peaks(device_, micro_batch, measurement, fixtures() / "device_peaks.json"));
   }
 
   Workload workload() const {
@@ -470,7 +471,7 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
 }
 
 ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where) {
-  auto options = parse_train_options(argc, argv, console::SizeFiles::in(kFixtures));
+  auto options = parse_train_options(argc, argv, console::SizeFiles::in(fixtures()));
   if (!options) return ExitCode::ok;
   if (options->validate_setup) return report_setup(*options);
   const instruments::BringUp machine("tiny_llama_train", argv,

@@ -7,6 +7,7 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <algorithm>
 
@@ -49,7 +50,7 @@ std::string_view torch_kind() {
 SetupLine check_libtorch(const SelectedDevice& selected) {
   const auto* device = std::get_if<Device>(&selected);
   const auto where = device != nullptr ? device->torch() : c10::Device(c10::DeviceType::CPU);
-  const std::string version = fmt::format("{} for {}", instruments::torch_version(), torch_kind());
+  const std::string version = fmt::format("{} for {}", TORCH_VERSION, torch_kind());
   constexpr int64_t size = 64;
   try {
     const at::Tensor ones = at::ones({size, size}, at::TensorOptions().device(where));
