@@ -39,9 +39,10 @@ std::filesystem::path data_folder() {
   if (!(std::ifstream(folder / "VERSION") >> version))
     throw std::invalid_argument(fmt::format(
         "{}: is no data folder of this suite: it has no file VERSION; {}", named,
-        is_given ? "name <prefix>/share/tiny_llama or a checkout, or unset it"
-                 : fmt::format("install again, or set {} to <prefix>/share/tiny_llama or a checkout",
-                               kVariable)));
+        is_given
+            ? "name <prefix>/share/tiny_llama or a checkout, or unset it"
+            : fmt::format("install again, or set {} to <prefix>/share/tiny_llama or a checkout",
+                          kVariable)));
   if (version != project_version())
     throw std::invalid_argument(
         fmt::format("{}: holds the data of version {}, this program is {}; {}", named,

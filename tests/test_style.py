@@ -69,6 +69,7 @@ LAYERS = (
     "case_counters run_context journal",
     "trace runner interleaved sum_of_parts tables",
     "find_limit suite serve",
+    "bench_program",
 )
 
 

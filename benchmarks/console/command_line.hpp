@@ -22,8 +22,9 @@
 namespace tinyllama::console {
 
 /// Reads the arguments (without the program's name, in their order). Prints the help and returns
-/// false for --help, and likewise what was built for --version. Throws std::invalid_argument, with the known options for an unknown one.
-/// `also_known`: options that the app does not hold, for that list.
+/// false for --help, and likewise what was built for --version. Throws std::invalid_argument, with
+/// the known options for an unknown one. `also_known`: options that the app does not hold, for that
+/// list.
 bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
                         const std::string& also_known = "");
 

@@ -35,10 +35,10 @@ std::string libtorch_version(std::string_view description) {
 
 void refuse_other_libtorch(std::string_view built, std::string_view loaded) {
   if (loaded.empty() || release_of(built) == release_of(loaded)) return;
-  throw std::runtime_error(
-      fmt::format("this program was built with libtorch {}, and the one that is loaded is {}; "
-                  "activate the environment that it was built with, or build it again with this one",
-                  built, loaded));
+  throw std::runtime_error(fmt::format(
+      "this program was built with libtorch {}, and the one that is loaded is {}; "
+      "activate the environment that it was built with, or build it again with this one",
+      built, loaded));
 }
 
 void refuse_other_libtorch() {

@@ -37,8 +37,7 @@ ExitCode run(const char* program, int argc, char** argv, const std::vector<Compo
 
   auto files = console::SizeFiles::in(data_folder() / "fixtures");
   if (!options->problem_sizes_file.empty()) files.problem_sizes = options->problem_sizes_file;
-  const Plan plan =
-      make_plan(*options, components, console::NamedSizes(files), machine.traits());
+  const Plan plan = make_plan(*options, components, console::NamedSizes(files), machine.traits());
   if (options->list) {
     for (const auto& peak : plan.peak_cases) std::cout << peak.name << "\n";
     for (const auto& test_case : plan.cases) std::cout << test_case.name() << "\n";

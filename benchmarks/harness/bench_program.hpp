@@ -1,5 +1,5 @@
-// A benchmark program of some components: options -> plan -> run. What main() calls, of this project
-// and of others that add components of their own.
+// A benchmark program of some components: options -> plan -> run. What main() calls, of this
+// project and of others that add components of their own.
 #pragma once
 
 #include <vector>

@@ -40,7 +40,9 @@ namespace {
 
 using console::ExitCode;
 
-std::filesystem::path fixtures() { return data_folder() / "fixtures"; }
+std::filesystem::path fixtures() {
+  return data_folder() / "fixtures";
+}
 
 constexpr const char* kSummaryFile = "performance_summary.json";
 

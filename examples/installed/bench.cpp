@@ -21,9 +21,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 Cost cost(const Workload& w, Pass pass) {
   const int64_t elements = w.tokens() * w.config.hidden_dim();
   const auto both = [pass](int64_t forward, int64_t backward) {
-    return pass == Pass::forward    ? forward
-           : pass == Pass::backward ? backward
-                                    : forward + backward;
+    return pass == Pass::forward ? forward : pass == Pass::backward ? backward : forward + backward;
   };
   Cost cost;
   cost.elementwise_flops = elements * both(3, 5);
