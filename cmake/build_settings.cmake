@@ -13,9 +13,13 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # The sloppiness lets ccache serve files that use the precompiled header.
+  # The sloppiness lets ccache serve files that use the precompiled header; the base, that of another build folder or clone.
+  set(ccache_base "$ENV{CCACHE_BASEDIR}")
+  if(NOT ccache_base)
+    set(ccache_base "${PROJECT_SOURCE_DIR}")
+  endif()
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      ${CCACHE_PROGRAM})
+      CCACHE_BASEDIR=${ccache_base} ${CCACHE_PROGRAM})
 endif()
 
 add_library(tiny_llama_build_settings INTERFACE)
