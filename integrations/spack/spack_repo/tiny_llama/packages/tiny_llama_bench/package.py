@@ -23,7 +23,7 @@ class TinyLlamaBench(CMakePackage, CudaPackage, ROCmPackage):
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
-    depends_on("cmake@3.24:", type="build")
+    depends_on("cmake@3.22:", type="build")
     depends_on("python@3.10:", type=("build", "run"))
 
     # headers only, but for Google Benchmark
@@ -35,12 +35,12 @@ class TinyLlamaBench(CMakePackage, CudaPackage, ROCmPackage):
     depends_on("py-torch@2.9:+distributed+gloo+kineto+openmp", type=("build", "link", "run"))
     depends_on("gloo", type=("build", "link"))
 
-    # what the Python tools need
+    # what the Python tools need; tried with the oldest named here
     depends_on("py-numpy@1.26:", type="run")
-    depends_on("py-scipy@1.10:", type="run")
+    depends_on("py-scipy@1.11:", type="run")
     depends_on("py-jsonschema@4.18:", type="run")
-    depends_on("py-jinja2@3.1:", type="run")
-    depends_on("py-plotly@5.14:", type="run")
+    depends_on("py-jinja2@3.1.2:", type="run")
+    depends_on("py-plotly@5.20:", type="run")
 
     depends_on("mpi", type="run", when="+mpi")
 
