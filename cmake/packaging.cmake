@@ -1,5 +1,5 @@
 # `cpack`: a package of Debian's kind (-G DEB) and an archive (-G TGZ), of what `cmake --install` installs. libtorch is in them where it
-# was bundled (TINY_LLAMA_BUNDLE_LIBTORCH); a package without it needs a torch of that very version in the folder that it was built with.
+# was copied (TINY_LLAMA_INSTALL_LIBTORCH); a package without it needs a torch of that very version where the build found it.
 set(CPACK_PACKAGE_NAME tiny-llama-bench)
 set(CPACK_PACKAGE_VENDOR "The Tiny LLaMA benchmark authors")
 set(CPACK_PACKAGE_CONTACT "The Tiny LLaMA benchmark authors")
@@ -14,11 +14,11 @@ set(CPACK_MONOLITHIC_INSTALL ON)
 set(CPACK_THREADS 0)
 
 # Two builds of one version may differ in the libtorch that they were built with, and in whether it is in them.
-set(kind "torch${Torch_VERSION}")
-if(bundles)
-  string(APPEND kind "-bundled")
+set(with_libtorch "torch${Torch_VERSION}")
+if(NOT libtorch_is STREQUAL COPY)
+  string(PREPEND with_libtorch "for-")
 endif()
-set(CPACK_PACKAGE_FILE_NAME "tiny-llama-bench-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}-${kind}")
+set(CPACK_PACKAGE_FILE_NAME "tiny-llama-bench-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}-${with_libtorch}")
 
 # Below /usr. What the programs need of the system is read off them where dpkg-shlibdeps (dpkg-dev) is there; libtorch's libraries are in no
 # package, so what they need in their turn is not asked.
