@@ -116,7 +116,7 @@ class ROCmPackage:
 
 @pytest.fixture(scope="module")
 def spack() -> SimpleNamespace:
-    """The class of package.py, and what its directives said: (arguments, condition), by directive."""
+    """The class of package.py, and what its directives said: arguments and condition, by name."""
     calls: dict[str, list[tuple[tuple[Any, ...], str]]] = {}
     inside: list[str] = []
 
