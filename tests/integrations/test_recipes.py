@@ -1,4 +1,5 @@
-"""The recipes of Spack and conda: versions, lower bounds and options are those of the project.
+"""The recipes of Spack and conda, and the module file: versions, lower bounds and options are
+those of the project.
 
 Spack's is executed with fakes of its directives, which is less than Spack does: README.md says when
 Spack itself concretised it. conda's is rendered by rattler-build, for each of its variants.
@@ -285,3 +286,9 @@ def test_both_recipes_ask_for_the_same_tools(spack: SimpleNamespace) -> None:
     }
     run = set(rendered()[0]["requirements"]["run"])
     assert run - {"python >=3.10"} == asked
+
+
+def test_the_module_file_is_of_this_version() -> None:
+    """Lmod takes the version from the file's name."""
+    (module,) = (FOLDER / "modules").rglob("*.lua")
+    assert module.relative_to(FOLDER / "modules").as_posix() == f"tiny-llama-bench/{VERSION}.lua"

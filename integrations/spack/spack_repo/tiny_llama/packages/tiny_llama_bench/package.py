@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+# Spack's own way: its language comes from one star import.
+# ruff: noqa: F403, F405
 """Spack's recipe. It has no source of its own: it builds a checkout, `dev_path=<its folder>`."""
 
 import re
@@ -31,7 +33,7 @@ class TinyLlamaBench(CMakePackage, CudaPackage, ROCmPackage):
     depends_on("cli11@2.1:")
     depends_on("benchmark@1.8:")
 
-    # libtorch. Ranks meet over Gloo, profiles are Kineto's, kernels of ours share libtorch's OpenMP.
+    # Ranks meet over Gloo, profiles are Kineto's, our kernels share libtorch's OpenMP
     depends_on("py-torch@2.9:+distributed+gloo+kineto+openmp", type=("build", "link", "run"))
     depends_on("gloo", type=("build", "link"))
 
@@ -62,7 +64,7 @@ class TinyLlamaBench(CMakePackage, CudaPackage, ROCmPackage):
         for _arch in ROCmPackage.amdgpu_targets:
             depends_on(f"py-torch amdgpu_target={_arch}", when=f"amdgpu_target={_arch}")
 
-    def cmake_args(self):
+    def cmake_args(self) -> list[str]:
         args = [
             self.define("TINY_LLAMA_BUILD_TESTS", self.run_tests),
             # Spack's run path and PYTHONPATH lead to libtorch and to the packages of the tools
@@ -70,7 +72,9 @@ class TinyLlamaBench(CMakePackage, CudaPackage, ROCmPackage):
             self.define("TINY_LLAMA_INSTALL_PYTHON_PACKAGES", False),
             self.define("TINY_LLAMA_WITH_HIP", "ON" if self.spec.satisfies("+rocm") else "OFF"),
             self.define("TINY_LLAMA_WITH_CUDA", "AUTO" if self.spec.satisfies("+cuda") else "OFF"),
-            self.define("Torch_DIR", self.spec["py-torch"].package.cmake_prefix_paths[0] + "/Torch"),
+            self.define(
+                "Torch_DIR", self.spec["py-torch"].package.cmake_prefix_paths[0] + "/Torch"
+            ),
         ]
         if self.spec.satisfies("+cuda"):
             # 90 -> 9.0, 100a -> 10.0a, as in TORCH_CUDA_ARCH_LIST
