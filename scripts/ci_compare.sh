@@ -35,7 +35,7 @@ mkdir -p "$output"
 rm -f "$output"/comparison.{md,json,html,csv} "$output"/blocks.jsonl
 
 status=0
-scripts/compare run --base "$base" --budget "${COMPARE_BUDGET:-10m}" --output "$output" "$@" || status=$?
+scripts/compare run --base "$base" --budget "${COMPARE_BUDGET:-10m}" --out "$output" "$@" || status=$?
 
 if [[ ! -f "$output/comparison.md" ]]; then
   printf 'No comparison with %s: `scripts/compare run` ended with exit status %d; the log says why.\n' "$base" "$status" \

@@ -64,10 +64,14 @@ class ScriptCheckout:
         self.root = root
         self.stubs = root.parent / "stubs"
         self.stubs.mkdir(parents=True)
-        ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
+        ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT_ROOT / "scripts", root / "scripts", ignore=ignore)
-        for name in ("pyproject.toml", "requirements.lock"):
+        for name in ("CMakeLists.txt", "VERSION", "pyproject.toml", "requirements.lock"):
             shutil.copy(PROJECT_ROOT / name, root)
+        (root / "fixtures").symlink_to(PROJECT_ROOT / "fixtures")
+        (root / "results").mkdir()
+        for schema in (PROJECT_ROOT / "results").glob("*schema.json"):
+            shutil.copy(schema, root / "results")
 
     def stub(self, name: str, body: str) -> None:
         """Puts a command of this name before all others."""

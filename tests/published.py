@@ -5,12 +5,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from built_programs import write_json
-from tinyllama_tools.core.app import RESULTS, Json
+from built_programs import PROJECT_ROOT, write_json
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.results import read_scaling_run
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 
-FOLDER = RESULTS / "reference"
+FOLDER = PROJECT_ROOT / "results/reference"
 # what the study and the run of tiny were measured on; and, by an older program, all others
 MACHINE, OLDER = "2core_epyc_zen3", "2core_xeon_avx512"
 MEASURED = FOLDER / f"tiny_f32_{MACHINE}.json"

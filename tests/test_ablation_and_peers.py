@@ -155,7 +155,7 @@ MAIN = ["--switches=qkv,sdpa,graph", "--dtypes=f32", "--batch=8", *QUICK]
 
 def ablation(folder: Path, *arguments: str, status: int = 0) -> tuple[Json, str]:
     """What the command leaves in the folder."""
-    assert tools.ablation([*arguments, f"--output={folder}"]) == status
+    assert tools.ablation([*arguments, f"--out={folder}"]) == status
     document = read_json(folder / "ablation.json")
     return document, (folder / "ABLATION.md").read_text()
 
@@ -356,7 +356,7 @@ def test_an_operator_of_a_plug_in_is_a_row_and_both_commands_load_its_library(
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     asked = [*QUICK, "--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128", "--peers=eager"]
     more = [*added[:1], "--variants=my::rms_norm"]
-    assert tools.peers([*asked, *more, f"--output={tmp_path}"]) == 0
+    assert tools.peers([*asked, *more, f"--out={tmp_path}"]) == 0
     assert "| libmy.so, SHA-256 aaaaaaaaaaaa |" in (tmp_path / "PEERS.md").read_text()
     starts = noted(build, "starts")
     assert all("--plugin=libmy.so" in start["arguments"] for start in starts)
@@ -545,7 +545,7 @@ AXES_OF_ALLOCATORS = ["--peers=eager,eager_default_malloc", "--sizes=tiny", "--d
 def test_a_page_says_what_of_a_ratio_is_the_allocators(build: Path, tmp_path: Path) -> None:
     tell(build, between=0.0)
     axes = [*AXES_OF_ALLOCATORS, "--batch=8", "--seq=128", STEPS, *QUICK]
-    assert tools.peers([*axes, f"--output={tmp_path}"]) == 0
+    assert tools.peers([*axes, f"--out={tmp_path}"]) == 0
     document = read_json(tmp_path / "peers.json")
     assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
     page = re.sub(" +", " ", (tmp_path / "PEERS.md").read_text(encoding="utf-8"))
@@ -602,7 +602,7 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
 def test_a_peer_has_times_where_none_of_ours_can_run(build: Path, tmp_path: Path) -> None:
     tell(build, rows={"/baseline/": WRONG})
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128", "--slice=1ms"]
-    options += ["--peers=sdpa", "--variants=baseline", f"--output={tmp_path}"]
+    options += ["--peers=sdpa", "--variants=baseline", f"--out={tmp_path}"]
     assert tools.peers(options) == 1
     document = read_json(tmp_path / "peers.json")
     assert [entry["iterations"] for entry in document["benchmarks"]] == [0, 1]
@@ -614,7 +614,7 @@ def test_one_of_ours_that_dies_with_nothing_beside_it_leaves_its_reason(
     # a sequence of 64 kills the peer
     tell(build, trouble={"/baseline/": {"at": "time", "how": "crash"}})
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64", "--slice=1ms"]
-    options += ["--peers=sdpa", "--variants=baseline", f"--output={tmp_path}"]
+    options += ["--peers=sdpa", "--variants=baseline", f"--out={tmp_path}"]
     assert tools.peers(options) == 1
     reasons = [row["error_message"] for row in read_json(tmp_path / "peers.json")["benchmarks"]]
     assert ["out of luck" in reasons[0], "last words" in reasons[1]] == [True, True]
@@ -627,7 +627,7 @@ def test_slow_steps_are_fewer_and_who_dies_leaves_its_reason_alone(
     # a slice of 0.15 s has two steps of 0.1 s, and three of 0.05 s
     options = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=64,128", "--slice=150ms"]
     options += ["--peers=eager_default_malloc,compile_tuned", *QUICK]
-    assert tools.peers([*options, f"--output={tmp_path}"]) == 1
+    assert tools.peers([*options, f"--out={tmp_path}"]) == 1
     first = plan_design(2 * 5, alpha=0.2, looks=2).looks[0]
     # with no peer beside them, once
     assert {*timed(build)} == {"baseline 2", "optimized 3"}
@@ -698,13 +698,13 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
     for interrupt_at in (1, 1 + processes):
         tell(build, interrupt_at=interrupt_at)
         (build / PROGRAM).with_name("work").unlink(missing_ok=True)
-        assert tool([*options, f"--output={made}"]) == 130
+        assert tool([*options, f"--out={made}"]) == 130
     file, page = made / f"{name}.json", made / f"{name.upper()}.md"
     document = read_json(file)
     assert len(document["benchmarks"]) == rows
     assert document["context"][name]["not_measured"] == missing
     assert f"Not measured: {'; '.join(missing)}." in page.read_text()
-    assert tool([f"--from={file}", f"--output={again}"]) == 0
+    assert tool([f"--from={file}", f"--out={again}"]) == 0
     for path in (file, page):
         assert (again / path.name).read_text() == path.read_text()
     text = file.read_text()
@@ -727,6 +727,6 @@ def test_a_program_that_refuses_its_options_leaves_nothing(
 ) -> None:
     refusal = "tiny_llama_bench: device 'cuda:9': no such device"
     tell(build, refuse=refusal)
-    assert tool([f"--output={tmp_path / 'none'}"]) == 2
+    assert tool([f"--out={tmp_path / 'none'}"]) == 2
     assert refusal in capsys.readouterr().err
     assert noted(build, "work") == [] and not list(tmp_path.iterdir())

@@ -68,7 +68,7 @@ def test_text_beyond_the_encoding_of_a_terminal_is_written_as_its_escape(tmp_pat
 def test_an_output_that_is_closed(tmp_path: Path, closed: str) -> None:
     """Standard output: said before anything is done, with a status of its own. Standard error: what
     would be said there goes nowhere, least of all into the results."""
-    start_it = tool("compare", MEASURED, MEASURED, "--format", "json", "--output", "out")
+    start_it = tool("compare", MEASURED, MEASURED, "--format", "json", "--out", "out")
     completed = finish(start(["bash", "-c", f'"$@" {closed}', "_", *start_it], cwd=tmp_path))
     if closed == "2>&-":
         assert (completed.returncode, completed.stderr) == (0, "")
@@ -93,7 +93,7 @@ def test_output_that_nobody_reads_changes_no_outcome_and_a_full_disk_is_told(
     for words, is_full, status, said in (
         (("compare", "history", "add", MEASURED, *store), False, 0, ""),
         (("compare", "history", "show", *store), False, 0, ""),
-        ((*compared, "--output", "out", "--format", "json"), False, 0, "out/comparison.html\n"),
+        ((*compared, "--out", "out", "--format", "json"), False, 0, "out/comparison.html\n"),
         (("compare", MEASURED, "lacking.json"), False, 1, ""),
         ((*compared, "--help"), False, 0, ""),
         (("report", MEASURED, "--format", "csv"), False, 0, ""),

@@ -55,7 +55,7 @@ class Card:
         """The verdict file that the command leaves."""
         self.watts.write_text("100000000\n")
         make_programs(self.build, **self.told)
-        given = [*SIZES, f"--build-folder={self.build}", f"--output={self.out}", *options]
+        given = [*SIZES, f"--build-folder={self.build}", f"--out={self.out}", *options]
         found = tools.gpu_check(given)
         document = read_json(self.out / "gpu_check.json")
         assert schema_problem(document, SCHEMAS[GPU_CHECK]) == ""
@@ -115,9 +115,9 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
         if name != "peers":
             return real(self, name, *options, ok=ok)
         given = peers.parse_options(options)
-        given.output.mkdir()
+        given.out.mkdir()
         document = card.measured_by_peers(*given.sizes)
-        (given.output / "peers.json").write_text(json.dumps(document))
+        (given.out / "peers.json").write_text(json.dumps(document))
         return Ended(0, "", "", 0.0, False)
 
     monkeypatch.setattr(gpu_steps.Session, "tool", tool)
@@ -530,13 +530,13 @@ def test_no_gpu_ends_with_2_and_leaves_no_file(
 ) -> None:
     cpu = DEVICE | {"name": "AMD EPYC", "backend": "cpu"}
     make_programs(card.build, device=cpu)
-    given = [f"--build-folder={card.build}", f"--output={card.out}"]
+    given = [f"--build-folder={card.build}", f"--out={card.out}"]
     assert tools.gpu_check(given) == 2 and not card.out.exists()
     said = capsys.readouterr().err
     assert "no GPU: libtorch computes on AMD EPYC (cpu), and a driver's /dev/kfd is there" in said
     assert tools.gpu_check([*given, "--device=hip:1"]) == 2
     assert "no such device" in capsys.readouterr().err
-    assert tools.gpu_check([f"--build-folder={card.root}", f"--output={card.out}"]) == 2
+    assert tools.gpu_check([f"--build-folder={card.root}", f"--out={card.out}"]) == 2
     assert "build it: scripts/bench --setup-only" in capsys.readouterr().err
 
 
@@ -562,7 +562,7 @@ def test_bad_files_are_named(card: Card, capsys: pytest.CaptureFixture[str]) -> 
     for words, document in bad.items():
         text = document if isinstance(document, str) else json.dumps(document)
         file.write_text(text)
-        given = [*SIZES, f"--build-folder={card.build}", f"--output={card.out}"]
+        given = [*SIZES, f"--build-folder={card.build}", f"--out={card.out}"]
         assert tools.gpu_check(given) == 2
         said = capsys.readouterr().err
         assert words in said and file.name in said, said
@@ -578,7 +578,7 @@ def test_a_file_that_cannot_be_written_ends_the_check_before_it_begins(
     make_programs(card.build, **card.told)
     in_the_way = card.root / "a file"
     in_the_way.touch()
-    given = [f"--build-folder={card.build}", f"--output={in_the_way / 'out'}"]
+    given = [f"--build-folder={card.build}", f"--out={in_the_way / 'out'}"]
     assert tools.gpu_check(given) == 2
     assert "a file" in capsys.readouterr().err
     assert not any("benchmark_out" in one for one in starts(card.build))

@@ -128,7 +128,7 @@ def test_a_plug_in_reaches_the_program(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(study, "ask_costs", priced)
     monkeypatch.setattr(study, "TrainingProgram", played)
-    assert tools.study(["tiny", "--plugin=x.so", "--dry-run", f"--output={tmp_path}"]) == 0
+    assert tools.study(["tiny", "--plugin=x.so", "--dry-run", f"--out={tmp_path}"]) == 0
     assert asked[0][0] == "--plugin=x.so"
 
 
@@ -475,7 +475,7 @@ def run_study(
     free_bytes: float = 8 * GIB,
 ) -> int:
     played = {"program": program or PlayedProgram(), "predictor": PlayedPredictor(free_bytes)}
-    return tools.study([*arguments, f"--output={results}"], **played)
+    return tools.study([*arguments, f"--out={results}"], **played)
 
 
 def folders(results: Path) -> list[Path]:

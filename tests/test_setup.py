@@ -1,6 +1,6 @@
 """The set-up on a fresh machine, without a network: packages, sources, which libtorch is taken, a
-.venv that an interruption left half-made, failed steps, configure, bad options; CI's workflow; and
-how scripts/bench keeps results."""
+.venv that an interruption left half-made, failed steps, configure, bad options; and CI's
+workflow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from built_programs import PROJECT_ROOT, Completed, finish, start, write_program
+from built_programs import PROJECT_ROOT, finish, start, write_program
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -211,7 +210,7 @@ MEASURES = f"{CHECKED} build programs"
 @pytest.mark.parametrize(
     ("command", "has_own_torch", "parts"),
     [
-        ("bench --setup-only", False, "torch build programs"),
+        ("bench --setup-only", False, "checked torch build programs"),
         ("test", False, f"torch {TESTS} oracle build"),
         ("test", True, f"{TESTS} build"),
         ("dev/golden", False, "checked torch oracle"),
@@ -325,8 +324,6 @@ def test_compilers_run_at_once_as_the_control_groups_allow(
 @pytest.fixture
 def fresh(checkout: ScriptCheckout) -> ScriptCheckout:
     """A python3 without any package, and a set-up that must not be begun."""
-    for name in ("scripts/tinyllama_tools", "fixtures", "results"):
-        (checkout.root / name).symlink_to(PROJECT_ROOT / name)
     checkout.stub("python3", f'exec "{sys.executable}" -S -B "$@"')
     with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
         file.write("set_up() { echo 'was set up' >&2; exit 9; }\n")
@@ -368,15 +365,6 @@ def test_help_is_there_on_a_fresh_machine(fresh: ScriptCheckout, command: str) -
     assert (result.returncode, result.stderr) == (0, "")
     assert f"scripts/{command} " in result.stdout.partition("\n")[0]
     assert "xit status" in " ".join(result.stdout.split()) or command == "compare run"
-
-
-def test_what_a_fresh_machine_knows_of_the_options_is_what_the_program_has(
-    checkout: ScriptCheckout, bench_program: Path
-) -> None:
-    said = subprocess.run([bench_program, "--help"], capture_output=True, text=True, check=True)
-    options = set(re.findall(r"^ {2}(?:-h,)?(--[a-z-]+)", said.stdout, re.MULTILINE))
-    code = "source scripts/lib/results.sh; echo $bench_options"
-    assert set(checkout.run(code).stdout.split()) == options
 
 
 def test_the_lock_has_what_each_group_asks_for() -> None:
@@ -500,79 +488,3 @@ def test_the_workflows_steps_are_shell_and_run_what_ci_runs(name: str, runs: str
         # what an event says must not become a part of a command
         assert "${{" not in step["run"]
     assert not runs or runs in [step["run"] for step in steps]
-
-
-# scripts/bench after the set-up, with a stub for tiny_llama_bench that writes `out` as its results
-PROGRAM = """
-if [[ " $* " == *" --describe-device "* ]]; then
-  echo '{"device": {"name": "'"${DEVICE:-}"'"}}'
-  exit
-fi
-[[ " $* " == *" --bogus "* ]] && exit 2
-echo "arguments: $*"
-for argument in "$@"; do
-  case "$argument" in --benchmark_out=*) cp out "${argument#*=}";; esac
-  if [[ "${previous:-}" == --journal ]]; then echo line >> "$argument"; fi
-  previous="$argument"
-done
-"""
-
-
-def run_bench(
-    checkout: ScriptCheckout, arguments: str, ending: str = "", **variables: str
-) -> Completed:
-    (checkout.root / "out").touch()  # empty, unless the test wrote into it
-    checkout.stub("bench_stub", PROGRAM + ending)
-    code = f"source scripts/lib/results.sh; run_and_keep_results bench_stub {arguments}"
-    return checkout.run(code, **variables)
-
-
-def folders(checkout: ScriptCheckout) -> list[Path]:
-    return sorted((checkout.root / "results").iterdir())
-
-
-def test_results_are_kept_and_a_run_that_did_not_end_is_continued(checkout: ScriptCheckout) -> None:
-    (checkout.root / "out").write_text("{}")
-    run = run_bench(checkout, "--sizes tiny", "exit 1", DEVICE="../../Some CPU (R) 9")
-    assert run.returncode == 1  # it ended, with failed cases
-    (ended,) = folders(checkout)
-    assert ended.name.partition("Z_")[2] == "some_cpu_9"
-    files = {path.name for path in ended.iterdir()}
-    assert files == {"results.json", "journal.jsonl", "summary.txt"}
-    assert (ended / "summary.txt").read_text() == run.stdout
-    assert "--sizes tiny" in run.stdout
-    assert str(ended / "results.json") in run.stderr
-
-    stopped = run_bench(checkout, "", "kill -9 $$")
-    assert stopped.returncode == 137
-    assert "--resume" in stopped.stderr
-    (folder,) = set(folders(checkout)) - {ended}
-    # one that is refused can be tried again
-    refused = run_bench(checkout, "--resume --bogus")
-    assert (refused.returncode, "--resume" in refused.stderr.splitlines()[-1]) == (2, True)
-    resumed = run_bench(checkout, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert set(folders(checkout)) == {ended, folder}
-    assert (folder / "journal.jsonl").read_text() == "line\nline\n"
-    assert (folder / "summary.txt").read_text().endswith(resumed.stdout)
-    again = run_bench(checkout, "--resume")
-    assert again.returncode == 2
-    assert "did not end" in again.stderr
-
-
-def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
-    checkout: ScriptCheckout,
-) -> None:
-    for arguments, status in {
-        **dict.fromkeys(["--list", "--sizes tiny --dry-run", "--verify only", "--verify=only"], 0),
-        **dict.fromkeys(["--find-limit seq", "--find-limit=batch"], 0),
-        **dict.fromkeys(["--benchmark_list_tests=false", "--verify before", ""], 3),
-    }.items():
-        code = f"source scripts/lib/results.sh; only_explains {arguments} || exit 3"
-        assert checkout.run(code).returncode == status, arguments
-    assert run_bench(checkout, "--bogus").returncode == 2
-    assert folders(checkout) == []
-    result = run_bench(checkout, "--benchmark_out=mine.json --journal mine.jsonl")
-    assert result.stdout.count("--benchmark_out") == result.stdout.count("--journal") == 1
-    (folder,) = folders(checkout)
-    assert [path.name for path in folder.iterdir()] == ["summary.txt"]

@@ -125,7 +125,7 @@ def folder(tmp_path: Path) -> Path:
     write_json(tmp_path / SIZES, sizes)
     more = {
         "profile": "",
-        "study": f"--output results {NO_LIMIT}",
+        "study": f"--out results {NO_LIMIT}",
         "exercise": f'-o "results/exercise_$1.md" {NO_LIMIT}',
     }
     for name, given in more.items():

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from built_programs import give_up
-from tinyllama_tools.__main__ import COMMANDS
 from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.core.app import run_command
+from tinyllama_tools.core.subcommands import COMMANDS
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -18,7 +18,7 @@ def compare(arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, arguments: Sequence[object], **replaced: Any) -> int:  # noqa: ANN401
-    module = importlib.import_module(COMMANDS[name])
+    module = importlib.import_module(f"tinyllama_tools.{COMMANDS[name].module}")
     return run_command(name, lambda: module.main(list(map(str, arguments)), **replaced))
 
 

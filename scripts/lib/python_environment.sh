@@ -89,11 +89,11 @@ pip_version=26.3
 pip_hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13
 
 # A .venv whose Python or pip does not answer (an interrupted creation, a removed interpreter, a moved checkout) is made anew.
-make_virtual_environment() {
+make_virtual_environment() { # [python]
   if ! "$virtual_python" -m pip --version >/dev/null 2>&1 ||
     ! [[ "$("$virtual_python" -c 'import sys; print(sys.prefix)')" -ef "$virtual_environment" ]]; then
     rm -rf "$virtual_environment"
-    python3 -m venv "$virtual_environment"
+    "${1:-python3}" -m venv "$virtual_environment"
   fi
   if [[ "$("$virtual_python" -m pip --version)" != "pip $pip_version "* ]]; then
     "$virtual_python" -m pip install --disable-pip-version-check --progress-bar off --require-hashes \

@@ -110,12 +110,32 @@ tool() { PYTHONPATH="$scripts_folder" "$virtual_python" -m tinyllama_tools "$@";
 # check_options <command> <argument>...: a bad option, and --help, are told before anything is installed or built, which takes minutes.
 # A python3 of the system can say; without one, or with an old one, the command itself does, later.
 check_options() {
-  local python="$virtual_python" status=0
-  if ! environment_has tools; then python=python3; fi
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || return 0
+  local python status=0
+  python="$(plain_python)" || return 0
   virtual_python="$python" tool --check-options "$@" || status=$?
   if [[ $status -eq 2 ]]; then exit 2; fi
-  if [[ $status -eq 0 ]] && given --help,-h "$@"; then exit; fi
+  if [[ $status -eq 0 ]] && given --help,-h,--version "$@"; then exit; fi
+}
+
+# A Python for what needs no package: that of .venv or the active one; status 1 where neither is new enough.
+plain_python() {
+  local python
+  for python in "$virtual_python" python3; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+# run_plain_tool <command> <argument>...: one that needs no package, with a Python that the user has.
+run_plain_tool() {
+  virtual_python="$(plain_python)" || {
+    say "error: $(python3 --version): 3.10 or newer is needed. Activate an environment that has one."
+    exit 2
+  }
+  PYTHONPATH="$scripts_folder" exec "$virtual_python" -m tinyllama_tools "$@"
 }
 
 # run_tool <bench|peers|gpu_check|""> <command> <argument>...

@@ -1,16 +1,17 @@
-"""python -m tinyllama_tools COMMAND OPTION...: what each script of scripts/ starts, in .venv.
+"""python -m tinyllama_tools COMMAND OPTION...: what `tiny-llama` and the scripts of scripts/ start.
 
 --check-options COMMAND OPTION... only says what is wrong with the options, or shows the help, so
 that nobody waits for a set-up first: it needs no package.
 """
 
 import importlib
+import itertools
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# what .venv has; modules import it at their beginning, and options are parsed without it
+# what commands import; modules do so at their beginning, and options are parsed without it
 PACKAGES = {"jinja2", "jsonschema", "markupsafe", "numpy", "playwright", "plotly", "scipy"}
 PACKAGES |= {"safetensors", "torch", "transformers"}
 
@@ -35,42 +36,50 @@ class AbsentPackages:
         pass
 
 
-# Modules with parse_options(arguments) and main(arguments) -> exit status; imported when needed.
-# Those of two words are chosen by the first argument.
-COMMANDS = {
-    "ablation": "tinyllama_tools.commands.ablation",
-    "compare": "tinyllama_tools.compare.stored",
-    "compare calibrate": "tinyllama_tools.calibrate.command",
-    "compare history": "tinyllama_tools.compare.history",
-    "compare run": "tinyllama_tools.compare.run",
-    "dev/golden": "tinyllama_tools.proofs.golden",
-    "dev/prove": "tinyllama_tools.proofs.prove",
-    "exercise": "tinyllama_tools.commands.exercise",
-    "gpu_check": "tinyllama_tools.commands.gpu_check",
-    "peers": "tinyllama_tools.commands.peers",
-    "profile": "tinyllama_tools.commands.profile",
-    "report": "tinyllama_tools.report.command",
-    "scaling": "tinyllama_tools.commands.scaling",
-    "study": "tinyllama_tools.commands.study",
-}
-
-
 def main(arguments: Sequence[str]) -> int:
     """The exit status of the command."""
-    checks_only = arguments[0] == "--check-options"
+    checks_only = arguments[:1] == ["--check-options"]
     if checks_only and AbsentPackages not in sys.meta_path:
         # after all that finds what is installed
         sys.meta_path.append(AbsentPackages)
-    # imports such packages itself
-    from tinyllama_tools.core.app import run_command
+    from tinyllama_tools.core.app import REFUSED_OPTIONS, ToolError, run_command
+    from tinyllama_tools.core.installation import data_problem
+    from tinyllama_tools.core.options import did_you_mean
+    from tinyllama_tools.core.process import version_text
+    from tinyllama_tools.core.subcommands import (
+        COMMANDS,
+        help_text,
+        lacking,
+        listed,
+        require_packages,
+    )
 
-    name, *options = arguments[1:] if checks_only else arguments
+    name, *options = [*arguments[checks_only:], ""]
+    options = options[:-1]
     if (both := " ".join([name, *options[:1]])) in COMMANDS:
         name, options = both, options[1:]
 
     def command() -> int:
-        # takes a second, in which Ctrl-C is heeded too
-        module = importlib.import_module(COMMANDS[name])
+        if name in ("--help", "-h", ""):
+            print(help_text(), file=sys.stdout if name else sys.stderr)
+            return 0 if name else REFUSED_OPTIONS
+        if problem := data_problem():
+            raise ToolError(problem)
+        if "--version" in [name, *itertools.takewhile(lambda word: word != "--", options)]:
+            print(version_text())
+            return 0
+        if name not in COMMANDS:
+            near = did_you_mean(name, listed())
+            raise ToolError(f"must be one of {', '.join(listed())}{near}")
+        if not checks_only:
+            require_packages(name)
+        try:
+            # takes a second, in which Ctrl-C is heeded too
+            module = importlib.import_module(f"tinyllama_tools.{COMMANDS[name].module}")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] not in PACKAGES:
+                raise
+            raise lacking([error.name]) from error
         if checks_only:
             module.parse_options(options)
             return 0

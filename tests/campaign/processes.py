@@ -199,7 +199,7 @@ def served(how: str, draw: random.Random) -> list[str]:
         make_build(folder / good)
         few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--limit", "3s")
         both_sides = ("--base", folder / "base", "--new", folder / "new")
-        command = tool("compare", "run", *both_sides, *few, "--output", folder / "out")
+        command = tool("compare", "run", *both_sides, *few, "--out", folder / "out")
         status, said = finish(command, folder)
         # a case that only the base lacks is no regression
         problems = [] if status == (FAILED if bad == "new" else 0) else [f"status {status}"]

@@ -138,7 +138,7 @@ class Reader(NamedTuple):
 
 
 COMPARE = "compare {folder}/base.json {folder}/new.json"
-CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --output {folder}/out "
+CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --out {folder}/out "
 REPORT = "report --format md -o {folder}/page.md {folder}/"
 AGAIN = "scaling --from {folder}/ranks"
 ANALYSIS = "profile --analyze-existing {folder}/training"
@@ -163,8 +163,8 @@ READERS = {
     "ranks": Reader("ranks/ranks_2.json", AGAIN, WITHOUT),
     "a file of ranks": Reader("ranks/ranks_2.json", AGAIN + "/ranks_2.json"),
     "step source": Reader("study/costs.json", AGAIN + " --local-step {folder}/study"),
-    "ablation": Reader("ablation.json", "ablation --from {folder}/ablation.json --output {folder}"),
-    "peers": Reader("peers.json", "peers --from {folder}/peers.json --output {folder}"),
+    "ablation": Reader("ablation.json", "ablation --from {folder}/ablation.json --out {folder}"),
+    "peers": Reader("peers.json", "peers --from {folder}/peers.json --out {folder}"),
 }
 
 

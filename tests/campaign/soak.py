@@ -181,7 +181,7 @@ def comparison(scope: Scope, folder: Path) -> Watch:
     few = ("--batch", "1", "--seq", f"{SEQ}:{SEQ * cases}:+{SEQ}")
     effort = ("--pairs", "50", "--looks", "1", "--alpha", f"{alpha:g}", "--seed", str(scope.seed))
     # a busy machine may take longer
-    until = ("--budget", f"{max(60, round(120 * scope.minutes))}s", "--output", folder / "out")
+    until = ("--budget", f"{max(60, round(120 * scope.minutes))}s", "--out", folder / "out")
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build", "--same")
     command = tool("compare", "run", *sides, *grid, *few, *effort, *until)
     process = start(command, folder)

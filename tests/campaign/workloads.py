@@ -161,7 +161,7 @@ def train_problems(folder: Path, _: bool, __: Rows) -> list[str]:
 
 def study_command(folder: Path) -> list[str]:
     options = ("--num-steps", "3", "--device", "cpu")
-    return tool("study", "tiny", *options, "--output", folder / "study")
+    return tool("study", "tiny", *options, "--out", folder / "study")
 
 
 def compare_command(folder: Path) -> list[str]:
@@ -171,7 +171,7 @@ def compare_command(folder: Path) -> list[str]:
     few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--seed", "5", "--device", "cpu")
     # beyond what noise makes of a build against itself
     few += ("--margin", "0.5")
-    at = ("--batch", "1", "--seq", "16", "--output", output)
+    at = ("--batch", "1", "--seq", "16", "--out", output)
     sides = ("--base", PROJECT / "build", "--new", PROJECT / "build", "--same")
     return tool("compare", "run", *sides, *cases, *few, *at)
 
@@ -180,7 +180,7 @@ def scaling_command(folder: Path, processes: str = "2") -> list[str]:
     step = ("--batch=2", "--seq=8", "--components=full_step", "--rounds=3", "--min-time=0.01")
     # a folder that is there is refused
     place = folder / f"scaling_{time.time_ns()}"
-    options = ("--processes", processes, "--timeout", "6", "--output", place)
+    options = ("--processes", processes, "--timeout", "6", "--out", place)
     return tool("scaling", *options, "--", *SMALL_OPTIONS, *step, "--device=cpu")
 
 

@@ -107,7 +107,7 @@ class Found:
     """What `scripts/compare` wrote into a folder with these arguments."""
 
     def __init__(self, output: Path, *arguments: object) -> None:
-        self.status = compare([*map(str, arguments), f"--output={output}"])
+        self.status = compare([*map(str, arguments), f"--out={output}"])
         file = output / "comparison.json"
         self.document: Json = read_json(file) if file.exists() else {}
         self.warnings: list[str] = self.document.get("warnings", [])

@@ -54,7 +54,7 @@ def summaries(played: Played, names: Sequence[str], blocks: int) -> np.ndarray:
 
 def calibrate(folder: Path, *more: str) -> int:
     small = ("--tries", "3", "--jobs", "1", "--looks", "2", "--alpha", "0.05")
-    return compare(["calibrate", "--output", str(folder), *small, *more])
+    return compare(["calibrate", "--out", str(folder), *small, *more])
 
 
 def record(folder: Path, played: Played, blocks: float = 12, slow: Sequence[str] = ()) -> int:
@@ -475,7 +475,10 @@ def test_whole_runs_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
     assert slowed["without_verdict"] == {"budget too short for any verdict": 1}
     # nothing measured at all: an error with its words
     assert calibrate(tmp_path, "--build-folder", str(tmp_path), "--runs", "1") == 2
-    assert "must be a build folder (no benchmarks/tiny_llama_bench" in capsys.readouterr().err
+    assert (
+        "must be a build folder or a prefix (no benchmarks/tiny_llama_bench"
+        in capsys.readouterr().err
+    )
 
 
 def test_runs_are_grouped_and_all_count_but_the_interrupted(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import yaml
 
 from built_programs import write_program
 from tinyllama_tools.compare import run as compare_run
-from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c, run_command
+from tinyllama_tools.core.app import ended_as_by_ctrl_c, run_command
+from tinyllama_tools.core.installation import ROOT
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
 
 Json = dict[str, Any]
@@ -40,7 +41,7 @@ def test_an_ignored_signal_stays_so() -> None:
         assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
 
 
-PAGE = (PROJECT / "docs/compare.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/compare.md").read_text(encoding="utf-8")
 
 
 def test_figures_of_the_page_are_those_of_the_code() -> None:
@@ -54,7 +55,7 @@ def test_figures_of_the_page_are_those_of_the_code() -> None:
         assert f"**`--{name}`** ({value:g})" in PAGE
 
 
-WORKFLOW = yaml.safe_load((PROJECT / ".github/workflows/compare.yml").read_text(encoding="utf-8"))
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/compare.yml").read_text(encoding="utf-8"))
 
 
 def steps_of(job: str) -> list[Json]:
@@ -103,7 +104,7 @@ def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None
     """In a folder where `scripts/compare` notes its arguments."""
     root = tmp_path / "a checkout"
     (root / "scripts").mkdir(parents=True)
-    shutil.copy(PROJECT / "scripts/ci_compare.sh", root / "scripts")
+    shutil.copy(ROOT / "scripts/ci_compare.sh", root / "scripts")
     program, table = root / "scripts/compare", root / "results/ci_compare/comparison.md"
     own = {k: v for k, v in os.environ.items() if not k.startswith(("COMPARE_", "GITHUB_"))}
 
@@ -121,7 +122,7 @@ def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None
     assert given("base", "new", "budget") == ["HEAD^1", None, 600.0]
     named = {"COMPARE_BASE": "v1", "COMPARE_BUDGET": "5m", "COMPARE_OUTPUT": "some where"}
     ci("exit 0", "--strict", **named)
-    assert given("base", "budget", "strict", "output") == ["v1", 300.0, True, Path("some where")]
+    assert given("base", "budget", "strict", "out") == ["v1", 300.0, True, Path("some where")]
     # a recording of an earlier run would be in the way
     body = "cd results/ci_compare; test ! -e blocks.jsonl || exit 9; touch blocks.jsonl"
     for status in (0, 1, 2, 3, 130):

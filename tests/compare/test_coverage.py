@@ -39,7 +39,7 @@ def test_results_are_judged_and_too_few_repetitions_refused(
     for levels, status in ((still, 0), (stepping, 1), (still[:5], 2)):
         rows = [row | {"repetition_index": i, "real_time": t} for i, t in enumerate(levels)]
         file = write_json(tmp_path / "results.json", document | {"benchmarks": rows})
-        folder = ("--output", str(tmp_path), "--recording", str(file))
+        folder = ("--out", str(tmp_path), "--recording", str(file))
         assert compare(["calibrate", *folder]) == status
         page, said = capsys.readouterr()
         if status == 2:

@@ -119,7 +119,7 @@ def test_files_are_added_shown_and_known(
     assert path.read_bytes() == before
     # only a commit reaches git
     monkeypatch.setattr(history, "git", lambda *_: pytest.fail("asked"))
-    for word in ("", "HEAD", "--output=x", "abc123", "abcdef1\n"):
+    for word in ("", "HEAD", "--out=x", "abc123", "abcdef1\n"):
         assert commit_time(word) == ""
 
 

@@ -27,7 +27,7 @@ def test_what_became_slower_is_found(tmp_path: Path, capsys: pytest.CaptureFixtu
     sides = ["--base", program(tmp_path / "a", 1), "--new", program(tmp_path / "b", 4)]
     effort = ["--budget", "10m", "--looks", "1", "--pairs", "1", "--slice", "1ms", "--seed", "1"]
     out = tmp_path / "out"
-    assert main([*sides, *effort, "--benchmark_filter", "sort", "--output", str(out)]) == 1
+    assert main([*sides, *effort, "--benchmark_filter", "sort", "--out", str(out)]) == 1
     found = read_json(out / "comparison.json")
     outcomes = {case["name"]: case["outcome"] for case in found["cases"]}
     assert outcomes.keys() == {"BM_sort/1024", "BM_sort/1"}
@@ -68,4 +68,4 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         (["--new", one], "are the same program"),
     ):
         with pytest.raises(BadInputError, match=message):
-            main(["--base", one, *words, "--output", str(tmp_path / "out")])
+            main(["--base", one, *words, "--out", str(tmp_path / "out")])

@@ -422,7 +422,7 @@ def test_what_was_found_is_not_lost_where_files_fail(
 def test_being_asked_to_end_judges_and_writes_what_was_measured(tmp_path: Path) -> None:
     builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.3) for s in ("base", "new")]
     output = tmp_path / "out"
-    options = [f"--base={builds[0]}", f"--new={builds[1]}", f"--output={output}"]
+    options = [f"--base={builds[0]}", f"--new={builds[1]}", f"--out={output}"]
     options += ["--alpha=0.2", "--looks=9"]
     process = start_tool("compare", "run", *options)
     recording = output / "blocks.jsonl"
@@ -724,8 +724,8 @@ def test_sides_that_are_none(checkout: Checkout, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("")
     for text, expected in (
-        ("no_such_ref", r"must be a build folder \(no such"),
-        ("--output=x", r"must be a build folder \(no such"),
+        ("no_such_ref", r"must be a build folder or a prefix \(no such"),
+        ("--out=x", r"must be a build folder or a prefix \(no such"),
         (str(tmp_path / "empty"), "no benchmarks/tiny_llama_bench in that folder"),
         (str(tmp_path / "text"), "cannot be executed"),
         ("HEAD", rf"commit {commit[:12]} does not build; (.*\n)*.*no such thing"),

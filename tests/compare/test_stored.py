@@ -41,7 +41,8 @@ from tinyllama_tools.compare.comparison import (
     Comparison,
 )
 from tinyllama_tools.compare.output import markdown_of
-from tinyllama_tools.core.app import PROJECT, BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.installation import ROOT
 from tinyllama_tools.data.names import OWN_KEYS
 from tinyllama_tools.data.other_benchmarks import read_other_rows
 from tinyllama_tools.data.results import SPEEDUP, read_stored
@@ -475,8 +476,8 @@ def test_a_comment_is_no_longer_than_it_may_be() -> None:
 
 
 def test_all_counters_of_the_schema_have_a_kind_and_are_documented() -> None:
-    schema = read_json(PROJECT / "results/schema.json")
-    page = (PROJECT / "docs/counters.md").read_text(encoding="utf-8")
+    schema = read_json(ROOT / "results/schema.json")
+    page = (ROOT / "docs/counters.md").read_text(encoding="utf-8")
     for name, rule in schema["$defs"]["measured"]["properties"].items():
         is_counter = "type" in rule and name not in OWN_KEYS
         assert ((name in KINDS) and f"`{name}`" in page) == is_counter, name
@@ -523,7 +524,7 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
         (["--base", good, copy, "--new", good], "is there 2 times among the files of the base"),
         ([good, good, "--filter", "nothing"], "that matches 'nothing'"),
         ([training, good], "no case is in both sides (base: training/step"),
-        ([good, good, "--output", good / "below"], "good.json/below: Not a directory"),
+        ([good, good, "--out", good / "below"], "good.json/below: Not a directory"),
     ]
     for number, (text, expected) in enumerate(TEXTS.items()):
         bad = tmp_path / f"bad_{number}.json"

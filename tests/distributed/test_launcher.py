@@ -42,7 +42,7 @@ class Launch:
         write_run(self.seen, rounds=1)
 
     def arguments(self, *more: str) -> list[str]:
-        folders = [f"--build-folder={self.build}", f"--output={self.out}"]
+        folders = [f"--build-folder={self.build}", f"--out={self.out}"]
         return ["--oversubscribe", "--interconnects=ethernet_10g", *folders, *more]
 
     def run(self, *more: str) -> int:

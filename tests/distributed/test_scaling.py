@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from built_programs import Json, read_json, write_json
+from built_programs import PROJECT_ROOT, Json, read_json, write_json
 from fake_training import set_key
 from published import (
     MEASURED,
@@ -26,7 +26,7 @@ from published import (
     write_world,
 )
 from tinyllama_tools.commands.scaling import answer
-from tinyllama_tools.core.app import RESULTS, BadInputError, problem_sizes, write_whole
+from tinyllama_tools.core.app import BadInputError, problem_sizes, write_whole
 from tinyllama_tools.data.results import read_scaling_result
 from tinyllama_tools.models.collectives import (
     FIXTURE,
@@ -387,14 +387,14 @@ def test_a_run_that_has_no_answer_says_what_is_missing() -> None:
 
 def test_two_runs_are_compared_row_by_row(tmp_path: Path) -> None:
     sides = [write_world(write_run(tmp_path / side, ()), 2) for side in ("base", "new")]
-    assert compare([*map(str, sides), "--format=json", f"--output={tmp_path / 'out'}"]) == 0
+    assert compare([*map(str, sides), "--format=json", f"--out={tmp_path / 'out'}"]) == 0
     names = {case["name"] for case in read_json(tmp_path / "out/comparison.json")["cases"]}
     step = f"{STEP}/batch:8/seq:256/ranks:2/overlap"
     assert {step, "all_reduce/f32/bytes:1024/ranks:2"} <= names
 
 
 def test_what_the_page_says_of_the_reference_is_what_it_holds() -> None:
-    page = " ".join((RESULTS / "MEASURED.md").read_text(encoding="utf-8").split())
+    page = " ".join((PROJECT_ROOT / "results/MEASURED.md").read_text(encoding="utf-8").split())
     weak, slow, strong = (analysis_of(reference(kind)) for kind in KINDS)
     for kind, of in zip(KINDS, (weak, slow, strong), strict=True):
         assert f"(reference/{reference(kind).name}/" in page

@@ -26,7 +26,7 @@ def test_the_verdict_on_a_fake_is_that_it_is_one(tmp_path: Path) -> None:
         (build / place).parent.mkdir(parents=True, exist_ok=True)
         (build / place).symlink_to(built_program(f"tests/fakes/gpu/{name}_on_fake_gpu"))
     command = tool("gpu_check", "--device=cuda:0", "--sizes=tiny", "--largest=tiny")
-    command += ["--steps=device,kernels", f"--build-folder={build}", f"--output={output}"]
+    command += ["--steps=device,kernels", f"--build-folder={build}", f"--out={output}"]
     around = GpuProgram("tiny_llama_bench", with_kernels=True).surroundings()
     completed = finish(start(command, env=around), 300)
     said = completed.stdout + completed.stderr

@@ -45,7 +45,8 @@ import tools
 from built_programs import write_json
 from chromium import OpenPage, PageOpener
 from published import DATA_FILES, MOST_BYTES, MOST_PICTURE_BYTES, PAGE, PICTURE, STUDY
-from tinyllama_tools.core.app import PROJECT, BadInputError, Json
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.installation import ROOT
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.report import command, output
@@ -445,7 +446,7 @@ def test_figures_of_merit_have_one_form_and_are_documented(inputs: ReportInputs)
     assert list(found)[:2] == list(expected)[:2]
     for name, (value, unit) in expected.items():
         assert found[name] == (pytest.approx(value, rel=1e-5), unit), name
-    page = (PROJECT / "integrations/README.md").read_text(encoding="utf-8")
+    page = (ROOT / "integrations/README.md").read_text(encoding="utf-8")
     for name, (_, unit) in found.items():
         kind = name.rpartition("/")[2]
         assert f"`{kind}`" in page or f"/{kind}`" in page, name
@@ -620,7 +621,7 @@ def test_every_figure_is_a_picture_of_1600_by_900(
 
 
 def test_what_pictures_lack_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    driver = (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
+    driver = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"{output.DRIVER}",' in driver
     monkeypatch.setattr(output, "BROWSERS", ("false",))
     monkeypatch.setitem(sys.modules, "playwright.sync_api", None)

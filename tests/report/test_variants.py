@@ -15,7 +15,8 @@ from stored import CUT_OFF, change, document, part, read, rows_of, section, writ
 import tools
 from built_programs import read_json, write_json
 from chromium import PageOpener
-from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.installation import ROOT
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import SMALL, Section, cell_text
@@ -228,7 +229,7 @@ def test_csv_has_a_row_a_case_with_its_axes_and_figures(path: Path, tmp_path: Pa
     names = {row["run_name"] for row in read_json(path)["benchmarks"]}
     assert len(rows) == len(names)
     # words joined by `_`, with the unit; each stands in the documentation
-    page = (PROJECT / "docs/report.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/report.md").read_text(encoding="utf-8")
     for name in rows[0]:
         assert re.fullmatch(r"[A-Za-z]+(_[A-Za-z]+)*", name) and f"`{name}`" in page, name
     axes = ("component", "pass", "variant", "size", "dtype", "batch", "seq")

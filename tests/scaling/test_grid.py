@@ -31,7 +31,7 @@ HELD = "ffn/forward_backward/baseline/tiny/f32/batch:64/seq:16"
 
 
 def places(tmp_path: Path) -> list[str]:
-    return [f"--output={tmp_path / 'grid'}", f"--build-folder={tmp_path / 'build'}"]
+    return [f"--out={tmp_path / 'grid'}", f"--build-folder={tmp_path / 'build'}"]
 
 
 def tell(tmp_path: Path, **behaviour: object) -> None:
@@ -248,7 +248,7 @@ def test_the_program_understands_what_is_asked_of_it(
     # of five points each and of every GEMM, which takes a minute
     monkeypatch.setattr(grid, "FRONTIER_GIVEN", {"seq": (2048,), "batch": (2,)})
     monkeypatch.setattr(grid, "PRODUCTS_ONLY", "--benchmark_filter=^peak/gemm/f32/1024x512")
-    where = (f"--output={tmp_path}/grid", f"--build-folder={bench_program.parents[1]}")
+    where = (f"--out={tmp_path}/grid", f"--build-folder={bench_program.parents[1]}")
     asked = ("--grid", "tiny", "--batch=1", "--seq=8", "--components=rms_norm", "--device=cpu")
     assert run_tool(["study", *asked, *where]) == 0
     found = read_inputs([source_of(tmp_path / "grid")])

@@ -5,7 +5,7 @@ Example: scripts/compare calibrate --record 60m
          scripts/compare calibrate --runs 20 --slow 0.05
          scripts/compare calibrate --recording results/calibration machine_b/blocks_0001.jsonl
 
---record and --runs measure, and add to what --output has; each block and each run is on disk when
+--record and --runs measure, and add to what --out has; each block and each run is on disk when
 it is done, so nothing is lost where they are interrupted. Without them, all recordings and runs are
 analysed. A recording of one build against itself is cut into runs in its order of time, each judged
 as by `compare run`; one that is slowed on purpose says how large that change is, for the runs that
@@ -46,8 +46,6 @@ from tinyllama_tools.compare.blocks import (
 from tinyllama_tools.compare.options import duration_of, run_parser
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import (
-    PROJECT,
-    RESULTS,
     BadInputError,
     Json,
     bad_file,
@@ -59,7 +57,14 @@ from tinyllama_tools.core.app import (
     read_lines,
     write_whole,
 )
-from tinyllama_tools.core.options import fraction, positive, script_parser
+from tinyllama_tools.core.installation import RESULTS, typed
+from tinyllama_tools.core.options import (
+    add_build_folder,
+    add_out,
+    fraction,
+    positive,
+    script_parser,
+)
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, count_of, duration, markdown_table, template
 from tinyllama_tools.data.names import StoredRun, parse_case_name
@@ -91,12 +96,11 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         "forward (default cases: rms_norm, forward)"
     )
     add("--slow", type=fraction, metavar="FRACTION", help=slow)
-    build = "the build that is calibrated (default: build)"
-    add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=build)
+    add_build_folder(parser, "what is calibrated")
     more = "options of `compare run` after --: cases, --pairs, --slice, --threads, --budget"
     add("run_options", nargs="*", metavar="-- OPTIONS", help=more)
     add = parser.add_argument_group("analysis").add_argument
-    sources = "recordings, folders of recordings and runs, results (default: the --output)"
+    sources = "recordings, folders of recordings and runs, results (default: the --out)"
     add("--recording", type=Path, nargs="+", metavar="PATH", help=sources)
     tries = "simulated families of each size and true change (default: %(default)s)"
     add("--tries", type=positive, default=500, help=tries)
@@ -111,7 +115,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--strict", action="store_true", help=strict)
     add = parser.add_argument_group("files").add_argument
     folder = "recordings, runs, and what is made of them (default: results/calibration)"
-    add("--output", type=Path, default=RESULTS / "calibration", help=folder)
+    add_out(parser, folder, default=RESULTS / "calibration")
 
     options = parser.parse_args(arguments)
     measures = options.record or options.runs
@@ -169,7 +173,7 @@ def record_file(options: argparse.Namespace, progress: Progress) -> None:
     Raises BadInputError where the program cannot be served or has no such case, and where no case
     is left.
     """
-    path = next_path(options.output, "blocks").with_suffix(".jsonl")
+    path = next_path(options.out, "blocks").with_suffix(".jsonl")
     settings = run_parser().parse_args(run_options(options))
     # before anything is measured: who else was at work
     load = {"load_average": os.getloadavg()[0]}
@@ -196,9 +200,9 @@ def run_once(options: argparse.Namespace, progress: Progress) -> None:
 
     Raises BadInputError where nothing was measured, as of a program that cannot start.
     """
-    folder = next_path(options.output, "run")
+    folder = next_path(options.out, "run")
     rule = [f"--{name}={getattr(options, name):g}" for name in ("alpha", "margin", "looks")]
-    asked = [*rule, *run_options(options), f"--output={folder}"]
+    asked = [*rule, *run_options(options), f"--out={folder}"]
     # a wish for help is granted while it can be read
     compare_run.parse_options(asked)
     try:
@@ -246,7 +250,7 @@ def read_blocks(path: Path) -> tuple[PairedBlocks, Json]:
     if len(whole) < FEWEST_BLOCKS:
         raise BadInputError(
             f"{path}: recorded blocks in which every case was measured: {len(whole)}, and at least "
-            f"{FEWEST_BLOCKS} are needed; record more: `scripts/compare calibrate --record 30m`"
+            f"{FEWEST_BLOCKS} are needed; record more: `{typed('compare calibrate')} --record 30m`"
         )
     costs = costs_of(timed)
     # what came before the first block
@@ -335,7 +339,7 @@ def finished_runs(folder: Path) -> list[Json]:
         found += [(together, run) for run in read_lines(together, {"items": {"type": "object"}})[0]]
     runs = []
     for path, run in found:
-        with made_by("scripts/compare run", path):
+        with made_by(typed("compare run"), path):
             run_rows([run])
             runs += [run] * (run["design"]["ended"] != "interrupted")
     return runs
@@ -454,12 +458,12 @@ class Sources(NamedTuple):
 
 def read_sources(options: argparse.Namespace) -> Sources:
     """BadInputError where there is nothing, or something cannot be read."""
-    paths = options.recording or [options.output]
+    paths = options.recording or [options.out]
     folders = [path for path in paths if path.is_dir()]
     files = [path for path in options.recording or [] if path not in folders]
     files += (file for folder in folders for file in sorted(folder.glob("blocks_????.jsonl")))
     if not files:
-        what = "no recording; make one: `scripts/compare calibrate --record 30m`"
+        what = f"no recording; make one: `{typed('compare calibrate')} --record 30m`"
         raise BadInputError(f"{', '.join(map(str, paths))}: {what}")
     return Sources(
         [read_blocks(path) for path in files if path.suffix != ".json"],
@@ -518,21 +522,21 @@ def analysed(options: argparse.Namespace, arguments: Sequence[str], progress: Pr
         "meta": {
             "date": now_text(),
             "commit": checkout_state(),
-            "command": command_text(["scripts/compare", "calibrate", *arguments]),
+            "command": command_text([*typed("compare").split(), "calibrate", *arguments]),
         },
         "rule": {key: getattr(options, key) for key in ("alpha", "margin", "looks")},
         "effort": {key: getattr(options, key) for key in ("tries", "seed")},
         **evidence(sources, options),
     }
     document["standing"] = document_standing(document)
-    options.output.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     page = calibration_page(document)
     texts = {"calibration.json": compact_json(document, EXPANDED), "CALIBRATION.md": page}
     if document["operating"]:
         texts[PLOT] = rendered("operating.svg.j2", document)
     for name, text in texts.items():
-        write_whole(options.output / name, text)
-        progress.line(str(options.output / name))
+        write_whole(options.out / name, text)
+        progress.line(str(options.out / name))
     print(page)
     return document
 

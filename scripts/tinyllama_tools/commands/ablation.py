@@ -15,6 +15,7 @@ from pathlib import Path
 from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
 from tinyllama_tools.commands.step_sides import Side
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.options import DTYPES, list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.text import NOT_MEASURED, number, template
 from tinyllama_tools.data.names import (
@@ -217,4 +218,4 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     # over the baseline; and, of each switch and without each, over `optimized`
     pairs = len(options.variants) - 1 + 2 * len(options.switches) + len(options.further)
-    return Ablation(options, command_text(["scripts/ablation", *arguments]), pairs).main()
+    return Ablation(options, command_text([*typed("ablation").split(), *arguments]), pairs).main()

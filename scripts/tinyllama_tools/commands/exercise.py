@@ -3,12 +3,13 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from tinyllama_tools.commands.profile import Shape, measure_all, shaped
 from tinyllama_tools.commands.worksheet import growth_exponent, make_sheet, ratio, share_of
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, write_whole
-from tinyllama_tools.core.options import positive, script_parser, seconds
+from tinyllama_tools.core.app import Json, problem_sizes, write_whole
+from tinyllama_tools.core.installation import RESULTS
+from tinyllama_tools.core.options import add_build_folder, add_out, positive, script_parser, seconds
+from tinyllama_tools.core.process import program_in
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
@@ -50,7 +51,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = script_parser("exercise", about, EPILOG)
     add = parser.add_argument
     add("number", type=int, choices=(1, 2, 3), metavar="1|2|3", help="which exercise")
-    add("-o", "--output", type=Path, help="the worksheet (default: results/exercise_N.md)")
+    add_out(parser, "the worksheet (default: results/exercise_N.md)", "FILE")
     add("--size", choices=tuple(problem_sizes()), default="tiny", help="default: tiny")
     add("--batch", type=positive, default=8, help="of the worksheets (default: 8)")
     add("--seq", type=positive, default=128, help="their sequence length (default: 128)")
@@ -58,13 +59,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--threads", type=positive, help="CPU threads (default: libtorch's own choice)")
     limit = "longest run of a size (default: 120)"
     add("--max-seconds-per-case", type=seconds, default=120.0, metavar="S", help=limit)
-    build = PROJECT / "build"
-    add("--build-folder", type=Path, default=build, help="where the programs are (default: build)")
+    add_build_folder(parser)
     options = parser.parse_args(arguments)
     threads = (f"--threads={options.threads}",) if options.threads else ()
     options.shared = (f"--device={options.device}", *threads)
-    options.output = options.output or RESULTS / f"exercise_{options.number}.md"
-    options.profile_dir = options.output.parent / f"exercise_{options.number}"
+    options.out = options.out or RESULTS / f"exercise_{options.number}.md"
+    options.profile_dir = options.out.parent / f"exercise_{options.number}"
     if options.batch % 2 or options.seq % 2:
         parser.error(
             f"--batch {options.batch} --seq {options.seq}: must be even, since "
@@ -192,7 +192,7 @@ def longest_sequence(options: argparse.Namespace) -> Json:
     case = (f"--components={STEP}", f"--sizes={options.size}", "--dtypes=f32")
     asked = ["--find-limit=seq", *options.shared, *case, "--variants=baseline"]
     asked += [f"--batch={options.batch}", "--benchmark_format=json"]
-    (row,) = ask_json(options.build_folder / "benchmarks/tiny_llama_bench", asked)["limits"]
+    (row,) = ask_json(program_in(options.build_folder, "tiny_llama_bench"), asked)["limits"]
     if not row["largest"]:
         raise SuiteError(row["skip_reason"] or "not even two tokens fit")
     return row
@@ -301,7 +301,7 @@ def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple
         return exercise_3.run_exercise(options, program)
     shapes = (baseline_shapes if options.number == 1 else memory_shapes)(options)
     planned = shaped(options.size, shapes)
-    runs = measure_all(planned, program, options.profile_dir, options.output.parent)
+    runs = measure_all(planned, program, options.profile_dir, options.out.parent)
     if options.number == 1:
         return make_sheet("exercise_1.md.j2", runs, WANTED, lambda: baseline_values(runs))
     profiles, base = ("memory", "operators"), f"memory_analysis_bs{options.batch}"
@@ -313,13 +313,13 @@ def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple
 def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> int:
     """The exit status. `program` replaces tiny_llama_train in tests."""
     options = parse_options(arguments)
-    built = options.build_folder / "benchmarks/tiny_llama_train"
+    built = program_in(options.build_folder, "tiny_llama_train")
     runner = program or TrainingProgram(built, options.shared)
     page, status = run_exercise(options, runner)
     if not page:
-        say(f"nothing was measured: {options.output} is left as it was")
+        say(f"nothing was measured: {options.out} is left as it was")
         return status
-    write_whole(options.output, page)
+    write_whole(options.out, page)
     say(f"profiles: {options.profile_dir}")
-    print(options.output)
+    print(options.out)
     return status

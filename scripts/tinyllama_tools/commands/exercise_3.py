@@ -34,7 +34,9 @@ from tinyllama_tools.commands.worksheet import (
     share_of,
     shown,
 )
-from tinyllama_tools.core.app import RESULTS, Json, problem_sizes, write_whole
+from tinyllama_tools.core.app import Json, problem_sizes, write_whole
+from tinyllama_tools.core.installation import RESULTS
+from tinyllama_tools.core.process import program_in
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
@@ -432,7 +434,7 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
 
     Errors before the first run has ended are raised, OSError always; later ones are on the page.
     """
-    predictor = partial(ask_costs, options.build_folder / "benchmarks/tiny_llama_bench")
+    predictor = partial(ask_costs, program_in(options.build_folder, "tiny_llama_bench"))
     every = ",".join(problem_sizes())
     plain = {"components": STEP, "dtypes": "f32", "variants": "baseline"}
     forecasts = {
@@ -442,7 +444,7 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> tuple[str, int
         for name, (sizes, batch, seq) in FORECASTS.items()
     }
     folder, planned = options.profile_dir, shaped(options.size, planned_shapes(options))
-    runs = measure_all(planned, program, folder, options.output.parent)
+    runs = measure_all(planned, program, folder, options.out.parent)
     analysis, evidence = analysis_of(runs), None
     if summary := analysis.summary:
         evidence, place = find_ablation(summary), folder / ANALYSIS

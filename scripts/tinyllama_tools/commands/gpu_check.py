@@ -15,8 +15,6 @@ from tinyllama_tools.commands.gpu_steps import BENCH, DEVICE_TEST, TRAIN, Sessio
 from tinyllama_tools.commands.ranks import PROGRAM as RANKS
 from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError
 from tinyllama_tools.core.app import (
-    PROJECT,
-    RESULTS,
     BadInputError,
     Json,
     ToolError,
@@ -27,9 +25,17 @@ from tinyllama_tools.core.app import (
     without_folders,
     write_whole,
 )
-from tinyllama_tools.core.options import did_you_mean, list_of, script_parser, seconds
+from tinyllama_tools.core.installation import GET_PROGRAMS, RESULTS, typed
+from tinyllama_tools.core.options import (
+    add_build_folder,
+    add_out,
+    did_you_mean,
+    list_of,
+    script_parser,
+    seconds,
+)
 from tinyllama_tools.core.process import Progress, TimedOutError, run_program
-from tinyllama_tools.core.text import duration
+from tinyllama_tools.core.text import duration, slug
 from tinyllama_tools.data.gpu_cards import NODES, driver_node
 from tinyllama_tools.data.gpu_checks import (
     GPU_FILE,
@@ -88,10 +94,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     limit_help = "a step's time limit; may be repeated"
     add("--limit", action="append", type=_limit, default=[], metavar="STEP=S", help=limit_help)
     add("--again", action="store_true", help="also run the steps that the file has")
-    build_help = "where the programs are (default: build)"
-    add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help=build_help)
-    output_help = "default: results/gpu_check_<device>"
-    add("--output", type=Path, metavar="FOLDER", help=output_help)
+    add_build_folder(parser)
+    add_out(parser, "default: results/gpu_check_<device>")
     given = parser.parse_args(arguments)
     given.steps = tuple(filter(None, given.steps.split(",")))
     own = Session("", "hip", Path(), Path(), given.sizes, given.largest)
@@ -113,7 +117,7 @@ def describe_gpu(program: Path, device: str) -> Json:
         there = f"a driver's {nodes} is there" if nodes else "no driver's device node is there"
         raise BadInputError(
             f"no GPU: libtorch computes on {found['name']} (cpu), and {there}; build beside a "
-            "torch for ROCm or CUDA: scripts/bench --setup-only; --device hip or cuda says more"
+            f"torch for ROCm or CUDA, {GET_PROGRAMS}; --device hip or cuda says more"
         )
     return found
 
@@ -132,12 +136,6 @@ def digests(build: Path, device: str) -> Json:
 def host_word() -> str:
     """As the programs' results name this machine, without its name."""
     return f"host_{hashlib.sha1(socket.gethostname().encode()).hexdigest()[:8]}"
-
-
-def slug(name: str) -> str:
-    """`amd_instinct_mi300x`, as scripts/bench names folders."""
-    plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"\((r|tm|c)\)", "", name.lower()))
-    return plain[:48].strip("_") or "unknown_device"
 
 
 def why_fake(device: Json) -> str:
@@ -260,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
     build = options.build_folder.resolve()
     found = describe_gpu(build / BENCH, options.device)
     backend = found["backend"]
-    folder = options.output or RESULTS / f"gpu_check_{slug(found['name'])}"
+    folder = options.out or RESULTS / f"gpu_check_{slug(found['name'])}"
     folder = folder.resolve()
     name = backend if options.device == "auto" else options.device
     session = Session(name, backend, build, folder, options.sizes, options.largest)
@@ -272,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
         plan={step.name: step.title for step in steps},
         fake=why_fake(found),
         started=now_text(),
-        command=command_text(["scripts/gpu_check", *arguments]),
+        command=command_text([*typed("gpu_check").split(), *arguments]),
     )
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / GPU_FILE
@@ -283,5 +281,5 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [step for step in steps if not options.steps or step.name in options.steps]
     run.run_all(wanted, dict(options.limit), options.again)
     print(summary(run.check))
-    print(f"{shown_path(file)}; its page: scripts/report {shown_path(file)}")
+    print(f"{shown_path(file)}; its page: {typed('report')} {shown_path(file)}")
     return STATUSES[run.check.verdict]

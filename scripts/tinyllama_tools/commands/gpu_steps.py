@@ -13,14 +13,8 @@ from typing import NamedTuple
 
 from tinyllama_tools.commands import gpu_judgements as judge
 from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
-from tinyllama_tools.core.app import (
-    PROJECT,
-    BadInputError,
-    Json,
-    command_text,
-    problem_sizes,
-    read_json,
-)
+from tinyllama_tools.core.app import BadInputError, Json, command_text, problem_sizes, read_json
+from tinyllama_tools.core.installation import python_path, typed
 from tinyllama_tools.core.options import DTYPES
 from tinyllama_tools.core.process import Ended, ProgramError, TimedOutError, run_program
 from tinyllama_tools.data.gpu_cards import (
@@ -155,8 +149,8 @@ class Session:
     def tool(self, name: str, *options: str, ok: Sequence[int]) -> Ended:
         """Another command of scripts/."""
         command = [sys.executable, "-m", "tinyllama_tools", name, *options]
-        environment = {"PYTHONPATH": str(PROJECT / "scripts")}
-        shown = [f"scripts/{name}", *options]
+        environment = {"PYTHONPATH": python_path()}
+        shown = [*typed(name).split(), *options]
         return self.run(command, ok=ok, environment=environment, shown=shown)
 
     def read(self, path: Path) -> Json:
@@ -365,7 +359,7 @@ def check_ranks(session: Session) -> Iterator[Finding]:
         return
     folder = session.folder / "ranks"
     shutil.rmtree(folder, ignore_errors=True)
-    places = (f"--build-folder={session.build}", f"--output={folder}", "--oversubscribe")
+    places = (f"--build-folder={session.build}", f"--out={folder}", "--oversubscribe")
     own = (f"--device={session.backend}", f"--size={session.sizes[0]}", "--dtype=bf16")
     quick = ("--rounds=3", "--min-time=0.2")
     done = session.tool("scaling", "--processes=1,2", *places, "--", *own, *quick, ok=(0, 1))
@@ -402,7 +396,7 @@ def check_speed(size: str) -> Callable[[Session], Iterator[Finding]]:
             f"--variants=baseline,fused,optimized,{graph}",
             f"--budget={budget}s",
             "--looks=1",
-            f"--output={folder}",
+            f"--out={folder}",
         )
         # 1: a side failed; 2: too little time for verdicts
         session.tool("peers", *options, ok=(0, 1, 2))

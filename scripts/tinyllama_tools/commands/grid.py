@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import (
     INTERRUPTED,
-    PROJECT,
-    RESULTS,
     SUITE_FILE,
     BadInputError,
     Json,
@@ -26,8 +24,16 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.options import add_plugin, list_of, plugin_options, script_parser
-from tinyllama_tools.core.process import ProgramError, Progress, run_program
+from tinyllama_tools.core.installation import RESULTS, typed
+from tinyllama_tools.core.options import (
+    add_build_folder,
+    add_out,
+    add_plugin,
+    list_of,
+    plugin_options,
+    script_parser,
+)
+from tinyllama_tools.core.process import ProgramError, Progress, program_in, run_program
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN
@@ -85,8 +91,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add_plugin(parser)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     add("--resume", action="store_true", help="go on with the newest that did not end")
-    add("--output", type=Path, metavar="FOLDER", help="default: results/<UTC time>_grid")
-    add("--build-folder", type=Path, default=PROJECT / "build", help="default: build")
+    add_out(parser, "default: results/<UTC time>_grid")
+    add_build_folder(parser)
     options = parser.parse_args(arguments)
     options.sizes = tuple(dict.fromkeys(name for names in options.sizes for name in names))
     return options
@@ -143,8 +149,8 @@ def keep_state(folder: Path, command: str, finished: str = "") -> None:
 def begin(options: argparse.Namespace, command: str) -> Path:
     """The folder: a new one, or with --resume that of a grid which did not end. BadInputError where
     --resume finds none that was begun so, or without it there are files in the folder."""
-    folder = options.output or run_folder(studies.KIND, RESULTS)
-    if options.resume and not options.output:
+    folder = options.out or run_folder(studies.KIND, RESULTS)
+    if options.resume and not options.out:
         every = sorted(RESULTS.glob(f"*_{studies.KIND}/{studies.STUDY}"), reverse=True)
         of = (path.parent for path in every if not read_json(path)[0].get("finished"))
         folder = next(of, folder)
@@ -257,7 +263,7 @@ def write_frontier(program: Path, device: str, path: Path) -> None:
         "device": str(answer["device"].get("name") or ""),
         "git_commit": answer["git_commit"],
         "date": now_text(),
-        "command": "scripts/study",
+        "command": typed("study"),
         "limit_bytes": answer["memory_limit_bytes"],
         "limit_source": answer["memory_limit_source"],
         "overhead": {"source": "none is added: the prediction is of what tensors take"},
@@ -287,8 +293,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measures what the grid lacks; the exit status. An early end keeps what was measured and tells
     how to continue."""
     options = parse_options(arguments)
-    program = options.build_folder / "benchmarks/tiny_llama_bench"
-    command = command_text(["scripts/study", *(it for it in arguments if it != "--resume")])
+    program = program_in(options.build_folder, "tiny_llama_bench")
+    command = command_text([*typed("study").split(), *(it for it in arguments if it != "--resume")])
     # before any folder is made: only the program knows every axis
     cases = len(SuiteProgram(program=program).list_cases(grid_of(options)))
     say_line(f"Grid: {cases} cases; then {', '.join(list(runs_of(options))[1:])}.")
@@ -304,14 +310,14 @@ def main(arguments: Sequence[str]) -> int:
         Progress().line("predicting the largest batch of every sequence")
         write_frontier(program, options.device, folder / studies.FRONTIER)
     except KeyboardInterrupt:
-        say(f"scripts/study: interrupted, and nothing is lost; {again}")
+        say(f"{typed('study')}: interrupted, and nothing is lost; {again}")
         return INTERRUPTED
     except ProgramError as error:
-        say(f"scripts/study: {error}")
+        say(f"{typed('study')}: {error}")
         condition = "with the build, commit and machine that it was begun with"
-        say(f"scripts/study: what was measured is in {shown(folder)}; {again}, {condition}")
+        say(f"{typed('study')}: what was measured is in {shown(folder)}; {again}, {condition}")
         return error.exit_status
     keep_state(folder, command, now_text())
     status = _outcomes(folder, list(runs_of(options)))
-    say_line("scripts/report makes a page of it.")
+    say_line(f"{typed('report')} makes a page of it.")
     return status

@@ -38,15 +38,17 @@ from tinyllama_tools.compare.sides import (
     KeptProcess,
     ServedProgram,
 )
-from tinyllama_tools.core.app import (
-    INTERRUPTED,
-    RESULTS,
-    Json,
-    made_by,
-    run_folder,
-    write_whole,
+from tinyllama_tools.core.app import INTERRUPTED, Json, made_by, run_folder, write_whole
+from tinyllama_tools.core.installation import RESULTS, typed
+from tinyllama_tools.core.options import (
+    add_build_folder,
+    add_out,
+    add_plugin,
+    fraction,
+    plugin_options,
+    positive,
+    seconds,
 )
-from tinyllama_tools.core.options import add_plugin, fraction, plugin_options, positive, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.names import CaseName
@@ -104,10 +106,9 @@ def add_run_options(parser: argparse.ArgumentParser, limit: float) -> None:
     threads_help = "CPU threads of every side (default: libtorch's own choice)"
     add("--threads", type=positive, help=threads_help)
     add_plugin(parser)
-    build_help = "where the programs are (default: build)"
-    add("--build-folder", type=Path, metavar="DIR", help=build_help)
-    name = parser.prog.removeprefix("scripts/")
-    add("--output", type=Path, help=f"folder (default: results/<UTC time>_{name})")
+    add_build_folder(parser)
+    name = parser.prog.removeprefix(typed(""))
+    add_out(parser, f"default: results/<UTC time>_{name}")
     source_help = f"write the tables of an earlier {name}.json anew"
     add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
 
@@ -441,10 +442,10 @@ class InterleavedSteps:
         options, source, is_interrupted = self.options, self.options.source, False
         # a result under another name, as in results/reference, has its page elsewhere
         is_run = source and source.name == f"{self.name}.json"
-        folder = options.output or (source.parent if is_run else run_folder(self.name, RESULTS))
+        folder = options.out or (source.parent if is_run else run_folder(self.name, RESULTS))
         if source:
             document = read_step_ratios(source, self.name)
-            with made_by(f"scripts/{self.name}", source):
+            with made_by(typed(self.name), source):
                 page = self.write(document, folder)
         else:
             # options that the program refuses leave no folder

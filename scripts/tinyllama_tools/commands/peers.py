@@ -18,7 +18,8 @@ from pathlib import Path
 from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
 from tinyllama_tools.commands.step_sides import Side, block_entry
 from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
-from tinyllama_tools.core.app import PROJECT, Json, command_text, problem_sizes
+from tinyllama_tools.core.app import Json, command_text, problem_sizes
+from tinyllama_tools.core.installation import python_path, typed
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
 from tinyllama_tools.core.text import number, template
 from tinyllama_tools.data.names import CaseName, StoredCase, full_step, parse_case_name
@@ -122,6 +123,15 @@ PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_proc
 LIMIT_S = 3600.0
 
 
+def compiled_code_kept() -> dict[str, str]:
+    """The variable by which torch.compile keeps its code in the user's cache for the next run;
+    empty where the user chose a place, or has no home: torch then takes /tmp."""
+    home = os.environ.get("HOME")
+    cache = os.environ.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    return {name: f"{cache}/tiny_llama/torchinductor"} if cache and name not in os.environ else {}
+
+
 class PeerSide(Side):
     """One peer, in a process that it keeps. `settings`: what the process says of itself."""
 
@@ -135,11 +145,11 @@ class PeerSide(Side):
             "limit": max_seconds,
             "sizes": problem_sizes(),
         }
-        # threads are placed as those of our program; compiled code is kept in the checkout
+        # threads are placed as those of our program
         arguments = (*PEER[1:], json.dumps(asked), f"--threads={threads}")
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
-            "PYTHONPATH": str(PROJECT / "scripts"),
+            **compiled_code_kept(),
+            "PYTHONPATH": python_path(),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
         }
         program = ServedProgram(self.variant, Path(PEER[0]), arguments, environment)
@@ -233,4 +243,4 @@ def main(arguments: Sequence[str]) -> int:
     """The command."""
     options = parse_options(arguments)
     pairs = len(options.forms) * len(options.variants) + (DEFAULT_MALLOC in "".join(options.forms))
-    return Peers(options, command_text(["scripts/peers", *arguments]), pairs).main()
+    return Peers(options, command_text([*typed("peers").split(), *arguments]), pairs).main()

@@ -14,9 +14,7 @@ import plotly.graph_objects as go
 from tinyllama_tools.commands.worksheet import page_of, ratio, shown
 from tinyllama_tools.core.app import (
     INTERRUPTED,
-    PROJECT,
     REFUSED_OPTIONS,
-    RESULTS,
     Json,
     command_text,
     made_by,
@@ -26,7 +24,16 @@ from tinyllama_tools.core.app import (
     shown_path,
     write_whole,
 )
-from tinyllama_tools.core.options import DTYPES, add_plugin, plugin_options, positive, script_parser
+from tinyllama_tools.core.installation import RESULTS, typed
+from tinyllama_tools.core.options import (
+    DTYPES,
+    add_build_folder,
+    add_plugin,
+    plugin_options,
+    positive,
+    script_parser,
+)
+from tinyllama_tools.core.process import program_in
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, plugin_texts, plugins_text
 from tinyllama_tools.data.profiles import (
@@ -73,7 +80,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     for name in ("--variant", "--device"):
         add(name, help=same)
     add_plugin(parser)
-    add("--build-folder", type=Path, default=PROJECT / "build", help="of the programs")
+    add_build_folder(parser)
     add("--top", type=positive, default=10, help="operators in the report's table; default: 10")
     add("--generate-report", action="store_true", help="write that report instead of printing it")
     add("--output-dir", type=Path, help="where; default: the folder of the profiles")
@@ -410,5 +417,5 @@ def main(
         return 0
     if options.analyze_existing:
         return analyze(options, results)
-    used = program or TrainingProgram(options.build_folder / "benchmarks/tiny_llama_train")
-    return measure(options, command_text(["scripts/profile", *arguments]), used, results)
+    used = program or TrainingProgram(program_in(options.build_folder, "tiny_llama_train"))
+    return measure(options, command_text([*typed("profile").split(), *arguments]), used, results)

@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
-from tinyllama_tools.core.process import Progress, how_ended
+from tinyllama_tools.core.process import Progress, how_ended, program_in
 from tinyllama_tools.core.text import count_of
 from tinyllama_tools.data.results import Failure, result_file
 
@@ -83,8 +82,7 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return kept | {name: str(value) for name, value in own.items()}
 
 
-PROGRAM = Path("benchmarks/tiny_llama_scaling")
-BUILD_IT = "build it: scripts/bench --setup-only"
+PROGRAM = "tiny_llama_scaling"
 # Starts a rank on its cores; the kernel kills it when its launcher ends, however that ends.
 START = ("setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list")
 FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
@@ -247,14 +245,6 @@ def run_world(
                 progress.line(f"{log}: cannot be written: {unwritten[0].strerror}")
 
 
-def program_in(build_folder: Path) -> str:
-    """The path of tiny_llama_scaling; BadInputError where it is not built."""
-    program = build_folder / PROGRAM
-    if shutil.which(program) is None:
-        raise BadInputError(f"{program}: no such program that can be started; {BUILD_IT}")
-    return str(program)
-
-
 def measure(
     options: argparse.Namespace, folder: Path, progress: Progress
 ) -> tuple[int, list[Failure]]:
@@ -264,7 +254,7 @@ def measure(
     BadInputError, before anything is started, where there are too few cores or the program is not
     built; OSError where `folder` exists or cannot be made.
     """
-    program = program_in(options.build_folder)
+    program = str(program_in(options.build_folder, PROGRAM))
     threads, cores = options.threads, allowed_cores()
     sets = {
         ranks: core_sets(ranks, threads, cores, oversubscribe=options.oversubscribe)

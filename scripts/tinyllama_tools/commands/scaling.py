@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tinyllama_tools.commands.ranks import measure, program_in
+from tinyllama_tools.commands.ranks import PROGRAM, measure
 from tinyllama_tools.core.app import (
-    PROJECT,
     REFUSED_OPTIONS,
     BadInputError,
     Json,
@@ -24,8 +23,17 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.options import list_of, positive, positive_list, script_parser, seconds
-from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.installation import typed
+from tinyllama_tools.core.options import (
+    add_build_folder,
+    add_out,
+    list_of,
+    positive,
+    positive_list,
+    script_parser,
+    seconds,
+)
+from tinyllama_tools.core.process import Progress, program_in
 from tinyllama_tools.core.text import count_of, narrow_tables, section
 from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
@@ -65,7 +73,7 @@ before); 130 interrupted, with what was measured written."""
 
 
 # options that measuring alone uses, and options that this command gives the program itself
-MEASURING = ("--processes", "--threads", "--oversubscribe", "--timeout", "--output")
+MEASURING = ("--processes", "--threads", "--oversubscribe", "--timeout", "--out")
 OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--threads", "--timeout")
 
 
@@ -92,10 +100,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     names = list_of([one["name"] for one in read_interconnects()], "interconnect")
     add("--interconnects", type=names, metavar="NAMES", help=links_help)
-    output_help = "a new folder (default: results/<UTC time>_scaling)"
-    add("--output", type=Path, metavar="FOLDER", help=output_help)
-    build_help = "where the programs are (default: build)"
-    add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help=build_help)
+    add_out(parser, "a new folder (default: results/<UTC time>_scaling)")
+    add_build_folder(parser)
     given = list(arguments)
     cut = given.index("--") if "--" in given else len(given)
     options = parser.parse_args(given[:cut])
@@ -106,7 +112,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"{used[0]}: nothing is measured with --from; leave it out")
     for text in options.program:
         if text.partition("=")[0] in OWN:
-            parser.error(f"'{text}' after --: scripts/scaling gives it itself, --help says how")
+            parser.error(f"'{text}' after --: {typed('scaling')} gives it itself, --help says how")
     return options
 
 
@@ -219,9 +225,10 @@ def main(arguments: Sequence[str]) -> int:
     interruption, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
-    command = command_text(["scripts/scaling", *arguments])
+    command = command_text([*typed("scaling").split(), *arguments])
     if not {"--help", "-h"}.isdisjoint(options.program):
-        return subprocess.run([program_in(options.build_folder), "--help"], check=False).returncode
+        program = program_in(options.build_folder, PROGRAM)
+        return subprocess.run([program, "--help"], check=False).returncode
     # errors in these files are told before hours of measuring
     wanted = options.interconnects
     links = [one for one in read_interconnects() if wanted is None or one["name"] in wanted]
@@ -231,7 +238,7 @@ def main(arguments: Sequence[str]) -> int:
         # for a single file nothing is written: scaling.json is about the whole folder
         folder = options.source if options.source.is_dir() else None
     else:
-        folder = options.output or run_folder("scaling")
+        folder = options.out or run_folder("scaling")
         status, failures = measure(options, folder, Progress())
         try:
             results, failures = read_scaling_run(folder, failures)

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from tinyllama_tools.commands import grid
 from tinyllama_tools.core.app import (
     INTERRUPTED,
-    PROJECT,
-    RESULTS,
     BadInputError,
     Json,
     command_text,
@@ -25,8 +23,11 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.installation import RESULTS, typed
 from tinyllama_tools.core.options import (
     DTYPES,
+    add_build_folder,
+    add_out,
     add_plugin,
     list_of,
     plugin_options,
@@ -34,7 +35,7 @@ from tinyllama_tools.core.options import (
     script_parser,
     seconds,
 )
-from tinyllama_tools.core.process import SAID_NOTHING, Progress
+from tinyllama_tools.core.process import SAID_NOTHING, Progress, program_in
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.profiles import (
@@ -86,9 +87,8 @@ def parse_options(arguments: Sequence[str]) -> Namespace:
     add("--variant", default="baseline", help=variants)
     add_plugin(parser)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
-    output = "folder of the folders (default: results)"
-    add("--output", type=Path, default=RESULTS, metavar="FOLDER", help=output)
-    add("--build-folder", type=Path, default=PROJECT / "build", help="default: build")
+    add_out(parser, "of the folders of the sizes (default: results)", default=RESULTS)
+    add_build_folder(parser)
     options = parser.parse_args(arguments)
     options.sizes = tuple(dict.fromkeys(name for names in options.sizes for name in names))
     return options
@@ -367,11 +367,11 @@ def train(options: Namespace, command: str, program: TrainingProgram, predictor:
     if options.dry_run:
         say_line(table_of(PLANNED, [plan_at(options, cost, None) for cost in costs]))
         return 0
-    options.output.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({options.dtype}, {options.variant})...")
     plans = plan_sizes(program, options, costs)
     say_line(table_of(PLANNED, plans) + "\n")
-    found = run_sizes(program, options, plans, options.output, say_line)
+    found = run_sizes(program, options, plans, options.out, say_line)
     ordered = sorted(found, key=lambda result: result.cost.model_flops)
     device = next((name for r in ordered if (name := r.run("context.device.name"))), "none")
     figures = [
@@ -380,9 +380,9 @@ def train(options: Namespace, command: str, program: TrainingProgram, predictor:
         if r.is_measured
     ]
     compared = _text("comparison", table_of(FIGURES, figures) if figures else "", ordered)
-    page = options.output / f"{_timed('performance_study')}.md"
+    page = options.out / f"{_timed('performance_study')}.md"
     write_whole(page, _text("page", compared, options, command, device, ordered) + "\n")
-    say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  scripts/exercise 3")
+    say_line(f"\n{compared}\n\nNext steps:\n  less {shown(page)}\n  {typed('exercise')} 3")
     if any(result.run.is_interrupted for result in found):
         return INTERRUPTED
     return int(any(result.run.reason for result in found))
@@ -402,9 +402,11 @@ def main(
     if "--grid" in arguments:
         return grid.main(arguments)
     options = parse_options(arguments)
-    programs, plugins = options.build_folder / "benchmarks", plugin_options(options)
+    plugins = plugin_options(options)
     given = (f"--device={options.device}", *plugins)
-    program = program or TrainingProgram(programs / "tiny_llama_train", given, _show_step)
-    bench = programs / "tiny_llama_bench"
+    program = program or TrainingProgram(
+        program_in(options.build_folder, "tiny_llama_train"), given, _show_step
+    )
+    bench = program_in(options.build_folder, "tiny_llama_bench")
     predictor = predictor or (lambda asked: ask_costs(bench, [*plugins, *asked]))
-    return train(options, command_text(["scripts/study", *arguments]), program, predictor)
+    return train(options, command_text([*typed("study").split(), *arguments]), program, predictor)

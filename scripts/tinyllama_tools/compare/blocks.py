@@ -433,7 +433,7 @@ def refuse_existing(path: Path) -> None:
     if path.exists():
         raise BadInputError(
             f"{path}: is there already, and a recording is never written over: name another "
-            "--output, or move it away"
+            "--out, or move it away"
         )
 
 

@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tinyllama_tools.core.app import INTERRUPTED, RESULTS, is_number, read_json
+from tinyllama_tools.core.app import INTERRUPTED, is_number, read_json
+from tinyllama_tools.core.installation import DATA
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.machine import plugins_text, unit_of
 from tinyllama_tools.data.profiles import SAME_WORK
@@ -244,7 +245,7 @@ def _kinds() -> Mapping[str, tuple[int, bool]]:
     """Of each counter of results/schema.json, in its order: which direction is better (+1 larger,
     -1 smaller, 0 neither), and whether every run of one program has the same value."""
     ways = {"higher": 1, "lower": -1}
-    definitions = read_json(RESULTS / "schema.json")[0]["$defs"]
+    definitions = read_json(DATA / "results/schema.json")[0]["$defs"]
     return {
         name: (ways.get(kind.get("better"), 0), kind.get("exact", False))
         for definition in definitions.values()

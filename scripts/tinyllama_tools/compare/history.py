@@ -29,8 +29,6 @@ from tinyllama_tools.compare.comparison import (
 from tinyllama_tools.compare.options import regular_expression
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
-    PROJECT,
-    RESULTS,
     BadInputError,
     Json,
     bad_file,
@@ -41,7 +39,8 @@ from tinyllama_tools.core.app import (
     schema_problem,
     write_whole,
 )
-from tinyllama_tools.core.options import fraction, script_parser
+from tinyllama_tools.core.installation import RESULTS, checkout, typed
+from tinyllama_tools.core.options import add_out, fraction, script_parser
 from tinyllama_tools.core.text import change_text, count_of, markdown_table, seconds_text, template
 from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import StoredCase
@@ -73,7 +72,7 @@ def commit_time(commit: str) -> str:
     if not COMMIT.fullmatch(commit):
         return ""
     name = ("--end-of-options", f"{commit}^0")
-    found = git(PROJECT, "show", "--no-patch", "--format=%cI", *name)
+    found = (folder := checkout()) and git(folder, "show", "--no-patch", "--format=%cI", *name)
     return utc(found) if found else ""
 
 
@@ -104,7 +103,7 @@ def read_store(path: Path) -> tuple[list[Json], bytes]:
     except BadInputError as error:
         raise BadInputError(
             f"{error}; this is no history of the suite, and is left as it is: name another file "
-            "with --store, or begin one with scripts/compare history add FILE..."
+            f"with --store, or begin one with {typed('compare history')} add FILE..."
         ) from error
     return found, rest
 
@@ -180,7 +179,7 @@ def add_files(store: Path, paths: Sequence[Path], *, skip_known: bool) -> int:
                             "over it)"
                         )
                 except BadInputError as error:
-                    print(f"scripts/compare history: {error}", file=sys.stderr)
+                    print(f"{typed('compare history')}: {error}", file=sys.stderr)
                     status = BAD_INPUT
                     continue
                 if found["digest"] in numbers:
@@ -314,7 +313,7 @@ def beginning_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
 ADVISORY = (
     "Advisory: results of different days are not paired, so a change point is a hint where to "
     "look. At most 5 % of series without a change show one by chance, as long as neighbouring "
-    "files have an autocorrelation of 0.6 or less. Only scripts/compare run gives a verdict."
+    f"files have an autocorrelation of 0.6 or less. Only {typed('compare run')} gives a verdict."
 )
 FILE_HEADER = ("result", "commit", "at", "measured", "libtorch", "file")
 NEW_SERIES = "new series because"
@@ -438,7 +437,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     show = commands.add_parser("show", help="the files, and each case's latest time")
     changes = commands.add_parser("changes", help="change points; advisory")
     page = commands.add_parser("page", help="trends as one HTML file; advisory")
-    page.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.html")
+    add_out(page, "the page", "FILE.html", required=True)
     for command in (add, show, changes, page):
         store = "default: results/history.jsonl"
         command.add_argument("--store", type=Path, default=DEFAULT_STORE, help=store)
@@ -486,7 +485,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "changes":
         print(changes_text(series, without_settings))
     else:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output, page_of(series, without_settings))
-        print(options.output)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(options.out, page_of(series, without_settings))
+        print(options.out)
     return 0

@@ -5,8 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.core.options import fraction, positive, script_parser
+from tinyllama_tools.core.options import (
+    add_build_folder,
+    add_out,
+    fraction,
+    positive,
+    script_parser,
+)
 from tinyllama_tools.data.names import PLUGIN, parse_case_name, with_plugin
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
 
@@ -20,7 +25,7 @@ def regular_expression(text: str) -> re.Pattern[str]:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """--alpha, --margin, --strict, --fail-on-growth, --allow-missing, --format, --output."""
+    """--alpha, --margin, --strict, --fail-on-growth, --allow-missing, --format, --out."""
     add = parser.add_argument
     alpha = (
         "accepted chance of a false alarm: that any of the compared cases is called slower or "
@@ -37,7 +42,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     forms = ("text", "md", "csv", "json")
     add("--format", choices=forms, default="text", help="what to print (default: %(default)s)")
     output = "also write comparison.json, .md, .html and .csv there"
-    add("--output", type=Path, metavar="FOLDER", help=output)
+    add_out(parser, output)
 
 
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -74,7 +79,8 @@ def variable(text: str) -> tuple[str, str]:
 def run_parser(description: str = "") -> argparse.ArgumentParser:
     """Of scripts/compare run."""
     parser = script_parser("compare run", description, "")
-    add = parser.add_argument_group("sides").add_argument
+    sides = parser.add_argument_group("sides")
+    add = sides.add_argument
     for side in ("base", "new"):
         built = (
             "build folder, tiny_llama_bench or any other Google Benchmark program, or a git "
@@ -91,8 +97,8 @@ def run_parser(description: str = "") -> argparse.ArgumentParser:
     add("--plugin", type=Path, action="append", default=[], metavar="FILE", help=plugin)
     same = "allow both sides to be the same program: nothing should be found (a test)"
     add("--same", action="store_true", help=same)
-    folder = "whose CMake settings a git commit is built with (default: build)"
-    add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
+    folder = "the new side, where none is named, and whose CMake settings a commit is built with"
+    add_build_folder(sides, folder)
 
     add = parser.add_argument_group(
         "cases",

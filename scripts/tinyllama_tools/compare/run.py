@@ -11,7 +11,7 @@ is told; where the budget is shorter, the run ends there. Ctrl-C during a build 
 what was measured is judged and written. A case that fails twice on one side is given up; the others
 go on.
 
-Files: comparison.json, .md, .html and .csv and blocks.jsonl (every slice) in --output, by default
+Files: comparison.json, .md, .html and .csv and blocks.jsonl (every slice) in --out, by default
 results/<UTC time>_compare; an existing blocks.jsonl is never overwritten. A commit is built in a
 worktree, .deps/compare/<commit>; the newest three are kept. Exit status: 0 no regression; 1 a
 regression; 2 bad input, a commit that does not build, nothing comparable, a budget too short for
@@ -356,7 +356,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measures, prints and writes; the exit status. BadInputError for bad input and where something
     failed; KeyboardInterrupt where it was interrupted, after all was written."""
     options, progress = parse_options(arguments), Progress()
-    folder = options.output or run_folder("compare")
+    folder = options.out or run_folder("compare")
     blocks = folder / "blocks.jsonl"
     # before anything is built
     refuse_existing(blocks)

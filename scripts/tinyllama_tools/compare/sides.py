@@ -26,7 +26,6 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import (
     GIT,
-    PROJECT,
     REFUSED_OPTIONS,
     BadInputError,
     Json,
@@ -35,6 +34,7 @@ from tinyllama_tools.core.app import (
     parse_json,
     placed_threads,
 )
+from tinyllama_tools.core.installation import BUILD, GET_PROGRAMS, checkout, is_prefix, program_path
 from tinyllama_tools.core.process import ProgramError, how_ended, run_program, signal_all
 from tinyllama_tools.core.text import last_words
 
@@ -67,8 +67,8 @@ def carried_settings(build_folder: Path) -> dict[str, str]:
 class Builder:
     """Builds commits of `project` with the settings of `build_folder`."""
 
-    build_folder: Path = PROJECT / "build"
-    project: Path = PROJECT
+    build_folder: Path = BUILD
+    project: Path | None = field(default_factory=checkout)
     say: Callable[[str], None] = print
 
     @property
@@ -78,19 +78,24 @@ class Builder:
     def resolve(self, text: str, option: str) -> tuple[str, Path]:
         """The name of a side for people, and its program. `text`: the value of `option`."""
         path = Path(text)
-        if (path / PROGRAM_IN_BUILD).is_file():
-            return text, (path / PROGRAM_IN_BUILD).resolve()
+        if (program := program_path(path, PROGRAM_IN_BUILD.name)).is_file():
+            return text, program.resolve()
         if path.is_file():
             if not os.access(path, os.X_OK):
                 raise BadInputError(f"{option} {text}: must be a program, but cannot be executed")
             return text, path.resolve()
+        if not self.project:
+            raise BadInputError(
+                f"{option} {text}: must be a build folder, a prefix or a program; a git commit "
+                "can be built in a checkout alone: run this inside one"
+            )
         name = ("--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
         commit = git(self.project, "rev-parse", *name)
         if not commit:
             folder = f"no {PROGRAM_IN_BUILD} in that folder" if path.is_dir() else "no such folder"
             raise BadInputError(
-                f"{option} {text}: must be a build folder ({folder}), a program, or a git commit "
-                "(git knows no such commit); build it first: scripts/bench --setup-only"
+                f"{option} {text}: must be a build folder or a prefix ({folder}), a program, or a "
+                f"git commit (git knows no such commit); {GET_PROGRAMS}"
             )
         program = self._build(commit, option)
         return text if commit.startswith(text) else f"{text} ({commit[:12]})", program
@@ -123,13 +128,15 @@ class Builder:
         return program
 
     def _configure_and_build(self, tree: Path, what: str, log: Path) -> None:
-        folder = tree / "build"
-        if not (self.build_folder / "CMakeCache.txt").is_file():
+        folder, built = tree / "build", self.build_folder
+        if is_prefix(built):
+            built = self.project / "build"
+        if not (built / "CMakeCache.txt").is_file():
             raise BadInputError(
-                f"--build-folder {self.build_folder}: has no CMakeCache.txt, whose settings a git "
+                f"--build-folder {built}: has no CMakeCache.txt, whose settings a git "
                 "commit is built with; run scripts/bench --setup-only"
             )
-        settings = carried_settings(self.build_folder.resolve()) | {"TINY_LLAMA_BUILD_TESTS": "OFF"}
+        settings = carried_settings(built.resolve()) | {"TINY_LLAMA_BUILD_TESTS": "OFF"}
         definitions = [f"-D{name}={value}" for name, value in settings.items()]
         # only the settings are made anew: objects stay, and those whose command is unchanged serve
         (folder / "CMakeCache.txt").unlink(missing_ok=True)
@@ -137,7 +144,7 @@ class Builder:
         self._step(command, log, f"{what} does not configure")
         self.say(f"building {tree.name[:12]} (minutes where it is new); log: {log}")
         # as many at once as scripts/bench would: compilers need memory
-        script = f'source "{PROJECT}/scripts/lib/build.sh"; parallel_jobs'
+        script = f'source "{self.project}/scripts/lib/build.sh"; parallel_jobs'
         found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
         jobs = found.stdout.strip() if found.stdout.strip().isdecimal() else "1"
         target = ("--target", "tiny_llama_bench", "--parallel", jobs)
@@ -267,7 +274,7 @@ class ServedProcess:
         except OSError as error:
             self._said.close()
             message = f"{program.program} cannot be started: {error.strerror}"
-            raise BadInputError(f"{message}; build it: scripts/bench --setup-only") from error
+            raise BadInputError(f"{message}; {GET_PROGRAMS}") from error
 
     def greet(self) -> Json:
         """Waits for the first line: `cases` that can be opened, and the `context` of a result file.

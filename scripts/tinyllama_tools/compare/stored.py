@@ -32,6 +32,7 @@ from tinyllama_tools.compare.comparison import (
 from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import deliver
 from tinyllama_tools.core.app import BadInputError, bad_file
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.options import did_you_mean, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import count_of
@@ -138,7 +139,7 @@ SPEEDUP_WARNING = (
     "once more, interleaved, at the end of the run (so `change` is not that of the two times "
     "shown). Each is wrong in up to 5 %: --alpha has no part in it, and differences between one "
     "process and the next are not in the interval; cases without one have no verdict. For --alpha: "
-    "several files, or scripts/compare run"
+    f"several files, or {typed('compare run')}"
 )
 
 
@@ -182,7 +183,7 @@ def judge_stored(
         )
         return {}, (
             "one file of a side shows no scatter between runs: differences, but no verdict; "
-            f"{needed} ({way}), or compare two builds: scripts/compare run"
+            f"{needed} ({way}), or compare two builds: {typed('compare run')}"
         )
     judgements = judge_unpaired(enough, alpha=options.alpha, margin=options.margin)
     most = max((found.blocks for found in judgements.values()), default=fewest)
@@ -371,4 +372,4 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     comparison = compare_stored(*read_sides(options), options)
     # not to standard output, which a program may read
-    return deliver(comparison, options.format, options.output, Progress().line)
+    return deliver(comparison, options.format, options.out, Progress().line)

@@ -1,4 +1,4 @@
-"""The checkout, how commands end, reading and checking JSON, writing whole files, and git."""
+"""How commands end, reading and checking JSON, writing whole files, and git."""
 
 import codecs
 import contextlib
@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
+from tinyllama_tools.core.installation import DATA, IS_CHECKOUT, RESULTS, ROOT, typed
 
-PROJECT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]
 
 
@@ -99,18 +98,18 @@ def _open_output() -> None:
         )
 
 
-def run_command(name: str, command: Callable[[], int]) -> int:
-    """Runs a command of scripts/<name>; its exit status. After an interruption that is 130, after a
+def run_command(name: str, run: Callable[[], int]) -> int:
+    """Runs the command of this name; its exit status. After an interruption that is 130, after a
     ToolError the error's, after any other error 2, with a line that says why: status 1 is a
     verdict, which the command alone gives."""
 
     def say(text: str) -> None:
-        print(f"scripts/{name}: {text}", file=sys.stderr)
+        print(f"{typed(name)}: {text}", file=sys.stderr)
 
     try:
         _open_output()
         with ended_as_by_ctrl_c():
-            status = command()
+            status = run()
         sys.stdout.flush()
         return status
     except ToolError as error:
@@ -157,6 +156,9 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
 def made_by(command: str, path: Path) -> Iterator[None]:
     """Turns an exception of code that reads a file of this command into an error that names the
     file, which must have been changed."""
+    # imported here: `bench` runs without any package
+    import jinja2
+
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, jinja2.TemplateError) as error:
@@ -267,8 +269,7 @@ def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
     return f"{key}: {'...' + error.message[-160:] if is_long else error.message}"
 
 
-PROBLEM_SIZES = PROJECT / "fixtures/problem_sizes.json"
-RESULTS = PROJECT / "results"
+PROBLEM_SIZES = DATA / "fixtures/problem_sizes.json"
 # the result in the folder of a run of the suite
 SUITE_FILE = "results.json"
 
@@ -309,9 +310,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def shown_path(path: Path) -> str:
-    """The path, relative to the checkout if it is inside."""
-    whole = path.resolve()
-    return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
+    """The path, relative to the working folder if it is inside."""
+    whole, here = path.resolve(), Path.cwd()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(path)
 
 
 # where an absolute path begins in a text (not the `//` of an address), and what its part behind the
@@ -378,10 +379,12 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def checkout_state() -> str:
-    """The commit of this checkout, `-dirty` where tracked files differ from it, but for results/;
+    """The commit of the checkout, `-dirty` where tracked files differ from it, but for results/;
     `unknown` outside a repository."""
-    commit = (git(PROJECT, "rev-parse", "HEAD") or "unknown")[:12]
-    changed = git(PROJECT, "status", "--porcelain", "--untracked-files=no", "--", ":!results")
+    if not IS_CHECKOUT:
+        return "unknown"
+    commit = (git(ROOT, "rev-parse", "HEAD") or "unknown")[:12]
+    changed = git(ROOT, "status", "--porcelain", "--untracked-files=no", "--", ":!results")
     return commit + "-dirty" * bool(changed)
 
 

@@ -8,7 +8,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
+
+from tinyllama_tools.core.installation import BUILD, IS_CHECKOUT, as_typed_here, typed
 
 DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 
@@ -34,6 +37,9 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"'{word}': is no option{did_you_mean(name, known)}")
         return super().parse_known_args(words, namespace)
 
+    def format_help(self) -> str:
+        return as_typed_here(super().format_help())
+
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
         if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
@@ -42,10 +48,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def script_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A parser for `scripts/<name>`, which takes no shortened option and keeps the epilog's
+    """A parser for the command of this name, which takes no shortened option and keeps the epilog's
     lines."""
     return _Parser(
-        prog=f"scripts/{name}",
+        prog=typed(name),
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -64,6 +70,8 @@ def list_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...
                 raise argparse.ArgumentTypeError(message)
         return names
 
+    # for what completes a word
+    parse.allowed = tuple(allowed)
     return parse
 
 
@@ -112,6 +120,22 @@ def _number(text: str, what: str, below: float = math.inf) -> float:
 seconds = functools.partial(_number, what="positive number of seconds")
 minutes = functools.partial(_number, what="positive number of minutes")
 fraction = functools.partial(_number, what="number between 0 and 1, such as 0.03", below=1)
+
+
+# a parser, or one of its groups
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def add_out(parser: Parser, text: str, metavar: str = "DIR", **more: Any) -> None:  # noqa: ANN401
+    """Adds --out, where results go: a folder, or the file of a command that writes one alone."""
+    parser.add_argument("-o", "--out", type=Path, metavar=metavar, help=text, **more)
+
+
+def add_build_folder(parser: Parser, text: str = "where the programs are") -> None:
+    """Adds --build-folder, of whose programs is_prefix() tells the place."""
+    own = "build" if IS_CHECKOUT else "this prefix"
+    text += f": a build folder or a prefix (default: {own})"
+    parser.add_argument("--build-folder", type=Path, default=BUILD, metavar="DIR", help=text)
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,10 @@
 """Runs a program to its end; progress on standard error."""
 
 import contextlib
+import functools
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,13 +15,22 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     REFUSED_OPTIONS,
     ToolError,
     naming,
+)
+from tinyllama_tools.core.installation import (
+    BUILD,
+    GET_PROGRAMS,
+    INSTALL_AGAIN,
+    IS_CHECKOUT,
+    VERSION,
+    is_prefix,
+    program_path,
 )
 from tinyllama_tools.core.text import duration, last_words
 
@@ -231,7 +242,7 @@ def run_program(
                 env={**os.environ, **environment} if environment else None,
             )
         except OSError as failure:
-            message = f"{name} cannot be started: {failure}; build it: scripts/bench --setup-only"
+            message = f"{name} cannot be started: {failure}; {GET_PROGRAMS}"
             raise error(message, REFUSED_OPTIONS) from failure
         try:
             with _ended_after(process, limit_s) as is_late:
@@ -255,4 +266,100 @@ def run_program(
         # the program's own line names the option, its value and what is allowed
         line = (words or SAID_NOTHING).splitlines()[-1]
         raise error(line if line.startswith(name) else f"{name}: {line}", REFUSED_OPTIONS)
+    if problem := loader_problem(Path(command[0]), status, words):
+        raise error(problem, REFUSED_OPTIONS)
     raise error(f"{name} {how_ended(status)}: {words or SAID_NOTHING}")
+
+
+# ---- whether programs are those of these tools
+
+
+# what the loader says, and how a program that it cannot start ends
+LOADER = re.compile(r"error while loading shared libraries|symbol lookup error")
+LOADER_STATUS = 127
+
+
+def _torch_found(program: Path) -> str:
+    """`torch 2.13.0 of FOLDER`: what the loader would take; empty where it finds none."""
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    libraries = re.findall(r"^\s*libtorch_cpu\.so => (/.*) \(0x", done.stdout, re.MULTILINE)
+    for library in map(Path, libraries):
+        with contextlib.suppress(OSError):
+            text = (library.parents[1] / "version.py").read_text(encoding="utf-8")
+            if found := re.search(r"^__version__ = '(.*)'", text, re.MULTILINE):
+                return f"torch {found[1]} of {library.parent}"
+    return f"the libtorch of {Path(libraries[0]).parent}" if libraries else ""
+
+
+def _torch_built_with(program: Path) -> str:
+    """`libtorch 2.13.0`, as the CMake files beside an installed program have it."""
+    for file in sorted(program.parent.parent.glob("lib*/cmake/tiny_llama/*.cmake")):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"built with libtorch ([0-9][\w.+]*)", text):
+            return f"libtorch {found[1]}"
+    return "another libtorch"
+
+
+def loader_problem(program: Path, status: int, words: str) -> str:
+    """Why the loader could not start the program, and what to do; empty where it could. A torch
+    that was moved or changed after the build has other libraries or symbols."""
+    if status != LOADER_STATUS or not LOADER.search(words):
+        return ""
+    there = "none is found"
+    with contextlib.suppress(OSError):  # no ldd
+        if found := _torch_found(program):
+            there = f"{found} is found"
+    why = next(line for line in words.splitlines() if LOADER.search(line))
+    remedy = f"{GET_PROGRAMS}, beside the torch that is to be used"
+    return (
+        f"{program.name} cannot be started: {why.removeprefix(f'{program}: ')}; it was built with "
+        f"{_torch_built_with(program)}, and {there}: put that torch back, name its lib/ in "
+        f"LD_LIBRARY_PATH, or {remedy}"
+    )
+
+
+def program_version(program: Path) -> list[str]:
+    """What it says of itself: `tiny_llama_bench 1.0.0`, then lines such as `commit HASH`. ToolError
+    where it cannot be started, or refuses the libtorch that it finds."""
+    done = run_program([str(program), "--version"], ProgramError, limit_s=60.0)
+    return done.output.splitlines()
+
+
+@functools.cache
+def _check_version(program: Path) -> None:
+    first = (program_version(program) or [""])[0]
+    if first.split()[1:] != [VERSION]:
+        raise ProgramError(
+            f"{program}: is '{first}', these tools are of version {VERSION}; {INSTALL_AGAIN}, or "
+            "name the prefix of that version: --build-folder",
+            REFUSED_OPTIONS,
+        )
+
+
+def program_in(folder: Path, name: str) -> Path:
+    """A program of a build folder or a prefix. ProgramError where it is missing, or, in a prefix,
+    of another version than these tools: a build folder has those that its checkout gave it."""
+    program = program_path(folder, name)
+    if shutil.which(program) is None:
+        message = f"{program}: no such program that can be started; {GET_PROGRAMS}"
+        raise ProgramError(message, REFUSED_OPTIONS)
+    if is_prefix(folder):
+        _check_version(program)
+    return program
+
+
+def version_text() -> str:
+    """`tiny-llama 1.0.0`, and what the programs say of themselves. ToolError where they cannot."""
+    own = f"tiny-llama {VERSION}"
+    program = program_path(BUILD, "tiny_llama_bench")
+    if IS_CHECKOUT and not program.is_file():
+        return f"{own}\n{program.name} is not built: scripts/bench --setup-only"
+    return "\n".join([own, *program_version(program_in(BUILD, program.name))])
+
+
+def become(program: Path, arguments: Sequence[str]) -> NoReturn:
+    """The program instead of this process."""
+    sys.stdout.flush()
+    # Python ignores it, and what is ignored stays so
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.execv(program, [str(program), *arguments])

@@ -2,12 +2,16 @@
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
+from tinyllama_tools.core.installation import typed
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def value_at(found: Any, path: str) -> Any:  # noqa: ANN401
@@ -74,9 +78,12 @@ def narrow_tables(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
 
 
 @functools.cache
-def template(path: Path) -> jinja2.Template:
+def template(path: Path) -> "jinja2.Template":
     """A Jinja template; one that ends with .html.j2 escapes what is put in. `table(header, rows)`
-    is markdown_table() as text."""
+    is markdown_table() as text; `typed(name)`: how a user types it."""
+    # imported here: `bench` runs without any package
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(path.parent),
         autoescape=path.name.endswith(".html.j2"),
@@ -86,8 +93,15 @@ def template(path: Path) -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters["cell"] = cell
+    environment.globals["typed"] = typed
     environment.globals["table"] = lambda header, rows: "\n".join(markdown_table(header, rows))
     return environment.get_template(path.name)
+
+
+def slug(name: str) -> str:
+    """A device's name as a part of a file name: `amd_instinct_mi300x`."""
+    plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"\((r|tm|c)\)", "", name.lower()))
+    return plain[:48].strip("_") or "unknown_device"
 
 
 def compact_json(document: Mapping[str, Any], expanded: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import Json, bad_file, read_json, schema_problem
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.text import listed
 from tinyllama_tools.data.studies import SCHEMAS
 
@@ -182,7 +183,7 @@ def read_gpu_check(path: Path) -> GpuCheck:
     """BadInputError for a file that cannot be read or breaks its schema, or whose verdict is not
     that of its steps."""
     document, _ = read_json(path)
-    remedy = "check again into another folder: scripts/gpu_check --output FOLDER"
+    remedy = f"check again into another folder: {typed('gpu_check')} --out DIR"
     if problem := schema_problem(document, SCHEMAS[GPU_CHECK]):
         raise bad_file(path, problem, remedy)
     own = {key: document[key] for key in ("device", "host", "build", "plan", "fake", "started")}

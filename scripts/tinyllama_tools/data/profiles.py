@@ -10,13 +10,13 @@ from typing import Any
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
-    PROJECT,
     BadInputError,
     Json,
     bad_file,
     read_json,
     schema_problem,
 )
+from tinyllama_tools.core.installation import DATA, typed
 from tinyllama_tools.core.text import MIB, value_at
 from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import (
@@ -27,7 +27,7 @@ from tinyllama_tools.data.names import (
 )
 
 SUMMARY = "performance_summary.json"
-SCHEMA = PROJECT / "results/training_schema.json"
+SCHEMA = DATA / "results/training_schema.json"
 # what a size may have beside its dimensions, in results only where it has it (docs/models.md)
 FEATURES = (
     *("head_dim", "tied_embeddings", "qkv_bias", "o_bias", "mlp_bias", "qk_norm"),
@@ -53,7 +53,9 @@ def read_profile(folder: Path) -> Json:
     try:
         document, _ = read_json(path)
     except BadInputError as error:
-        raise BadInputError(f"{error} (tiny_llama_train and scripts/profile write it)") from error
+        raise BadInputError(
+            f"{error} (tiny_llama_train and {typed('profile')} write it)"
+        ) from error
     check_summary(document, path)
     return document
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
-    PROJECT,
     REFUSED_OPTIONS,
     BadInputError,
     Json,
@@ -18,12 +17,13 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
-from tinyllama_tools.core.process import ProgramError, run_program
+from tinyllama_tools.core.installation import BUILD, IS_CHECKOUT, ROOT, program_path
+from tinyllama_tools.core.process import ProgramError, program_in, run_program
 from tinyllama_tools.data.names import ITERATION, STEP, TIMED_BY, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, MeasuredRun, read_profile
 from tinyllama_tools.data.studies import SCHEMAS
 
-PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
+PROGRAM = program_path(BUILD, "tiny_llama_bench")
 # for one answer of a served process
 SERVED_LIMIT_S = 600.0
 
@@ -156,13 +156,13 @@ def suite_program(
     is another one. SuiteError where it is not built, or refuses the variants, all of which it alone
     knows."""
     options = (f"--threads={threads}",) if threads else ()
-    where = {"program": build / "benchmarks/tiny_llama_bench"} if build else {}
+    where = {"program": program_in(build, "tiny_llama_bench")} if build else {}
     program = SuiteProgram((f"--device={device}", *options, *more), **where)
     program.list_cases([f"--components={STEP}", f"--variants={','.join(variants)}"])
     return program
 
 
-TRAINING_PROGRAM = PROJECT / "build/benchmarks/tiny_llama_train"
+TRAINING_PROGRAM = program_path(BUILD, "tiny_llama_train")
 # with one of these the program writes to --profile-dir, without to --output-dir
 PROFILER_FLAGS = {
     *("--enable-pytorch-profiler", "--profile-memory"),
@@ -172,8 +172,9 @@ LOSS_NOT_FINITE = 1
 
 
 def command_line(options: Sequence[str]) -> str:
-    """The command as a user of the checkout would type it."""
-    return shlex.join([str(TRAINING_PROGRAM.relative_to(PROJECT)), *options])
+    """The command as a user would type it."""
+    program = TRAINING_PROGRAM.relative_to(ROOT) if IS_CHECKOUT else "tiny-llama train"
+    return f"{program} {shlex.join(options)}"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
-    RESULTS,
     SUITE_FILE,
     BadInputError,
     Json,
@@ -26,6 +25,7 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
+from tinyllama_tools.core.installation import DATA, typed
 from tinyllama_tools.core.text import listed, value_at
 from tinyllama_tools.data.machine import (
     ITERATIONS,
@@ -108,7 +108,7 @@ def _check(document: Json, path: Path) -> None:
     version = document["context"].get("schema_version")
     if version is None:
         what = "its context has no schema_version, so it is of another benchmark"
-        raise bad_file(path, what, "only scripts/compare reads such files")
+        raise bad_file(path, what, f"only {typed('compare')} reads such files")
     if version not in (SCHEMA_VERSION, WITHOUT_CURVE):
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION} or {WITHOUT_CURVE}"
         raise bad_file(path, what, "measure again with this version of the suite")
@@ -501,7 +501,7 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
     return combine(runs)
 
 
-NAME_A_RESULT = "name a result of scripts/bench, scripts/study --grid or scripts/scaling"
+NAME_A_RESULT = f"name a result of {typed('bench')}, {typed('study')} --grid or {typed('scaling')}"
 
 
 def result_in(folder: Path, names: Sequence[str]) -> Path:
@@ -542,7 +542,7 @@ def read_stored(path: Path) -> StoredRun:
 
 # ---- the folder of a data-parallel run: a result for each number of ranks, and what failed
 
-REMEDY = "name a result of tiny_llama_scaling, or measure first: scripts/scaling --processes 1,2"
+REMEDY = f"name a result of tiny_llama_scaling, or measure: {typed('scaling')} --processes 1,2"
 
 
 @dataclass(frozen=True)
@@ -570,7 +570,7 @@ def _ranks_of(path: Path) -> int:
 def _schema() -> Json:
     """The part of the published schema for keys that are used here and read_rows() does not check;
     checking all of it takes a second for a thousand rows."""
-    published = read_json(RESULTS / "schema.json")[0]
+    published = read_json(DATA / "results/schema.json")[0]
     context = published["$defs"]["context"]["properties"]
     row = {"repetition_index": {"type": "integer"}, "cpu_time": {"type": "number", "minimum": 0}}
     return {

@@ -22,14 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from tinyllama_tools.core.app import (
-    PROJECT,
-    BadInputError,
-    Json,
-    bad_file,
-    read_json,
-    schema_problem,
-)
+from tinyllama_tools.core.app import BadInputError, Json, bad_file, read_json, schema_problem
+from tinyllama_tools.core.installation import DATA
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import OPERATIONS
 from tinyllama_tools.data.results import Row
@@ -97,7 +91,7 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
     return Link(alpha / (2 * (ranks - 1)), bandwidth * 2 * (ranks - 1) / ranks)
 
 
-FIXTURE = PROJECT / "fixtures/interconnects.json"
+FIXTURE = DATA / "fixtures/interconnects.json"
 # the interconnect that was measured here; and the kind of a local step that was measured
 MEASURED = "measured"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.machine import (
     PLUGINS,
@@ -383,7 +384,7 @@ def _predicted_steps(
 
 
 REMEDY = (
-    "measure it: scripts/bench --components full_step --sizes SIZE, then --local-step its "
+    f"measure it: {typed('bench')} --components full_step --sizes SIZE, then --local-step its "
     "results.json; or give a grid study of smaller sizes to predict it from"
 )
 
@@ -458,8 +459,8 @@ def project(step: LocalStep, buckets: Sequence[float], over: Json, ranks: int) -
 
 NO_STEP = "no data-parallel step was measured, whose dtype and variant a projection takes"
 MEASURE_THERE = (
-    "measure the step there, scripts/bench --components full_step, and give its results.json to "
-    "--local-step"
+    f"measure the step there, {typed('bench')} --components full_step, and give its results.json "
+    "to --local-step"
 )
 
 

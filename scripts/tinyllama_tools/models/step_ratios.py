@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json, made_by, read_json
+from tinyllama_tools.core.app import BadInputError, Json, made_by, read_json
+from tinyllama_tools.core.installation import RESULTS, typed
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, CaseName, full_step, parse_case_name
 from tinyllama_tools.data.studies import is_result
@@ -64,7 +65,7 @@ def read_step_ratios(path: Path, name: str) -> Json:
     """A file of scripts/`name`, its rows unchecked; BadInputError for another file."""
     document, _ = read_json(path)
     if not is_result(document) or name not in document["context"]:
-        raise BadInputError(f"{path}: must be a result of scripts/{name}; name its {name}.json")
+        raise BadInputError(f"{path}: must be a result of {typed(name)}; name its {name}.json")
     return document
 
 
@@ -121,7 +122,7 @@ def _newest(
     found: list[tuple[str, Evidence]] = []
     for file in (*results.glob(f"reference/{name}_*.json"), *results.glob(f"*/{name}.json")):
         # nobody named this file, so one that cannot be read is no error
-        with contextlib.suppress(BadInputError), made_by(f"scripts/{name}", file):
+        with contextlib.suppress(BadInputError), made_by(typed(name), file):
             document = read_step_ratios(file, name)
             context, known = document["context"], speedups(ratios_in(document, name))
             if known and first_difference(context, summary["context"], SAME_LIBRARY) is None:

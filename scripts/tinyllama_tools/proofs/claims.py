@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.installation import ROOT
 
 FILE = Path(__file__).with_name("claims.ini")
 
@@ -50,7 +50,7 @@ def measured_rows(readme: str) -> list[str]:
 def has_test(test: str) -> bool:
     """Whether the sources have a test of that name."""
     path, _, name = test.partition("::")
-    source = PROJECT / path
+    source = ROOT / path
     if not source.is_file():
         return False
     suite, _, case = name.partition(".")

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROJECT = Path(__file__).resolve().parents[3]
-PEAKS = PROJECT / "fixtures/device_peaks.json"
+from tinyllama_tools.core.installation import DATA
+
+PEAKS = DATA / "fixtures/device_peaks.json"
 RENEW = (
     "python3 -m tinyllama_tools.proofs.code_objects --objects FILE... --table {} --renew "
     "(in scripts/)"

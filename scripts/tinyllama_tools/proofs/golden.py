@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from tinyllama_tools.core.app import PROJECT, bad_file, problem_sizes, read_json
+from tinyllama_tools.core.app import bad_file, problem_sizes, read_json
+from tinyllama_tools.core.installation import DATA
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.core.text import compact_json, say
 from tinyllama_tools.proofs.flop_counts import flops_json
@@ -36,7 +37,7 @@ from tinyllama_tools.proofs.oracle import (
     make_portable,
 )
 
-GOLDEN_FOLDER = PROJECT / "fixtures/golden"
+GOLDEN_FOLDER = DATA / "fixtures/golden"
 WEIGHTS_FILE = "model.safetensors"
 INPUTS_FILE = "inputs.safetensors"
 F64_FILE = "expected_f64.safetensors"

@@ -19,13 +19,13 @@ import torch
 import transformers
 
 from tinyllama_tools.core.app import (
-    PROJECT,
     ToolError,
     checkout_state,
     now_text,
     processor_name,
 )
-from tinyllama_tools.core.options import script_parser
+from tinyllama_tools.core.installation import RESULTS, ROOT
+from tinyllama_tools.core.options import add_build_folder, add_out, script_parser
 from tinyllama_tools.core.text import say, template
 from tinyllama_tools.proofs.claims import problems_of, read_claims
 from tinyllama_tools.proofs.golden import (
@@ -80,7 +80,7 @@ CHOOSING = f'#include <cstdlib>\nstatic const int planted = std::atoi(std::geten
 def faulty_source(source: str, faults: Sequence[Fault] = FAULTS) -> str:
     """The source with all its faults, of which CHOICE selects one when the program runs.
     RuntimeError where a text that is to be replaced is gone."""
-    text = CHOOSING + (PROJECT / source).read_text("utf-8")
+    text = CHOOSING + (ROOT / source).read_text("utf-8")
     for number, fault in enumerate(faults, start=1):
         for old, new in fault.replacements.items() if fault.source == source else ():
             if old not in text:
@@ -99,7 +99,7 @@ def build_faulty_programs(build_folder: Path, scratch: Path, faults: Sequence[Fa
         if "/CMakeFiles/tiny_llama_" in entry["command"]
     }
     for source in {fault.source for fault in faults}:
-        file = str(PROJECT / source)
+        file = str(ROOT / source)
         if file not in commands:
             raise RuntimeError(f"{build_folder} is not of this checkout: it has no {source}")
         faulty = scratch / Path(source).name
@@ -188,7 +188,7 @@ def check_round_trip(copy_program: Path) -> Proof:
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder, "in"), Path(folder, "out")
             build_model(GOLDEN_CASES["gqa_groups_2"], dtype).save_pretrained(source)
-            output_of([str(copy_program), str(source), str(target)], PROJECT)
+            output_of([str(copy_program), str(source), str(target)], ROOT)
             for name in (WEIGHTS_FILE, "config.json"):
                 old, new = ((at / name).read_bytes() for at in (source, target))
                 different = sum(map(operator.ne, old, new)) + abs(len(old) - len(new))
@@ -235,7 +235,7 @@ def prove(build_folder: Path, page: Path, without_faults: bool) -> int:
     sections = {name: [proof for proof in proofs if proof.section == name] for name in names}
     failed += [f"nothing was proved about: {name}" for name, found in sections.items() if not found]
     claims = read_claims()
-    failed += problems_of(claims, (PROJECT / "README.md").read_text(encoding="utf-8"))
+    failed += problems_of(claims, (ROOT / "README.md").read_text(encoding="utf-8"))
     about = {
         "proofs": proofs,
         "held": sum(proof.held for proof in proofs),
@@ -267,10 +267,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = script_parser("dev/prove", "Runs every proof and writes results/PROOF.md.", EPILOG)
     add = parser.add_argument
-    folder = "where the test programs are (default: build)"
-    add("--build-folder", type=Path, default=PROJECT / "build", metavar="FOLDER", help=folder)
-    page = PROJECT / "results/PROOF.md"
-    add("-o", "--output", type=Path, default=page, metavar="FILE", help="default: results/PROOF.md")
+    add_build_folder(parser, "where the test programs are")
+    add_out(parser, "default: results/PROOF.md", "FILE", default=RESULTS / "PROOF.md")
     slow = "leave the deliberate faults out, whose tests take some minutes to compile"
     add("--without-faults", action="store_true", help=slow)
     return parser.parse_args(arguments)
@@ -281,6 +279,6 @@ def main(arguments: Sequence[str]) -> int:
     # sums in one order, as the golden files were made
     torch.set_num_threads(1)
     try:
-        return prove(options.build_folder, options.output, options.without_faults)
+        return prove(options.build_folder, options.out, options.without_faults)
     except (RuntimeError, ValueError) as error:
         raise ToolError(str(error)) from error

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[3]
+from tinyllama_tools.core.installation import ROOT, TOOLS
+
 GTEST_REPORT, PYTEST_REPORT = "--gtest_output=xml:", "--junitxml="
 # What a program's end looks like when pytest or GoogleTest says that some test failed.
 EXIT_TESTS_FAILED = 1
@@ -176,7 +177,7 @@ def has_more_than_avx2() -> bool:
 def gtest_programs(build_folder: Path, pattern: str | None = None) -> list[Program]:
     """The programs that CMake registered as tests. RuntimeError where there are none."""
     listing = ["ctest", "--test-dir", str(build_folder), "--show-only=json-v1"]
-    tests = json.loads(output_of(listing, PROJECT))["tests"]
+    tests = json.loads(output_of(listing, ROOT))["tests"]
     if not tests:
         raise RuntimeError(f"{build_folder} has no test program")
     # one thread a program, since two run at once
@@ -225,7 +226,7 @@ def suite_program(program: Path) -> Program:
 
 
 PROGRAMS = ("tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling")
-CODE_OBJECTS = PROJECT / "fixtures/gpu_code_objects.json"
+CODE_OBJECTS = ROOT / "fixtures/gpu_code_objects.json"
 HOLDS_CUDA = """found=$("$1" --list-elf "$0") && echo "$found"
 for gpu in sm_80 sm_90 sm_100; do grep -qF ".$gpu." <<<"$found" || { echo "none for $gpu"; exit 1; }
 done"""
@@ -260,7 +261,7 @@ def gpu_programs(
             programs.append(Program(f"{name} {does}", command, build_folder, ""))
     bench = str(build_folder / "benchmarks" / PROGRAMS[0])
     read = ("-m", "tinyllama_tools.proofs.code_objects", "--objects", bench)
-    environment = {"PYTHONPATH": str(PROJECT / "scripts"), **environment}
+    environment = {"PYTHONPATH": str(TOOLS), **environment}
     for does, command in {
         "runs": (bench, "--device=cpu", "--dry-run"),
         "code objects": (sys.executable, *read, "--table", str(CODE_OBJECTS)),
@@ -357,7 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_options(arguments)
     # the Python tests first, since they take longest
     pattern, is_long = options.pattern, options.long
-    programs = [] if options.no_pytest else pytest_programs(PROJECT, pattern, is_long)
+    programs = [] if options.no_pytest else pytest_programs(ROOT, pattern, is_long)
     try:
         for build_folder in options.build_folder:
             programs += gtest_programs(build_folder, pattern)

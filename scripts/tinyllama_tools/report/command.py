@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
-from tinyllama_tools.core.options import script_parser
+from tinyllama_tools.core.app import BadInputError, shown_path, write_whole
+from tinyllama_tools.core.installation import RESULTS
+from tinyllama_tools.core.options import add_out, script_parser
 from tinyllama_tools.core.text import count_of, say
 from tinyllama_tools.data.results import title_of
 from tinyllama_tools.report.document import (
@@ -118,7 +119,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "report", "One document about a machine, from what was measured on it.", EPILOG
     )
     parser.add_argument("results", nargs="*", type=Path, metavar="RESULT", help="see below")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of png: a folder")
+    add_out(parser, "of png: a folder", "FILE")
     parser.add_argument("--format", choices=FORMATS, default="html", help="default: html")
     parser.add_argument("--title", default="", metavar="T", help="default: device, commit and date")
     parser.add_argument(
@@ -130,7 +131,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def write_report(document: Document, inputs: ReportInputs, options: argparse.Namespace) -> str:
     """Returns what was written where; empty where it went to standard output. BadInputError where
     it cannot be written."""
-    path = options.output
+    path = options.out
     if path is None and options.format in ("html", "png"):
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         end = ".html" if options.format == "html" else "_png"

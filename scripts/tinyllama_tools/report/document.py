@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
+from tinyllama_tools.core.installation import as_typed_here, typed
 from tinyllama_tools.core.text import MIB, listed, value_at
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Median, Quotient
@@ -22,10 +23,10 @@ KILO, GIGA, GIB = 1e3, 1e9, 2**30
 class Kind(Enum):
     """`words`: what it is; `command`: what makes one."""
 
-    STUDY = ("grid study", "scripts/study --grid tiny small")
-    SUITE = ("run of the suite", "scripts/bench")
-    SCALING = ("data-parallel run", "scripts/scaling --processes 1,2")
-    GPU = ("check of a GPU", "scripts/gpu_check")
+    STUDY = ("grid study", f"{typed('study')} --grid tiny small")
+    SUITE = ("run of the suite", typed("bench"))
+    SCALING = ("data-parallel run", f"{typed('scaling')} --processes 1,2")
+    GPU = ("check of a GPU", typed("gpu_check"))
 
     def __init__(self, words: str, command: str) -> None:
         self.words = words
@@ -126,7 +127,7 @@ def table_of(identity: str, rows: Iterable[Any], **values: str) -> Table:
     Columns are `heading [unit] = path`, with ` | ` between them. A path leads through attributes,
     keys and places of a row, any of which may be None; without one, the heading is the path. Values
     in s, bytes, FLOP/s and bytes/s are scaled to the unit."""
-    texts = {name: text.replace("\n", " ") for name, text in TEXTS[identity].items()}
+    texts = {name: as_typed_here(text).replace("\n", " ") for name, text in TEXTS[identity].items()}
     columns = {}
     for column in texts["columns"].split(" | "):
         heading, _, path = column.partition(" = ")

@@ -20,6 +20,7 @@ from tinyllama_tools.core.app import (
     schema_problem,
     shown_path,
 )
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.gpu_checks import GPU_CHECK, GPU_FILE, GpuCheck, read_gpu_check
 from tinyllama_tools.data.machine import (
@@ -430,7 +431,7 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
 def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     """BadInputError where no result can be used."""
     (results, failures), file = read_scaling_run(path), path / SCALING_FILE
-    document, again = None, "scripts/scaling --from FOLDER"
+    document, again = None, f"{typed('scaling')} --from FOLDER"
     if path.is_dir() and file.exists():
         document = _attempt(omissions, file, lambda path: _checked(path, "scaling", again))
     analysis = analyse(results)

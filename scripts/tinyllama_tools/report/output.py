@@ -27,6 +27,7 @@ from markupsafe import Markup, escape
 from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError, is_number, write_whole
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.text import MIB, count_of, markdown_table, template, value_at
 from tinyllama_tools.data.machine import BYTES, CURVE, FLOPS, MEMORY_BANDWIDTH
 from tinyllama_tools.data.names import AXES, parse_case_name
@@ -253,7 +254,7 @@ def markdown_of(document: Document) -> str:
     lines += ["## Left out", ""] if document.omissions else []
     for is_error, line in omission_lines(document.omissions, 3):
         lines.append(f"- {'**error** ' if is_error else ''}{plain(line)}")
-    return "\n".join([*lines, "", f"Made by `scripts/report`, {document.generated}.", ""])
+    return "\n".join([*lines, "", f"Made by `{typed('report')}`, {document.generated}.", ""])
 
 
 # ---- CSV; docs/report.md has its columns

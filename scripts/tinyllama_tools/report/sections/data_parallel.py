@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
 from tinyllama_tools.data.results import Failure, commit_text
@@ -158,5 +159,5 @@ def build(page: Section, inputs: ReportInputs) -> None:
                 page.tables.append(replace(table, id=table.id + mark))
         page.omissions += omissions_of(run.analysis, run.failures, run.title)
         if run.projection is None:
-            why = "no projection in scaling.json: scripts/scaling --from FOLDER makes it"
+            why = f"no projection in scaling.json: {typed('scaling')} --from FOLDER makes it"
             page.leave_out("projection", run.title, why)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.gpu_checks import Finding, GpuCheck, State, StepRecord, Verdict
 from tinyllama_tools.report.document import Fact, Missing, Section
@@ -31,7 +32,7 @@ def _findings(check: GpuCheck) -> Iterator[tuple[StepRecord, Finding]]:
 def build(page: Section, inputs: ReportInputs) -> None:
     """Of several checks of a device, their tables one below the other."""
     if not inputs.checks:
-        raise Missing("no check of a GPU was given; make one: scripts/gpu_check")
+        raise Missing(f"no check of a GPU was given; make one: {typed('gpu_check')}")
     for number, check in enumerate(inputs.checks, start=1):
         had = len(page.tables)
         _add(page, check)

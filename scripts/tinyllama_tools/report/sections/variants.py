@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tinyllama_tools.core.app import Json, shown_path
+from tinyllama_tools.core.installation import typed
 from tinyllama_tools.data.names import BASELINE, CaseName
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import (
@@ -201,7 +202,7 @@ def variants(page: Section, inputs: ReportInputs) -> None:
     rows = _rows(in_order(results))
     if not rows:
         what = f"{inputs.main.title} has no two variants at one size, dtype, batch and sequence"
-        raise Missing(f"{what}; measure some: scripts/bench --variants baseline,optimized")
+        raise Missing(f"{what}; measure some: {typed('bench')} --variants baseline,optimized")
     page.legend |= (colours := variant_colours(results))
     _overview(page, rows, results, colours)
     whole = (row for row in rows if _name_of(row).pass_name in WHOLE_PASSES)
