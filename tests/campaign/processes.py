@@ -93,7 +93,7 @@ def ranks_of(launcher: subprocess.Popen, folder: Path) -> list[int]:
     while len(ranks) < RANKS and launcher.poll() is None:
         # not before its program runs in it: a stop before that would stop its launcher too
         programs = {one: Path(told_of(one, "cmdline")[0]).name for one in processes_of(folder)}
-        ranks = [one for one, name in programs.items() if name == RANK_PROGRAM.name]
+        ranks = [one for one, name in programs.items() if name == RANK_PROGRAM]
         time.sleep(0.005)
     return ranks
 
@@ -251,17 +251,17 @@ def start_shell(code: str, folder: Path) -> subprocess.Popen:
     if not (folder / "scripts").exists():
         ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
         shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
-    sources = "source scripts/lib/common.sh; source scripts/lib/results.sh"
+    sources = "source scripts/lib/common.sh"
     return start(["bash", "-c", f"set -euo pipefail; {sources}; {code}"], folder)
 
 
 def bench_scripts(draw: random.Random) -> list[str]:
     """Two scripts/bench after their set-up, each with a folder of its own."""
     with scratch() as folder:
-        run = f"run_and_keep_results {' '.join(SUITE.command(folder)[:-2])}"  # no files of its own
-        first = start_shell(run, folder)
+        run = tool("bench", *SUITE.command(folder)[1:-2])  # no files of its own
+        first = start(run, folder)
         time.sleep(draw.choice((0, 0.5)))
-        problems = both_ended([first, start_shell(run, folder)], folder)
+        problems = both_ended([first, start(run, folder)], folder)
         kept = sorted((folder / "results").iterdir())
         problems += [f"{len(kept)} folders of results"] * (len(kept) != 2)
         for path in kept:

@@ -93,7 +93,7 @@ def test_files_are_added_shown_and_known(
     for words in ("init -q", "-c user.name=a -c user.email=b@c commit -q --allow-empty -m x"):
         subprocess.run(["git", *words.split()], cwd=tmp_path, env=environment, check=True)
     commit = {"git_commit": git(tmp_path, "rev-parse", "HEAD")}
-    monkeypatch.setattr(history, "PROJECT", tmp_path)
+    monkeypatch.setattr(history, "checkout", lambda: tmp_path)
     assert commit_time(commit["git_commit"]) == "2026-02-03T02:05:06+00:00"
     path = tmp_path / "results/history.jsonl"
     files = [

@@ -25,7 +25,7 @@ from tinyllama_tools.core.app import (
     without_folders,
     write_whole,
 )
-from tinyllama_tools.core.installation import GET_PROGRAMS, RESULTS, typed
+from tinyllama_tools.core.installation import GET_PROGRAMS, RESULTS, program_path, typed
 from tinyllama_tools.core.options import (
     add_build_folder,
     add_out,
@@ -34,7 +34,7 @@ from tinyllama_tools.core.options import (
     script_parser,
     seconds,
 )
-from tinyllama_tools.core.process import Progress, TimedOutError, run_program
+from tinyllama_tools.core.process import Progress, TimedOutError, program_in, run_program
 from tinyllama_tools.core.text import duration, slug
 from tinyllama_tools.data.gpu_cards import NODES, driver_node
 from tinyllama_tools.data.gpu_checks import (
@@ -125,11 +125,12 @@ def describe_gpu(program: Path, device: str) -> Json:
 def digests(build: Path, device: str) -> Json:
     """What a build is told apart by: its programs; and the commit that they were built from."""
     shape = ("--components=rms_norm", "--passes=forward", "--variants=baseline")
-    document, _ = ask_dry_run(build / BENCH, (f"--device={device}", *shape))
+    document, _ = ask_dry_run(program_path(build, BENCH), (f"--device={device}", *shape))
     found = {"git_commit": document["git_commit"]}
-    for name in (BENCH, TRAIN, str(RANKS), DEVICE_TEST):
-        if (build / name).is_file():
-            found[Path(name).name] = hashlib.sha256((build / name).read_bytes()).hexdigest()
+    programs = [program_path(build, name) for name in (BENCH, TRAIN, RANKS)]
+    for program in (*programs, build / DEVICE_TEST):
+        if program.is_file():
+            found[program.name] = hashlib.sha256(program.read_bytes()).hexdigest()
     return found
 
 
@@ -256,7 +257,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command; the exit status is the verdict's."""
     options = parse_options(arguments)
     build = options.build_folder.resolve()
-    found = describe_gpu(build / BENCH, options.device)
+    found = describe_gpu(program_in(build, BENCH), options.device)
     backend = found["backend"]
     folder = options.out or RESULTS / f"gpu_check_{slug(found['name'])}"
     folder = folder.resolve()

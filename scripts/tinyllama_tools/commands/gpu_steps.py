@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tinyllama_tools.commands import gpu_judgements as judge
 from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
 from tinyllama_tools.core.app import BadInputError, Json, command_text, problem_sizes, read_json
-from tinyllama_tools.core.installation import python_path, typed
+from tinyllama_tools.core.installation import program_path, python_path, typed
 from tinyllama_tools.core.options import DTYPES
 from tinyllama_tools.core.process import Ended, ProgramError, TimedOutError, run_program
 from tinyllama_tools.data.gpu_cards import (
@@ -32,7 +32,7 @@ from tinyllama_tools.data.results import read_rows, read_scaling_run
 from tinyllama_tools.models.data_parallel import analyse
 from tinyllama_tools.models.step_ratios import ratios_in
 
-BENCH, TRAIN = "benchmarks/tiny_llama_bench", "benchmarks/tiny_llama_train"
+BENCH, TRAIN = "tiny_llama_bench", "tiny_llama_train"
 DEVICE_TEST = "model/kernels/gpu/kernels_gpu_device_test"
 SANITIZER = "compute-sanitizer"
 # those that the model's cases are told apart by, and what graphs need beside them
@@ -122,7 +122,7 @@ class Session:
 
     def ask(self, *options: str, ok: Sequence[int] = (0,)) -> str:
         """What tiny_llama_bench prints on this device."""
-        command = [self.build / BENCH, f"--device={self.device}", *options]
+        command = [program_path(self.build, BENCH), f"--device={self.device}", *options]
         return self.run(command, ok=ok).output
 
     def bench(self, name: str, *options: str) -> StoredRun:
@@ -141,7 +141,7 @@ class Session:
         """The summary of a run of tiny_llama_train, whose files are kept in `name`/."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
-        command = [self.build / TRAIN, f"--device={self.device}", *options]
+        command = [program_path(self.build, TRAIN), f"--device={self.device}", *options]
         # 1: a loss that is not finite, which the summary shows
         self.run([*command, f"--output-dir={folder}"], ok=(0, 1))
         return read_profile(folder)
@@ -188,7 +188,7 @@ def case_of(run: StoredRun, variant: str, dtype: str = "bf16") -> StoredCase | N
 
 def check_device(session: Session) -> Iterator[Finding]:
     # 1: no program of this machine's loader
-    linked = session.run(["ldd", session.build / BENCH], ok=(0, 1)).output
+    linked = session.run(["ldd", program_path(session.build, BENCH)], ok=(0, 1)).output
     yield from judge.libraries(linked)
     axes = ("--components=rms_norm", "--passes=forward", "--variants=baseline")
     size = f"--sizes={session.sizes[0]}"
@@ -284,7 +284,7 @@ def check_clocks(session: Session) -> Iterator[Finding]:
     name = str(full_step(size, "bf16", own["batch"], own["seq"]))
     axes = ("--components=full_step", "--variants=baseline", f"--sizes={size}", "--dtypes=bf16")
     arguments = (f"--device={session.device}", *axes)
-    program = ServedProgram(BENCH, session.build / BENCH, arguments)
+    program = ServedProgram(BENCH, program_path(session.build, BENCH), arguments)
     session.commands.append(command_text([str(program.program), *arguments, "--serve"]))
     kept = KeptProcess(program, session.left, random.Random(0))
     try:
@@ -349,7 +349,11 @@ def check_power(session: Session) -> Iterator[Finding]:
 
 
 def check_ranks(session: Session) -> Iterator[Finding]:
-    second = [session.build / BENCH, f"--device={session.backend}:1", "--describe-device"]
+    second = [
+        program_path(session.build, BENCH),
+        f"--device={session.backend}:1",
+        "--describe-device",
+    ]
     done = session.run(second, ok=(0, 2))
     if done.status:
         is_alone = "no such device" in done.words

@@ -542,7 +542,9 @@ def read_stored(path: Path) -> StoredRun:
 
 # ---- the folder of a data-parallel run: a result for each number of ranks, and what failed
 
-REMEDY = f"name a result of tiny_llama_scaling, or measure: {typed('scaling')} --processes 1,2"
+REMEDY = (
+    f"name a result of tiny_llama_scaling, or measure first: {typed('scaling')} --processes 1,2"
+)
 
 
 @dataclass(frozen=True)
