@@ -45,7 +45,7 @@ def documented() -> list[str]:
     return list(dict.fromkeys(part for part in parts if "..." not in part))
 
 
-SCRIPTS = [name for name in COMMANDS if " " not in name]
+SCRIPTS = [name for name in COMMANDS if (PROJECT_ROOT / "scripts" / name).is_file()]
 # named, not to be typed as they are
 NAMES = ("scripts/compare run", "scripts/study --grid")
 
