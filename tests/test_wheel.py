@@ -55,9 +55,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         *given,
         str(PROJECT_ROOT),
     ]
-    done = finish(
-        start(command, env={**os.environ, "Torch_DIR": str(torch_cmake())}), timeout=LIMIT_S
-    )
+    # the same compiler by the same name, which ccache tells apart
+    build = {**os.environ, "Torch_DIR": str(torch_cmake()), "CXX": cached("CMAKE_CXX_COMPILER")}
+    done = finish(start(command, env=build), timeout=LIMIT_S)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     (made,) = folder.glob("*.whl")
     return made
