@@ -102,6 +102,23 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/tiny_llama-config.cmake" "${CMAKE_CUR
   cmake/find_libtorch.cmake cmake/find_openmp.cmake cmake/find_gpu_runtime.cmake
   DESTINATION lib/cmake/tiny_llama COMPONENT development)
 
+# The entry of all commands, and what shells complete it by, which its own parsers say.
+install(PROGRAMS scripts/tiny-llama DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+find_program(TINY_LLAMA_PYTHON3 python3)
+install(CODE "
+  foreach(shell_and_file bash=bash-completion/completions/tiny-llama zsh=zsh/site-functions/_tiny-llama)
+    string(REGEX MATCH \"(.+)=(.+)\" unused \"\${shell_and_file}\")
+    set(file \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/\${CMAKE_MATCH_2}\")
+    execute_process(COMMAND \"${TINY_LLAMA_PYTHON3}\" -m tinyllama_tools completion \${CMAKE_MATCH_1}
+      WORKING_DIRECTORY \"${PROJECT_SOURCE_DIR}/scripts\" OUTPUT_VARIABLE script RESULT_VARIABLE status)
+    if(status EQUAL 0)
+      file(WRITE \"\${file}\" \"\${script}\")
+      message(STATUS \"Installing: \${file}\")
+    else()
+      message(WARNING \"No completion for \${CMAKE_MATCH_1}: it needs a python3 of 3.10 or newer\")
+    endif()
+  endforeach()" COMPONENT tools)
+
 # What the tools of Python need, by pip, with the hashes of requirements.lock.
 if(TINY_LLAMA_INSTALL_PYTHON_PACKAGES)
   install(CODE "execute_process(COMMAND bash \"${PROJECT_SOURCE_DIR}/scripts/lib/install_python_packages.sh\" \"\${CMAKE_INSTALL_PREFIX}\")"

@@ -61,8 +61,16 @@ set_up_cuda_build() { # sets gpu_folder
   unlock_set_up
 }
 
-# set_up <tools|pictures|bench|test|peers|gpu_check|golden|prove>: what that command needs; pictures beside the tools, since few need them
-# and their driver is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
+# are_built <program>...
+are_built() {
+  local name
+  for name in "$@"; do
+    if [[ ! -x "$project_root/build/benchmarks/$name" ]]; then return 1; fi
+  done
+}
+
+# set_up <tools|pictures|bench|programs|test|peers|gpu_check|golden|prove>: what that command needs; bench is the suite's program alone, which most
+# begin with, programs all three; pictures beside the tools, since few need them and their driver is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
 # tools need no torch, and so go into .venv in any case.
 set_up() {
   local purpose="$1" own_torch="" groups=() not_needed=(python3-venv) targets=() group
@@ -72,15 +80,19 @@ set_up() {
       return
       ;;
   esac
+  case "$purpose" in
+    bench) targets=(tiny_llama_bench) ;;
+    programs | peers | gpu_check) targets=(tiny_llama_bench tiny_llama_scaling tiny_llama_train) ;;
+  esac
   # Whoever may not write here measures with what the checkout's owner built.
-  if [[ "$purpose" == bench && ! -w "$project_root" && -x "$project_root/build/benchmarks/tiny_llama_bench" ]]; then
+  if [[ "$purpose" =~ ^(bench|programs)$ && ! -w "$project_root" ]] && are_built "${targets[@]}"; then
     find_own_torch || find_torch_of "$virtual_python" || true
     return
   fi
   lock_set_up
   if find_own_torch; then own_torch=yes; elif ! environment_has torch; then not_needed=(); fi
   if [[ "$purpose" == test ]]; then groups=(test tools pictures); fi
-  if [[ "$purpose" != bench && -z "$own_torch" ]]; then groups+=(oracle); fi
+  if [[ ! "$purpose" =~ ^(bench|programs)$ && -z "$own_torch" ]]; then groups+=(oracle); fi
   for group in "${groups[@]}"; do
     if ! environment_has "$group"; then not_needed=(); fi
   done
@@ -96,8 +108,7 @@ set_up() {
     # a test builds with every library as source
     if [[ "$purpose" == test ]]; then mapfile -t libraries_not_installed < <(packages_as_sources); fi
     set_up_library_sources "${libraries_not_installed[@]}"
-    # whoever measures need not wait for the tests to be compiled
-    if [[ "$purpose" != test && "$purpose" != prove ]]; then targets=(programs); fi
+    # without targets everything is built, the tests too
     if [[ "$purpose" == gpu_check ]]; then targets+=(kernels_gpu_device_test); fi
     set_up_build "$(choose_preset)" "$project_root/build" "${targets[@]}"
   fi
@@ -138,7 +149,7 @@ run_plain_tool() {
   PYTHONPATH="$scripts_folder" exec "$virtual_python" -m tinyllama_tools "$@"
 }
 
-# run_tool <bench|peers|gpu_check|""> <command> <argument>...
+# run_tool <bench|programs|peers|gpu_check|""> <command> <argument>...
 run_tool() {
   local needs="$1"
   shift
