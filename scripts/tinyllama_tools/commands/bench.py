@@ -36,7 +36,8 @@ JOURNAL, SUMMARY, UNFINISHED = "journal.jsonl", "summary.txt", ".unfinished"
 HELP = """\
 scripts/bench {setup}[--quick] [--out DIR] [option of tiny_llama_bench]...
 
-{does} the component suite, by default the default grid on the best device present.
+{does}
+the component suite, by default the default grid on the best device present.
 Results go to results/<UTC time>_<device>/ of the working folder:
   results.json    Google Benchmark's JSON, every repetition kept
   journal.jsonl   each finished case, on disk before the next one starts
@@ -49,20 +50,21 @@ Results go to results/<UTC time>_<device>/ of the working folder:
 With --benchmark_out=FILE or --journal FILE that file is written instead of the one in the results
 folder.
 
-Exit status: 0 all cases measured or skipped with a reason; 1 some case failed; 2 bad option,
-{or_else}; 130 interrupted (the case in hand is finished, the results so far are written).
+Exit status: 0 all cases measured or skipped with a reason; 1 some case failed; 2 bad option, or
+{or_else}; 130 interrupted (the case in hand is finished, the results so far
+are written).
 """
 OF_A_CHECKOUT = {
     "setup": "[--setup-only] ",
     "does": "Sets up what is missing (packages, libtorch, configure, build), then runs",
     "setup_help": "\n--setup-only      stops after the build",
-    "or_else": "or the set-up failed",
+    "or_else": "the set-up failed",
 }
 OF_A_PREFIX = {
     "setup": "",
     "does": "Runs",
     "setup_help": "",
-    "or_else": "or the program cannot be started",
+    "or_else": "the program cannot be started",
 }
 
 # What the program takes, beside --benchmark_*: said here for the time before it is built.
