@@ -14,6 +14,9 @@ import pytest
 from built_programs import PROJECT_ROOT, Completed, finish, start, write_program
 from prefix import VERSION, Prefix
 from published import MEASURED
+from tinyllama_tools.commands import peers
+from tinyllama_tools.core import subcommands
+from tinyllama_tools.core.app import ToolError
 
 # that of the tests, which has the packages of the tools
 PYTHON = {"TINY_LLAMA_PYTHON": sys.executable}
@@ -266,6 +269,22 @@ def test_packages_that_are_missing_are_named_before_anything_is_done(prefix: Pre
     assert prefix.run("bench", "--list", **python).returncode == 0
     assert prefix.run("report", "--help", **python).returncode in (0, 2)
     assert prefix.run("completion", "bash", **python).returncode == 0
+
+
+def test_peers_need_a_python_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before our own side is measured for an hour beside nothing."""
+    monkeypatch.setattr(peers, "IS_CHECKOUT", False)
+    monkeypatch.setattr(subcommands, "find_spec", lambda name: None if name == "torch" else name)
+    monkeypatch.delenv(peers.ORACLE_VARIABLE, raising=False)
+    with pytest.raises(ToolError, match=r"needs torch, which .* TINY_LLAMA_PYTHON"):
+        peers.main([])
+
+
+def test_what_only_a_build_folder_has_is_said_of_a_prefix(prefix: Prefix) -> None:
+    prefix.program("tiny_llama_bench", "")
+    slow = ("--slow", "0.05", "--runs", "1")
+    line = said(prefix.run("compare", "calibrate", *slow, **PYTHON))
+    assert "a prefix has none: name the build folder of a checkout" in line
 
 
 # ---- a checkout

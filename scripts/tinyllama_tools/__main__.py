@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         help_text,
         lacking,
         listed,
-        require_packages,
+        require,
     )
 
     name, *options = [*arguments[checks_only:], ""]
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
             near = did_you_mean(name, listed())
             raise ToolError(f"must be one of {', '.join(listed())}{near}")
         if not checks_only:
-            require_packages(name)
+            require(COMMANDS[name].packages)
         try:
             # takes a second, in which Ctrl-C is heeded too
             module = importlib.import_module(f"tinyllama_tools.{COMMANDS[name].module}")

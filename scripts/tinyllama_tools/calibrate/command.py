@@ -57,7 +57,7 @@ from tinyllama_tools.core.app import (
     read_lines,
     write_whole,
 )
-from tinyllama_tools.core.installation import RESULTS, typed
+from tinyllama_tools.core.installation import RESULTS, is_prefix, typed
 from tinyllama_tools.core.options import (
     add_build_folder,
     add_out,
@@ -155,10 +155,11 @@ def run_options(options: argparse.Namespace) -> list[str]:
     if options.slow:
         plugin = options.build_folder / SLOW_PLUGIN
         if not plugin.is_file():
-            raise BadInputError(
-                f"{plugin}: is missing, which slows a side; build it: cmake --build "
-                f"{options.build_folder} --target plugin_of_slow"
-            )
+            where = options.build_folder
+            remedy = f"build it: cmake --build {where} --target plugin_of_slow"
+            if is_prefix(where):
+                remedy = "a prefix has none: name the build folder of a checkout, --build-folder"
+            raise BadInputError(f"{plugin}: is missing, which slows a side; {remedy}")
         slow = [f"--plugin={plugin}", f"--variants={SLOW}rms_norm", "--components=rms_norm"]
         slow += ["--passes=forward", f"--environment-new={SPIN}={options.slow:g}"]
     sides = [f"--base={options.build_folder}", f"--new={options.build_folder}", "--same"]

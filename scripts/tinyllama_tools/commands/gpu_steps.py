@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tinyllama_tools.commands import gpu_judgements as judge
 from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
 from tinyllama_tools.core.app import BadInputError, Json, command_text, problem_sizes, read_json
-from tinyllama_tools.core.installation import program_path, python_path, typed
+from tinyllama_tools.core.installation import is_prefix, program_path, python_path, typed
 from tinyllama_tools.core.options import DTYPES
 from tinyllama_tools.core.process import Ended, ProgramError, TimedOutError, run_program
 from tinyllama_tools.data.gpu_cards import (
@@ -205,6 +205,8 @@ def check_kernels(session: Session) -> Iterator[Finding]:
     command = [session.build / DEVICE_TEST, f"--gtest_output=json:{report}"]
     if not command[0].is_file():
         why = "it is not built; build its target: kernels_gpu_device_test"
+        if is_prefix(session.build):
+            why = "a prefix has no tests; name the build folder of a checkout: --build-folder"
         yield Finding(str(DEVICE_TEST), State.UNKNOWN, why=why)
         return
     # 1: a test failed

@@ -19,8 +19,9 @@ from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_optio
 from tinyllama_tools.commands.step_sides import Side, block_entry
 from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
-from tinyllama_tools.core.installation import python_path, typed
+from tinyllama_tools.core.installation import IS_CHECKOUT, python_path, typed
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
+from tinyllama_tools.core.subcommands import require
 from tinyllama_tools.core.text import number, template
 from tinyllama_tools.data.names import CaseName, StoredCase, full_step, parse_case_name
 from tinyllama_tools.data.results import read_rows
@@ -116,8 +117,10 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-# a Python with torch and transformers; scripts/peers names it where it is not this one
-ORACLE_PYTHON = os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable)
+# a Python with these packages; scripts/peers names it where it is not this one
+ORACLE_PACKAGES = ("safetensors", "torch", "transformers")
+ORACLE_VARIABLE = "TINY_LLAMA_ORACLE_PYTHON"
+ORACLE_PYTHON = os.environ.get(ORACLE_VARIABLE, sys.executable)
 PEER = (ORACLE_PYTHON, "-W", "ignore", "-m", "tinyllama_tools.commands.peer_process")
 # for one answer: compiling a step of a large model takes minutes
 LIMIT_S = 3600.0
@@ -242,5 +245,8 @@ class Peers(InterleavedSteps):
 def main(arguments: Sequence[str]) -> int:
     """The command."""
     options = parse_options(arguments)
+    # of a checkout the script has looked for one
+    if not (IS_CHECKOUT or os.environ.get(ORACLE_VARIABLE)):
+        require(ORACLE_PACKAGES)
     pairs = len(options.forms) * len(options.variants) + (DEFAULT_MALLOC in "".join(options.forms))
     return Peers(options, command_text([*typed("peers").split(), *arguments]), pairs).main()

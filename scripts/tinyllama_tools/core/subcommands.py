@@ -1,6 +1,7 @@
 """The commands, and where each is: one table for starting, for help and for completion."""
 
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -75,9 +76,9 @@ def help_text() -> str:
     )
 
 
-def require_packages(name: str) -> None:
-    """ToolError where this Python lacks packages of the command: before an hour of it."""
-    if missing := [it for it in COMMANDS[name].packages if find_spec(it) is None]:
+def require(packages: Sequence[str]) -> None:
+    """ToolError where this Python lacks some of them: before an hour of work."""
+    if missing := [name for name in packages if find_spec(name) is None]:
         raise lacking(missing)
 
 
