@@ -78,13 +78,30 @@ def test_the_training_programs_options_are_asked_for(
     assert "f32" in offered(bash_script, "tiny-llama train --dtype ")
 
 
-def test_zsh_reads_its_script(tmp_path: Path) -> None:
+# the parts of zsh's completion that the script uses, outside of an editor
+ZSH = """
+compadd() { print -r -- "${@[2,-1]}" }
+compset() { }
+_files() { }
+fpath=($1 $fpath)
+autoload -Uz _tiny-llama
+for typed in b "compare r" "compare history page --o" "bench --sizes=t" "bench --sizes t"; do
+  words=(tiny-llama ${=typed}) CURRENT=$#words
+  _tiny-llama
+done
+"""
+
+
+def test_what_zsh_offers(tmp_path: Path) -> None:
     text = script("zsh")
     assert text.startswith("#compdef tiny-llama\n")
     if not (zsh := shutil.which("zsh")):
         pytest.skip("there is no zsh here")
     (tmp_path / "_tiny-llama").write_text(text, encoding="utf-8")
-    setup = f"fpath=('{tmp_path}' $fpath); autoload -Uz compinit; compinit -u -d '{tmp_path}/dump'"
-    command = f"{setup}; print $_comps[tiny-llama]; zsh -n '{tmp_path}/_tiny-llama'"
-    done = subprocess.run([zsh, "-fc", command], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["_tiny-llama"], done.stderr
+    command = [zsh, "-fc", ZSH, "zsh", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    commands, below, options, *sizes = (line.split() for line in done.stdout.splitlines())
+    assert {"bench", "report"} < set(commands) and {"run", "history"} < set(below)
+    assert "--out" in options
+    assert len(sizes) == 2 and all({"tiny", "small"} < set(found) for found in sizes)

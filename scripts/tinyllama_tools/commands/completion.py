@@ -241,7 +241,7 @@ _tiny_llama() {
     folder) _files -/ ;;
   esac
 }
-if [[ "${funcstack[1]}" == _tiny_llama ]]; then
+if [[ "${funcstack[1]}" == _tiny-llama ]]; then
   _tiny_llama "$@"
 else
   compdef _tiny_llama tiny-llama
