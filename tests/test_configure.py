@@ -94,6 +94,24 @@ def test_what_is_taken_and_refused_of_a_libtorch_and_its_toolkit(
     assert (found[0] == 0) == (said in (TAKEN, NEWER))
 
 
+def test_pips_torch_for_cuda_needs_no_toolkit(tmp_path: Path) -> None:
+    """The runtime of its own packages; those headers of it that have none come with triton."""
+    wheel = "nvidia/cu98"
+    more = {
+        f"{PACKAGE}/TorchConfigVersion.cmake": 'set(PACKAGE_VERSION "2.9.0")',
+        f"{wheel}/include/cuda_runtime_api.h": "#define CUDART_VERSION 98010\n",
+        f"{wheel}/lib/libcudart.so.98": "",
+        "triton/backends/nvidia/include/crt/host_defines.h": "",
+    }
+    files = FILES | more | {f"torch/lib/{library}": "" for library in CUDA.split(";")}
+    for name, text in files.items():
+        write_program(tmp_path / name, text)
+    given = {f"TINY_LLAMA_{name}": value for name, value in SETTINGS.items()}
+    given |= {"Torch_DIR": str(tmp_path / PACKAGE), "CMAKE_READELF": str(tmp_path / "readelf")}
+    status, said = configure(tmp_path, **given)
+    assert status == 0 and re.search("GPU runtimes: HIP OFF, CUDA ON", said), said
+
+
 WHEELS = """\
 cmake_minimum_required(VERSION 3.22)
 project(made_up LANGUAGES C)

@@ -77,12 +77,9 @@ template <class T>
 template <int64_t of_a, int64_t of_b>
 [[gnu::always_inline]] inline U32Vector zipped(U32Vector a, U32Vector b) {
   typedef uint16_t U16Vector __attribute__((vector_size(kVectorBytes)));
-  U16Vector order{};
-  for (int64_t i = 0; i < kVectorBytes / 4; ++i) {
-    order[2 * i] = static_cast<uint16_t>(of_a + i);
-    order[2 * i + 1] = static_cast<uint16_t>(of_b + i);
-  }
-  return (U32Vector)__builtin_shuffle((U16Vector)a, (U16Vector)b, order);
+  return (U32Vector)picked((U16Vector)a, (U16Vector)b, [](int i) {
+    return static_cast<int>(i % 2 == 0 ? of_a : of_b) + i / 2;
+  });
 }
 
 #if defined(__AVX512BF16__)
@@ -101,17 +98,13 @@ inline U32Vector interleaved(F32Vector lower, F32Vector upper) {
 /// diagonal change places.
 template <int distance, class V, int lanes>
 [[gnu::always_inline]] inline void transpose(V (&rows)[lanes]) {
-  decltype(rows[0] < rows[0]) upper{}, lower{};
-  for (int i = 0; i < lanes; ++i) {
-    const bool is_second = (i & distance) != 0;
-    upper[i] = is_second ? lanes + i - distance : i;
-    lower[i] = is_second ? lanes + i : i + distance;
-  }
+  constexpr auto upper = [](int i) { return (i & distance) != 0 ? lanes + i - distance : i; };
+  constexpr auto lower = [](int i) { return (i & distance) != 0 ? lanes + i : i + distance; };
   for (int i = 0; i < lanes; ++i) {
     if ((i & distance) != 0) continue;
     const V a = rows[i], b = rows[i + distance];
-    rows[i] = __builtin_shuffle(a, b, upper);
-    rows[i + distance] = __builtin_shuffle(a, b, lower);
+    rows[i] = picked(a, b, upper);
+    rows[i + distance] = picked(a, b, lower);
   }
   if constexpr (distance > 1) transpose<distance / 2>(rows);
 }

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include <utility>
+
 #include "model/kernels/cpu/range_kernels.hpp"
 
 #ifdef __x86_64__
@@ -228,19 +230,30 @@ template <class T, class Body>
   if (i < length) body(i, Part{length - i});
 }
 
+template <class V>
+inline constexpr int kLanesOf = sizeof(V) / sizeof(V{}[0]);
+
+/// Lane i of the result is lane `from(i)` of `a` with `b` behind it. Clang has the one builtin
+/// function, GCC 11 the other.
+template <class V, class From, int... lanes>
+[[gnu::always_inline]] inline V picked(V a, V b, From from, std::integer_sequence<int, lanes...>) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, from(lanes)...);
+#else
+  decltype(a < b) mask{};
+  ((mask[lanes] = static_cast<decltype(mask[0] + 0)>(from(lanes))), ...);
+  return __builtin_shuffle(a, b, mask);
+#endif
+}
+template <class V, class From>
+[[gnu::always_inline]] inline V picked(V a, V b, From from) {
+  return picked(a, b, from, std::make_integer_sequence<int, kLanesOf<V>>{});
+}
+
 /// Each lane holds what the lane `distance` away (a power of two) held.
-template <int64_t distance, class V, class Mask>
-[[gnu::always_inline]] inline V exchanged(V v, Mask mask) {
-  for (uint64_t i = 0; i < sizeof(V) / sizeof(v[0]); ++i) mask[i] = static_cast<int>(i ^ distance);
-  return __builtin_shuffle(v, mask);
-}
-template <int64_t distance>
-[[gnu::always_inline]] inline F32Vector exchanged(F32Vector v) {
-  return exchanged<distance>(v, I32Vector{});
-}
-template <int64_t distance>
-[[gnu::always_inline]] inline F64Vector exchanged(F64Vector v) {
-  return exchanged<distance>(v, I64Vector{});
+template <int64_t distance, class V>
+[[gnu::always_inline]] inline V exchanged(V v) {
+  return picked(v, v, [](int i) { return i ^ static_cast<int>(distance); });
 }
 
 /// `combine` over all lanes, in halves: log2(lanes) steps and no element taken out on its own.
