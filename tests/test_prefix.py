@@ -50,6 +50,8 @@ def test_help_names_the_commands_and_the_version_of_tools_and_programs(prefix: P
     usage = prefix.run(**PYTHON)
     assert (usage.returncode, usage.stdout) == (2, "") and "usage: tiny-llama" in usage.stderr
     assert "did you mean report?" in said(prefix.run("reprot", **PYTHON))
+    # for developers, in a checkout
+    assert "must be one of bench" in said(prefix.run("dev/prove", **PYTHON))
 
 
 def test_messages_and_help_name_the_command_as_it_is_typed(prefix: Prefix) -> None:

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         if "--version" in [name, *itertools.takewhile(lambda word: word != "--", options)]:
             print(version_text())
             return 0
-        if name not in COMMANDS:
+        if name.partition(" ")[0] not in listed():
             near = did_you_mean(name, listed())
             raise ToolError(f"must be one of {', '.join(listed())}{near}")
         if not checks_only:
