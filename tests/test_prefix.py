@@ -2,12 +2,15 @@
 with blanks and accents, in a prefix that cannot be written; and what is wrong with a prefix, its
 data, programs or Python, each a message and exit status 2."""
 
+from __future__ import annotations
+
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +20,9 @@ from published import MEASURED
 from tinyllama_tools.commands import peers
 from tinyllama_tools.core import subcommands
 from tinyllama_tools.core.app import ToolError
+
+if TYPE_CHECKING:
+    from conftest import ScriptCheckout
 
 # that of the tests, which has the packages of the tools
 PYTHON = {"TINY_LLAMA_PYTHON": sys.executable}
@@ -295,6 +301,62 @@ def test_what_only_a_build_folder_has_is_said_of_a_prefix(prefix: Prefix) -> Non
 def test_in_a_checkout_it_starts_the_scripts() -> None:
     command = [PROJECT_ROOT / "scripts/tiny-llama", "test", "--help"]
     assert finish(start(command)).stdout.startswith("scripts/test ")
+
+
+# one whose venvs hold a pip that notes what it is asked for
+PIP = """#!/bin/bash
+case "$*" in
+  *version_info\\ *) ;;
+  *"python%d.%d"*) echo python3.11 ;;
+  "-m pip --version") echo "pip 26.3 from" ;;
+  *sys.prefix*) dirname "$(dirname "$0")" ;;
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *--target*)
+    echo "$*" >>CALLS
+    while [[ "$1" != --target ]]; do shift; done
+    mkdir -p "$2/jinja2"
+    exit "${PIP_STATUS:-0}"
+    ;;
+esac
+"""
+
+
+def test_packages_of_the_tools_come_into_their_place_as_a_whole(
+    checkout: ScriptCheckout, tmp_path: Path
+) -> None:
+    """With hashes; below DESTDIR where that is set, and what was there before is replaced."""
+    calls = tmp_path / "calls"
+    write_program(checkout.stubs / "python3", PIP.replace("CALLS", f"'{calls}'"))
+    place = tmp_path / "stage/opt/a préfix/lib/tiny_llama"
+    (place / "python3.11/old").mkdir(parents=True)
+    script = "bash scripts/lib/install_python_packages.sh '/opt/a préfix'"
+    stage = {"DESTDIR": str(tmp_path / "stage")}
+    done = checkout.run(script, PIP_STATUS="1", **stage)
+    assert done.returncode == 0 and "could not be installed" in done.stderr
+    assert [path.name for path in place.rglob("*")] == ["python3.11", "old"]
+    done = checkout.run(script, **stage)
+    assert done.returncode == 0 and f"tools: {place}/python3.11" in done.stdout, done.stderr
+    assert [path.name for path in place.rglob("*")] == ["python3.11", "jinja2"]
+    asked = calls.read_text().splitlines()
+    assert len(asked) == 2 and "--require-hashes" in asked[0] and ":tools " in asked[0]
+
+
+def test_compiled_code_is_kept_for_the_user_not_in_the_checkout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables = ("HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
+    for home, cache, chosen, kept in [
+        ("/h", "", "", "/h/.cache/tiny_llama/torchinductor"),
+        ("/h", "/c", "", "/c/tiny_llama/torchinductor"),
+        ("", "", "", None),
+        ("/h", "", "/own", None),
+    ]:
+        for name, value in zip(variables, (home, cache, chosen), strict=True):
+            if value:
+                monkeypatch.setenv(name, value)
+            else:
+                monkeypatch.delenv(name, raising=False)
+        assert peers.compiled_code_kept().get("TORCHINDUCTOR_CACHE_DIR") == kept
 
 
 def test_packages_of_the_tools_can_wait_for_a_network(tmp_path: Path) -> None:
