@@ -1,7 +1,7 @@
 """ReFrame settings for a Slurm cluster with AMD GPUs: an example. Lines with `yours:` need a look.
 
-Set up on a login node: the torch for ROCm active, then `scripts/bench --setup-only`, in a folder
-that the nodes see as well.
+Beforehand: the program installed, built with the torch for ROCm, in a folder that the nodes see as
+well.
 """
 
 # yours: partition, account, anything else that sbatch needs

@@ -18,8 +18,6 @@ import reframe.utility.sanity as sn
 from reframe.core.builtins import parameter, run_after, run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-
 # FOM <component>/<pass>/<variant>/<size>/<dtype>/batch:<B>/seq:<S>/<figure> = <value> <unit>
 FIGURE = re.compile(
     r"^FOM (?P<part>[^/ ]+/[^/ ]+)/(?P<rest>\S+)/(?P<figure>[^/ ]+)"
@@ -47,8 +45,8 @@ def demand(holds: object, otherwise: str) -> None:
 class TinyLlama(rfm.RunOnlyRegressionTest):
     """What both tests share: options of the program, the device, and how its output is read."""
 
-    # the program; as built by `scripts/bench --setup-only` unless set
-    program = variable(str, value=str(CHECKOUT / "build" / "benchmarks" / "tiny_llama_bench"))
+    # the installed program, on PATH there (-S modules=...), or the path of another one
+    program = variable(str, value="tiny_llama_bench")
     # auto: hip or cuda where the partition's settings name a GPU, else cpu on a cluster's node
     device = variable(str, value="auto")
     # further options of tiny_llama_bench, e.g. "--batch 16 --seq 256"

@@ -30,6 +30,7 @@ from built_programs import (
     write_program,
 )
 from fake_bench import FAILED, FIGURES, PROGRAM, SKIPPED, make_build
+from prefix import Prefix
 
 FOLDER = PROJECT_ROOT / "integrations"
 # options of the program itself: a step of a few milliseconds, measured once
@@ -93,18 +94,30 @@ echo "Submitted batch job $number"
 }
 
 
+# what `tiny-llama bench` asks first
+BENCH = """
+if [[ "$*" == *--describe-device* ]]; then echo '{{"device": {{"name": "Fake"}}}}'; exit; fi
+exec {} "$@"
+"""
+
+
 class Cluster:
-    """A checkout with the examples and the programs, and a fake Slurm, whose commands `environment`
-    finds before any others. Each call's arguments are kept in calls.txt, a line each."""
+    """A prefix, with fakes of the programs, and a fake Slurm, whose commands `environment` finds
+    before any others. Each call's arguments are kept in calls.txt, a line each."""
 
     def __init__(self, root: Path) -> None:
-        self.checkout = root / "a path" / "with spaces"
-        shutil.copytree(FOLDER / "slurm", self.checkout / "integrations" / "slurm")
-        self.build = self.checkout / "build"
+        user = root / "a path" / "with spaces"
+        self.prefix = Prefix(user / "prefix", user / "work")
+        self.build = root / "build"
         self.bench = fake_bench(self.build)
-        self.programs = self.bench.parent
+        self.prefix.program("tiny_llama_bench", BENCH.format(shlex.quote(str(self.bench))))
         for name in RANK_PROGRAMS:
-            write_program(self.programs / name, RANK_PROGRAM)
+            write_program(self.prefix.root / "bin" / name, RANK_PROGRAM)
+        # a checkout, as far as the examples look at one
+        self.checkout = user / "checkout"
+        for link, target in (("scripts/tiny-llama", "tiny-llama"), ("build/benchmarks", "")):
+            (self.checkout / link).parent.mkdir(parents=True)
+            (self.checkout / link).symlink_to(self.prefix.root / "bin" / target)
         self.folder = root / "slurm"
         for name, body in COMMANDS.items():
             keep = f'echo "{name} $*" >>"$FAKE_SLURM/calls.txt"'
@@ -114,21 +127,24 @@ class Cluster:
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         self.environment = {"PATH": path, "FAKE_SLURM": str(self.folder)}
 
-    def run(self, example: str, *arguments: str, **environment: str) -> Completed:
-        """As Slurm runs it: a copy of the file elsewhere, the variables of the job set."""
-        script = self.checkout / "integrations" / "slurm" / example
-        copy = shutil.copy(script, self.folder / "slurm_script")
-        job = {"SLURM_JOB_ID": "42", "SLURM_SUBMIT_DIR": str(self.checkout)}
-        job |= {"SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
-        env = os.environ | self.environment | job | environment
-        return finish(start(["bash", copy, *arguments], cwd=self.folder, env=env))
+    def run(
+        self, example: str, *arguments: str, is_installed: bool = True, **environment: str
+    ) -> Completed:
+        """As Slurm runs it: a copy of the file elsewhere, the variables of the job set; the working
+        folder is the one where sbatch was called."""
+        copy = shutil.copy(FOLDER / "slurm" / example, self.folder / "slurm_script")
+        job = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
+        env = self.prefix.environment(**self.environment, **(job | environment))
+        if is_installed:
+            env["PATH"] = f"{self.prefix.root / 'bin'}:{env['PATH']}"
+        return finish(start(["bash", copy, *arguments], cwd=self.prefix.work, env=env))
 
     def srun_calls(self) -> list[str]:
         lines = (self.folder / "calls.txt").read_text(encoding="utf-8").splitlines()
         return [line for line in lines if line.startswith("srun ")]
 
     def results(self) -> list[Path]:
-        return sorted((self.checkout / "results").glob("*"))
+        return sorted((self.prefix.work / "results").glob("*"))
 
 
 @pytest.fixture
@@ -440,61 +456,49 @@ def test_the_program_measures_what_fits_and_says_what_does_not(
 
 
 @pytest.mark.parametrize(
-    ("example", "arguments", "threads", "options"),
+    ("example", "arguments", "threads", "device"),
     [
-        ("one_gpu.sbatch", ["--sizes", "small"], "8", "--device hip --sizes small"),
-        ("one_node_cpu.sbatch", [], "64", "--device cpu"),
+        ("one_gpu.sbatch", ["--sizes", "small"], "8", "hip"),
+        ("one_node_cpu.sbatch", [], "64", "cpu"),
     ],
 )
 def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
-    cluster: Cluster, example: str, arguments: list[str], threads: str, options: str
+    cluster: Cluster, example: str, arguments: list[str], threads: str, device: str
 ) -> None:
     done = cluster.run(example, *arguments, SLURM_CPUS_PER_TASK=threads)
     assert done.returncode == 0, done.stderr
-    # but for the program's progress
-    assert [line for line in done.stderr.splitlines() if not line.startswith("[")] == []
-    assert done.stdout.splitlines()[-1] == "SUCCESS: 6 cases measured"
+    assert "SUCCESS: 6 cases measured" in done.stdout
     (call,) = cluster.srun_calls()
-    program = cluster.programs / "tiny_llama_bench"
-    start = f"srun --ntasks=1 --cpus-per-task={threads} {program} --threads {threads} "
-    assert call.startswith(start)
-    assert f"{options} --figures-of-merit" in call
+    words = f"srun --ntasks=1 --cpus-per-task={threads} tiny-llama bench --device {device} "
+    words += f"--threads {threads} --figures-of-merit {' '.join(arguments)}"
+    assert call.strip() == words.strip()
     (folder,) = cluster.results()
-    assert re.fullmatch(r"\d{8}T\d{6}Z_slurm_42", folder.name)
-    files = {path.name for path in folder.iterdir()}
-    assert files == {"results.json", "journal.jsonl", "summary.txt"}
-    summary = (folder / "summary.txt").read_text(encoding="utf-8")
-    assert f"Results: {folder}\n{summary}" == done.stdout
+    assert re.fullmatch(r"\d{8}T\d{6}Z_fake", folder.name)
+    names = {path.name for path in folder.iterdir()}
+    assert {"results.json", "journal.jsonl", "summary.txt"} <= names
 
 
 def test_a_job_that_ran_out_of_time_is_gone_on_with(cluster: Cluster) -> None:
     fake_bench(cluster.build, {"full_step": "interrupted"})
-    stopped = cluster.run("one_gpu.sbatch")
-    assert stopped.returncode == 130
+    assert cluster.run("one_gpu.sbatch").returncode == 130
     (folder,) = cluster.results()
-    assert f"TINY_LLAMA_RESUME={folder}" in stopped.stderr
     fake_bench(cluster.build)
-    done = cluster.run("one_gpu.sbatch", TINY_LLAMA_RESUME=str(folder))
+    done = cluster.run("one_gpu.sbatch", "--resume")
     assert done.returncode == 0, done.stderr
     assert cluster.results() == [folder]
-    assert "--resume" in cluster.srun_calls()[-1]
     fake_bench(cluster.build, {"full_step": FAILED})
     assert cluster.run("one_gpu.sbatch").returncode == 1
 
 
-@pytest.mark.parametrize(
-    ("example", "program"),
-    [
-        *(("one_gpu.sbatch", "tiny_llama_bench"), ("one_node_cpu.sbatch", "tiny_llama_bench")),
-        *((DATA_PARALLEL, program) for program in RANK_PROGRAMS),
-    ],
-)
-def test_what_is_not_set_up_says_how(cluster: Cluster, example: str, program: str) -> None:
-    (cluster.programs / program).unlink()
-    done = cluster.run(example)
+@pytest.mark.parametrize("example", ["one_gpu.sbatch", "one_node_cpu.sbatch", DATA_PARALLEL])
+def test_a_job_finds_what_is_installed_or_the_checkout(cluster: Cluster, example: str) -> None:
+    done = cluster.run(example, is_installed=False)
     assert done.returncode == 2
-    assert "scripts/bench --setup-only" in done.stderr
+    assert "is not on PATH: load its module, or set TINY_LLAMA_CHECKOUT" in done.stderr
     assert cluster.srun_calls() == [] == cluster.results()
+    done = cluster.run(example, is_installed=False, TINY_LLAMA_CHECKOUT=str(cluster.checkout))
+    assert done.returncode == 0, done.stderr
+    assert len(cluster.results()) == 1
 
 
 def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Cluster) -> None:
@@ -505,13 +509,13 @@ def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Clus
     assert all_.startswith("srun --nodes=4 --ntasks=32 --ntasks-per-node=8 ")
     # a lost rank must not take the results of the others with it
     assert all("--kill-on-bad-exit=0 --wait=" in call for call in (one, all_, training))
-    scaling = f"{cluster.programs}/tiny_llama_scaling --device hip --threads 7 --size medium"
+    scaling = "tiny_llama_scaling --device hip --threads 7 --size medium"
     assert scaling in one and scaling in all_
-    assert f"{cluster.programs}/tiny_llama_train --device hip --size small" in training
+    assert "tiny_llama_train --device hip --size small" in training
     (folder,) = cluster.results()
     assert re.fullmatch(r"\d{8}T\d{6}Z_slurm_42_scaling", folder.name)
     assert {path.name for path in folder.iterdir()} == {"ranks_8.json", "ranks_32.json"}
-    assert done.stdout == f"Results: {folder}\n"
+    assert done.stdout == f"Results: results/{folder.name}\n"
     # one node is measured once; a lost rank ends the job
     assert cluster.run(DATA_PARALLEL, SLURM_JOB_NUM_NODES="1").returncode == 0
     assert len(cluster.srun_calls()) == 3 + 2

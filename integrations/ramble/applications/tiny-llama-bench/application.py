@@ -14,7 +14,7 @@ WORKLOADS = {
 }
 # name, default, description, suggested values
 VARIABLES = [
-    ("program", "tiny_llama_bench", "build/benchmarks/tiny_llama_bench in its checkout", None),
+    ("program", "tiny_llama_bench", "Installed: on PATH. Or the path of another one", None),
     ("device", "auto", "hip or cuda refuse to run without a GPU", ["auto", "hip", "cuda", "cpu"]),
     ("model_size", "tiny", "With its own batch and sequence", SIZES),
     ("model_variant", "optimized", "Or switches joined by +", ["baseline", "optimized", "fused"]),
@@ -35,7 +35,7 @@ FIGURES = [
 class TinyLlamaBench(ExecutableApplication):
     """Component and scaling benchmark of LLaMA training: rates, share of the peak, memory.
 
-    The program is built beforehand: `scripts/bench --setup-only` in its checkout.
+    The program is installed beforehand, or built in a checkout: `scripts/bench --setup-only`.
     """
 
     name = "tiny-llama-bench"
