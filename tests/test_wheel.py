@@ -10,14 +10,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from built_programs import ON_CPU, PROJECT_ROOT, SMALL_OPTIONS, finish, give_up, start
+from built_programs import (
+    ON_CPU,
+    PROJECT_ROOT,
+    SMALL_OPTIONS,
+    finish,
+    give_up,
+    start,
+    write_program,
+)
 from test_installed import cached
 
 VERSION = (PROJECT_ROOT / "VERSION").read_text(encoding="utf-8").strip()
@@ -75,7 +82,9 @@ def test_a_wheel_names_its_torch_and_no_folder_of_the_machine_that_built_it(whee
         for expected in ("VERSION", "fixtures/problem_sizes.json", "results/schema.json"):
             assert f"{data}/{expected}" in names
         assert f"{data}/scripts/tinyllama_tools/__main__.py" in names
-        assert not [name for name in names if "golden" in name or name.endswith((".a", ".hpp"))]
+        assert not [
+            name for name in names if "fixtures/golden" in name or name.endswith((".a", ".hpp"))
+        ]
         named = [name for name in names if str(PROJECT_ROOT).encode() in archive.read(name)]
         assert named == []
 
@@ -112,20 +121,16 @@ def test_an_installed_wheel_measures_from_an_empty_folder(
 
 
 def test_a_wheel_needs_a_torch(tmp_path: Path) -> None:
-    code = "import wheel_dependencies as w; print(w.dynamic_metadata('dependencies', {}))"
-    bare = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT_ROOT / "scripts/lib")}
-    # -S: a Python without site-packages
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=bare, capture_output=True, text=True, check=False
+    # a Python without site-packages
+    bare = write_program(tmp_path / "python", f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    code = (
+        f"import sys, wheel_dependencies as wheel; sys.executable = {str(bare)!r};"
+        "print(wheel.dynamic_metadata('dependencies', {}))"
     )
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT_ROOT / "scripts/lib")}
+    done = finish(start([bare, "-c", code], env=variables))
     assert done.returncode == 1
     assert "no torch of 2.9 or newer here: set Torch_DIR" in done.stderr
     (tmp_path / "TorchConfigVersion.cmake").write_text('set(PACKAGE_VERSION "2.12.1")\n')
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        env=bare | {"Torch_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finish(start([bare, "-c", code], env=variables | {"Torch_DIR": str(tmp_path)}))
     assert "'torch==2.12.1'" in done.stdout, done.stderr
