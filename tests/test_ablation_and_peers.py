@@ -1,7 +1,6 @@
 """scripts/ablation and scripts/peers, of a fake program and fake peers: what is interleaved in
 which order, ratios, verdicts, pages, files and what is refused; and of the real ones, shortly."""
 
-import functools
 import math
 import os
 import random
@@ -124,8 +123,7 @@ def build(
     """Of what the commands measure, with fake peers, into tmp_path."""
     build = tmp_path_factory.mktemp("build")
     tell(build)
-    program = functools.partial(SuiteProgram, program=build / PROGRAM)
-    monkeypatch.setattr(programs, "SuiteProgram", program)
+    monkeypatch.setattr(programs, "program_in", lambda *_: build / PROGRAM)
     monkeypatch.setattr(peers, "PEER", (sys.executable, "-c", FAKE_PEER))
     monkeypatch.setattr(interleaved, "RESULTS", tmp_path)
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "KMP_"))]:

@@ -149,15 +149,14 @@ def suite_program(
     device: str,
     threads: int | None,
     variants: Sequence[str],
-    more: Sequence[str] = (),
-    build: Path | None = None,
+    more: Sequence[str],
+    build: Path,
 ) -> SuiteProgram:
-    """The program on this device, with `more` options; `build`: the folder that has it, where that
-    is another one. SuiteError where it is not built, or refuses the variants, all of which it alone
-    knows."""
+    """The program of a build folder or a prefix on this device, with `more` options. ProgramError
+    where it is not there, or refuses the variants, all of which it alone knows."""
     options = (f"--threads={threads}",) if threads else ()
-    where = {"program": program_in(build, "tiny_llama_bench")} if build else {}
-    program = SuiteProgram((f"--device={device}", *options, *more), **where)
+    given = (f"--device={device}", *options, *more)
+    program = SuiteProgram(given, program_in(build, "tiny_llama_bench"))
     program.list_cases([f"--components={STEP}", f"--variants={','.join(variants)}"])
     return program
 
