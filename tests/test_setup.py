@@ -204,19 +204,21 @@ virtual_python=true
 TESTS = "test tools pictures"
 # options are looked at before anything that can take minutes
 CHECKED = "checked tools"
-MEASURES = f"{CHECKED} build programs"
+PROGRAMS = "tiny_llama_bench tiny_llama_scaling tiny_llama_train"
+MEASURES = f"{CHECKED} build {PROGRAMS}"
+COMPARES = f"{CHECKED} build tiny_llama_bench"
 
 
 @pytest.mark.parametrize(
     ("command", "has_own_torch", "parts"),
     [
-        ("bench --setup-only", False, "checked torch build programs"),
+        ("bench --setup-only", False, f"checked torch build {PROGRAMS}"),
         ("test", False, f"torch {TESTS} oracle build"),
         ("test", True, f"{TESTS} build"),
         ("dev/golden", False, "checked torch oracle"),
         ("dev/prove", True, "checked build"),
-        ("peers", False, f"{CHECKED} torch oracle build programs"),
-        ("gpu_check", False, f"{CHECKED} torch oracle build programs kernels_gpu_device_test"),
+        ("peers", False, f"{CHECKED} torch oracle build {PROGRAMS}"),
+        ("gpu_check", False, f"{CHECKED} torch oracle build {PROGRAMS} kernels_gpu_device_test"),
         ("gpu_check --build-folder=build-cuda", True, CHECKED),
         ("study tiny", True, MEASURES),
         ("study --help", True, "checked"),
@@ -224,13 +226,13 @@ MEASURES = f"{CHECKED} build programs"
         ("scaling --from results/a", True, CHECKED),
         ("profile --compare a b", True, CHECKED),
         ("compare a.json b.json", True, CHECKED),
-        ("compare run --base HEAD", True, MEASURES),
+        ("compare run --base HEAD", True, COMPARES),
         # a build that is there already is measured as it is
         ("compare run --base HEAD --new scripts", True, CHECKED),
         ("compare run --base=scripts --new=HEAD", True, CHECKED),
         ("report --setup-only", False, "tools"),
         ("report a --format=png", False, f"{CHECKED} pictures {CHECKED}"),
-        ("compare calibrate --record=a.jsonl", True, MEASURES),
+        ("compare calibrate --record=a.jsonl", True, COMPARES),
     ],
 )
 def test_what_each_command_sets_up(
