@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,16 +126,29 @@ def own_mirror() -> str:
     return found[1] if found else ""
 
 
+def own_index() -> str:
+    """From which this machine's pip takes packages as well: where it has torch for CPUs."""
+    command = [sys.executable, "-m", "pip", "config", "get", "global.extra-index-url"]
+    return finish(start(command)).stdout.strip()
+
+
 # Runs a command in a chroot; what is mounted for it ends with it.
 IN_CHROOT = """
-mount --bind /proc "$0/proc"
-exec chroot "$0" env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "$1"
+for folder in /proc $2; do
+  mkdir -p "$0$folder"
+  mount --rbind "$folder" "$0$folder"
+done
+exec chroot "$0" env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+  PIP_CERT=/etc/own_authorities.crt SSL_CERT_FILE=/etc/own_authorities.crt \
+  PIP_EXTRA_INDEX_URL="$3" bash -c "$1"
 """
 
 
 def in_chroot(root: Path, command: str, minutes: float) -> str:
     words = ["unshare", "--mount", "--propagation", "private", "bash", "-euc", IN_CHROOT]
-    done = finish(start([*words, str(root), command]), timeout=60 * minutes)
+    index = own_index()
+    folders = " ".join(sorted(set(re.findall(r"file://(/[^/\s]+)", index))))
+    done = finish(start([*words, str(root), command, folders, index]), timeout=60 * minutes)
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
 
@@ -151,7 +165,9 @@ def make_root(root: Path, mirror: str) -> None:
     if own.is_file():
         (root / "root/.config/pip").mkdir(parents=True)
         shutil.copy(own, root / "root/.config/pip/pip.conf")
-    shutil.copytree("/etc/ssl/certs", root / "etc/ssl/certs", dirs_exist_ok=True)
+    # not where Debian's package of authorities writes its own
+    authorities = os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt")
+    shutil.copy(authorities, root / "etc/own_authorities.crt")
 
 
 @pytest.mark.long
