@@ -201,7 +201,7 @@ find_oracle_python() { echo true; }
 tool() { echo checked; }
 virtual_python=true
 """
-TESTS = "test tools pictures"
+TESTS = "test tools pictures parquet"
 # options are looked at before anything that can take minutes
 CHECKED = "checked tools"
 PROGRAMS = "tiny_llama_bench tiny_llama_scaling tiny_llama_train"
@@ -232,6 +232,7 @@ COMPARES = f"{CHECKED} build tiny_llama_bench"
         ("compare run --base=scripts --new=HEAD", True, CHECKED),
         ("report --setup-only", False, "tools"),
         ("report a --format=png", False, f"{CHECKED} pictures {CHECKED}"),
+        ("report a --format parquet", False, f"{CHECKED} parquet {CHECKED}"),
         ("compare calibrate --record=a.jsonl", True, COMPARES),
     ],
 )
@@ -374,7 +375,7 @@ def test_the_lock_has_what_each_group_asks_for() -> None:
     lock = (PROJECT_ROOT / "requirements.lock").read_text().lower()
     text = (PROJECT_ROOT / "pyproject.toml").read_text()
     groups = re.findall(r"^(\w+) = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    assert [name for name, _ in groups][:2] == ["torch", "cuda"] and len(groups) == 7
+    assert [name for name, _ in groups][:2] == ["torch", "cuda"] and len(groups) == 8
     for name, lines in groups[2:]:
         wanted = re.findall(r"^  [\"'](\S+==[\w.]+)", lines, re.MULTILINE)
         assert wanted and [w for w in wanted if f"\n{w.lower()} " not in lock] == [], name

@@ -68,7 +68,7 @@ LAYERS = (
     "case_guard prepared_case",
     "case_counters run_context journal",
     "trace runner interleaved sum_of_parts tables",
-    "find_limit suite serve",
+    "formats find_limit suite serve",
     "bench_program",
 )
 

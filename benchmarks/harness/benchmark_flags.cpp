@@ -50,7 +50,8 @@ struct Flag {
   bool is_of_results = true;  ///< how they are measured or what they say
 };
 
-constexpr const char* kNoCsv = "csv drops counters that the first case lacks";
+// of standard output
+constexpr const char* kFormats[] = {"console", "json", "csv", "jsonl", "md"};
 
 // The number before `unit`.
 double positive(const Given& given, bool is_count, const std::string& unit, bool may_be_zero) {
@@ -80,8 +81,8 @@ void take_min_time(const Given& given, Options& options) {
 }
 
 void take_format(const Given& given, Options& options) {
-  if (given.text() != "console" && given.text() != "json")
-    given.refuse(fmt::format("must be console or json; {}", kNoCsv));
+  if (std::ranges::count(kFormats, given.text()) == 0)
+    given.refuse(fmt::format("must be one of {}", fmt::join(kFormats, ", ")));
   options.format = given.value;
 }
 
@@ -127,7 +128,10 @@ const Flag kFlags[] = {
     {"benchmark_out", [](const Given& g, Options& o) { o.out_file = g.text(); }, false},
     {"benchmark_out_format",
      [](const Given& g, Options&) {
-       if (g.text() != "json") g.refuse(fmt::format("must be json; {}", kNoCsv));
+       if (g.text() != "json")
+         g.refuse(
+             "must be json, the format of results; --benchmark_format is that of standard output, "
+             "and scripts/report --format csv, jsonl or parquet converts");
      },
      false},
     {"benchmark_color",

@@ -48,7 +48,7 @@ TEST(BenchmarkFlagsTest, EveryFlagOfTheLibraryIsHonouredOrRefused) {
        [](const Options& o) { return o.writes_aggregates_only; }},
       {"benchmark_display_aggregates_only",
        [](const Options& o) { return o.shows_aggregates_only; }},
-      {"benchmark_format=json", [](const Options& o) { return o.format == "json"; }},
+      {"benchmark_format=csv", [](const Options& o) { return o.format == "csv"; }},
       {"benchmark_out=a", [](const Options& o) { return o.out_file == "a"; }},
       {"benchmark_context=a=b,c=d", [](const Options& o) {
          return o.benchmark_context == std::vector<std::string>{"a=b,c=d"};
@@ -56,7 +56,7 @@ TEST(BenchmarkFlagsTest, EveryFlagOfTheLibraryIsHonouredOrRefused) {
   const std::pair<std::string, std::string> refused[] = {
       {"benchmark_dry_run", "--benchmark_min_time=1x --benchmark_repetitions=1 times"},
       {"benchmark_enable_random_interleaving=true", "scripts/compare run interleaves"},
-      {"benchmark_out_format=csv", "must be json"},
+      {"benchmark_out_format=csv", "must be json, the format of results; --benchmark_format"},
       {"benchmark_color=true", "must be auto or false"},
       {"benchmark_counters_tabular=false", "must be true"},
       {"benchmark_perf_counters=CYCLES", "perf stat"},
@@ -113,7 +113,8 @@ TEST(BenchmarkFlagsTest, ValuesAreReadAsTheLibraryDoes) {
       {"repetitions=2.5", "must be a whole number"},
       {"filter", "write --benchmark_filter=VALUE"},
       {"filter=", "write --benchmark_filter=VALUE"},
-      {"format=csv", "--benchmark_format 'csv': must be console or json; csv drops counters that"},
+      {"format=markdown",
+       "--benchmark_format 'markdown': must be one of console, json, csv, jsonl"},
       {"dry_run=maybe", "must be true or false"},
       {"context=a", "must be KEY=VALUE"},
       {"speed=9", "is no flag of Google Benchmark; those are"}};
@@ -132,10 +133,10 @@ TEST(BenchmarkFlagsTest, TheEnvironmentCountsAsTheCommandLineDoes) {
   EXPECT_EQ(options.out_file, "a.json");
   EXPECT_EQ(options.timing.repetitions, 5);
   EXPECT_EQ(options.format, "console");
-  ::setenv("BENCHMARK_FORMAT", "csv", 1);
+  ::setenv("BENCHMARK_FORMAT", "xml", 1);
   EXPECT_CONTAINS(
       testing::error_of<std::invalid_argument>([&] { take_benchmark_environment(options); }),
-      "environment variable BENCHMARK_FORMAT: --benchmark_format 'csv': must be");
+      "environment variable BENCHMARK_FORMAT: --benchmark_format 'xml': must be");
   for (const char* name :
        {"BENCHMARK_OUT", "BENCHMARK_REPETITIONS", "BENCHMARK_FORMAT", "BENCHMARK_SOMETHING"})
     ::unsetenv(name);

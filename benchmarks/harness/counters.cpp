@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -16,10 +17,14 @@ constexpr const char* kSchema =
 #include "results_schema.inc"
     ;
 
+nlohmann::ordered_json read_definitions() {
+  return nlohmann::ordered_json::parse(kSchema).at("$defs");
+}
+
 std::vector<Counter> read_counters() {
   std::vector<Counter> all;
-  const auto schema = nlohmann::ordered_json::parse(kSchema);
-  for (const auto& [key, rule] : schema.at("$defs").at("measured").at("properties").items()) {
+  const auto definitions = read_definitions();
+  for (const auto& [key, rule] : definitions.at("measured").at("properties").items()) {
     const auto found = rule.find("x-counter");
     // The ends of an interval are in its own column.
     if (found == rule.end() || !(found->contains("title") || found->contains("unit"))) continue;
@@ -27,6 +32,26 @@ std::vector<Counter> read_counters() {
                    found->value("format", ""), found->value("shown", false),
                    found->value("figure_of_merit", false)});
   }
+  return all;
+}
+
+std::vector<FlatColumn> read_flat_columns() {
+  const auto definitions = read_definitions();
+  std::vector<FlatColumn> all;
+  std::vector<FlatColumn> of_the_run;
+  for (const auto& [name, rule] : definitions.at("flat_row").at("properties").items()) {
+    const std::string from = rule.value("x-from", "");
+    const bool is_of_the_run = !of_the_run.empty() || from.starts_with("context.");
+    (is_of_the_run ? of_the_run : all).push_back({name, from});
+  }
+  for (const auto& definition : definitions) {
+    const auto properties = definition.value("properties", nlohmann::ordered_json::object());
+    for (const auto& [key, rule] : properties.items()) {
+      const bool is_known = std::ranges::find(all, key, &FlatColumn::name) != all.end();
+      if (rule.contains("x-counter") && !is_known) all.push_back({key, ""});
+    }
+  }
+  std::ranges::move(of_the_run, std::back_inserter(all));
   return all;
 }
 
@@ -44,6 +69,11 @@ std::string Counter::heading(std::string_view value) const {
 
 const std::vector<Counter>& counters() {
   static const std::vector<Counter> all = read_counters();
+  return all;
+}
+
+const std::vector<FlatColumn>& flat_columns() {
+  static const std::vector<FlatColumn> all = read_flat_columns();
   return all;
 }
 

@@ -32,4 +32,14 @@ inline constexpr const char* kAllColumns = "all";
 /// Throws std::out_of_range for a key that no counter has.
 const Counter& counter(std::string_view key);
 
+/// A column of a case's flat row: `flat_row` of the schema.
+struct FlatColumn {
+  std::string name;
+  std::string from;  ///< "row.run_name", "context.device.name"; empty where it is computed, and of
+                     ///< a counter
+};
+
+/// In their order: what is said of the case, every counter, what is said of the run.
+const std::vector<FlatColumn>& flat_columns();
+
 }  // namespace tinyllama::harness

@@ -30,7 +30,9 @@ constexpr const char* kFooter =
     "Every --benchmark_* flag of Google Benchmark, and its variable BENCHMARK_*, is honoured or\n"
     "refused by name: --benchmark_filter=REGEX acts on the case names, --benchmark_out=FILE "
     "writes\n"
-    "JSON, --benchmark_repetitions, --benchmark_context, ...\n\n"
+    "JSON, --benchmark_format=console, json, csv, jsonl or md says what standard output has,\n"
+    "--benchmark_repetitions, --benchmark_context, ... (docs/report.md: columns of csv and "
+    "jsonl)\n\n"
     "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or\n"
     "files; 130 interrupted.";
 
@@ -235,16 +237,20 @@ void check_modes(const Options& options) {
       {options.list, "--list"},
       {options.dry_run, "--dry-run"},
       {options.describe_device, "--describe-device"}};
-  const bool is_json = options.format != "console";
+  const bool has_format = options.format != "console";
   std::erase_if(modes, [](const Given& mode) { return !mode.first; });
   const auto refuse = [](const std::string& option, const std::string& mode) {
     throw std::invalid_argument(fmt::format("{}: not with {}", option, mode));
   };
-  if (options.figures_of_merit && is_json)
-    refuse("--figures-of-merit", "--benchmark_format=json, whose output is one document");
+  if (options.figures_of_merit && has_format)
+    refuse("--figures-of-merit",
+           fmt::format("--benchmark_format={}, whose output is one document", options.format));
   if (modes.empty()) return;
   const std::string& mode = modes.front().second;
   if (modes.size() > 1) refuse(modes[1].second.substr(0, modes[1].second.find(',')), mode);
+  if ((options.dry_run || options.find_limit) && has_format && options.format != "json")
+    refuse("--benchmark_format=" + options.format,
+           mode.substr(0, mode.find(',')) + ", which has console and json");
   // put before a whole command line, to see what it would do
   if (options.list || options.dry_run || options.describe_device) return;
   for (const auto& [is_given, option] : {
@@ -253,7 +259,7 @@ void check_modes(const Options& options) {
            Given{!options.trace_folder.empty(), "--trace"},
            Given{!options.columns.empty(), "--columns"},
            Given{options.figures_of_merit, "--figures-of-merit"},
-           Given{is_json && (options.serve || options.verify == Verify::only),
+           Given{has_format && (options.serve || options.verify == Verify::only),
                  "--benchmark_format"},
        })
     if (is_given) refuse(option, mode);

@@ -89,7 +89,7 @@ struct Options {
   bool serve = false;                   ///< stay resident and answer requests (serve.hpp)
   std::string filter = ".";             ///< --benchmark_filter
   std::string out_file;                 ///< --benchmark_out
-  std::string format = "console";       ///< --benchmark_format: console or json
+  std::string format = "console";       ///< --benchmark_format
   bool writes_aggregates_only = false;  ///< --benchmark_report_aggregates_only
   bool shows_aggregates_only = false;   ///< --benchmark_display_aggregates_only
   std::vector<std::string> benchmark_context;    ///< --benchmark_context: KEY=VALUE,...

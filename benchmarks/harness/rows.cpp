@@ -20,13 +20,6 @@ double to_double(int64_t count) {
   return static_cast<double>(count);
 }
 
-double seconds_of_unit(const std::string& time_unit) {
-  if (time_unit == "ns") return 1e-9;
-  if (time_unit == "us") return 1e-6;
-  if (time_unit == "ms") return 1e-3;
-  return 1;
-}
-
 // The axes in the name of a case, of a collective or peak none: <component>/<pass>/<variant>/<size>
 // /<dtype>/batch:<B>/seq:<S>, after which a data-parallel step's has more.
 Json axes_of(const std::string& name) {
@@ -191,6 +184,21 @@ Json aggregate_row(const RowIdentity& identity, const std::vector<Repetition>& r
 
 }  // namespace
 
+double seconds_of_unit(const std::string& time_unit) {
+  if (time_unit == "ns") return 1e-9;
+  if (time_unit == "us") return 1e-6;
+  if (time_unit == "ms") return 1e-3;
+  return 1;
+}
+
+std::string disturbance_of(const Json& entry) {
+  const std::string label = entry.value("label", "");
+  const size_t found = label.find(kDisturbedLabel);
+  if (found == std::string::npos) return {};
+  const size_t begin = found + std::string_view(kDisturbedLabel).size();
+  return label.substr(begin, label.find(';', begin) - begin);
+}
+
 std::string CaseResult::message(const char* flag, const char* key) const {
   if (entries.empty() || !entries.front().contains(flag)) return {};
   return entries.front().value(key, "for no known reason");
@@ -249,6 +257,19 @@ const Json* CaseResult::median() const {
     if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
   }
   return chosen;
+}
+
+const Json* CaseResult::best_peak() const {
+  const Json* best = nullptr;
+  double highest = 0;
+  if (!name.starts_with("peak/")) return nullptr;
+  for (const Json& entry : entries) {
+    const double rate = entry.value("TFLOPS", entry.value("GB_per_second", 0.0));
+    if (entry.value("run_type", "") != "iteration" || rate <= highest) continue;
+    highest = rate;
+    best = &entry;
+  }
+  return best;
 }
 
 std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result) {

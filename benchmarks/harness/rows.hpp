@@ -77,10 +77,19 @@ struct CaseResult {
   std::string failure() const { return message("error_occurred", "error_message"); }
   /// Of its entries the median, or the only repetition; null where it has no time.
   const Json* median() const;
+  /// Of a peak, peak/..., the best repetition, which counts; null for another case, and where it
+  /// has no rate.
+  const Json* best_peak() const;
 
  private:
   std::string message(const char* flag, const char* key) const;
 };
+
+/// Why a row is marked as disturbed; empty where it is not.
+std::string disturbance_of(const Json& entry);
+
+/// "ns", "us", "ms" or "s" in seconds.
+double seconds_of_unit(const std::string& time_unit);
 
 /// A repetition's time is the median of its samples, the case's the median over its repetitions.
 /// Where the time is doubtful, the label says why after kDisturbedLabel.

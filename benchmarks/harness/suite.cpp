@@ -14,6 +14,7 @@
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/progress.hpp"
 #include "benchmarks/harness/case_counters.hpp"
+#include "benchmarks/harness/formats.hpp"
 #include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/rows.hpp"
@@ -366,10 +367,9 @@ class SuiteRun {
     add_speedups(plan_.cases, document_.results,
                  has_measured ? MeasureInterleaved(measure) : MeasureInterleaved());
     write_result(document_.text(options_.writes_aggregates_only));
-    const std::string shown =
-        options_.format == "json"
-            ? document_.text(options_.writes_aggregates_only || options_.shows_aggregates_only)
-            : result_tables(options_, plan_.cases, document_, step_, measure);
+    const std::string shown = options_.format == "console"
+                                  ? result_tables(options_, plan_.cases, document_, step_, measure)
+                                  : formatted(options_, document_);
     progress.clear();
     std::cout << shown << std::flush;
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);

@@ -19,24 +19,6 @@ namespace {
 
 constexpr size_t kMostReasonsInDigest = 10;
 
-// "3.83 (3.7-3.9)" with its interval, "~1.02 (0.9-1.1)" where that holds 1, "3.83" where there is
-// none.
-std::string speedup_text(const Json& entry) {
-  const double speedup = entry.at("speedup");
-  if (!entry.contains("speedup_low")) return fmt::format("{:.2f}", speedup);
-  const double low = entry.at("speedup_low");
-  const double high = entry.at("speedup_high");
-  const bool is_shown = low > 1 || high < 1;
-  return fmt::format("{}{:.2f} ({:.3g}-{:.3g})", is_shown ? "" : "~", speedup, low, high);
-}
-
-// "-" where the row has none.
-std::string cell(const Counter& counter, const MeasuredCase& row) {
-  const auto value = row.entry.find(counter.key);
-  if (value == row.entry.end()) return "-";
-  return counter.key == "speedup" ? speedup_text(row.entry) : counter.text(value->get<double>());
-}
-
 using Rows = std::vector<const MeasuredCase*>;
 
 bool is_measured(const MeasuredCase* row) {
@@ -56,15 +38,6 @@ struct Column {
   std::string shared{};
   bool is_axis = false;  ///< said in the heading, also of a single row
 };
-
-// Why the row is marked; empty where it is not.
-std::string disturbance_of(const Json& entry) {
-  const std::string label = entry.value("label", "");
-  const size_t found = label.find(kDisturbedLabel);
-  if (found == std::string::npos) return {};
-  const size_t begin = found + std::string_view(kDisturbedLabel).size();
-  return label.substr(begin, label.find(';', begin) - begin);
-}
 
 const char* mark_of(const MeasuredCase& row) {
   return disturbance_of(row.entry).empty() ? "" : "!";
@@ -115,7 +88,8 @@ std::vector<const Case*> in_reading_order(const std::vector<Case>& cases) {
 }
 
 Column column_of(const Counter& counter) {
-  return {counter.heading(), [&counter](const auto& row) { return cell(counter, row); },
+  return {counter.heading(),
+          [&counter](const auto& row) { return counter_text(counter, row.entry); },
           counter.heading("{}")};
 }
 
@@ -317,7 +291,7 @@ std::string side_by_side(const Rows& rows) {
   const auto add = [&](const std::string& title, const std::string& variant, const char* key) {
     columns.push_back({title, [&, variant, key](const auto& line) -> std::string {
                          const MeasuredCase* row = points.row(line, variant);
-                         return row ? cell(counter(key), *row) : "-";
+                         return row ? counter_text(counter(key), row->entry) : "-";
                        }});
   };
   constexpr size_t most_with_roof = 2;
@@ -367,50 +341,21 @@ std::string digest(const std::vector<Case>& cases, const Rows& rows, const std::
   return text;
 }
 
-struct BestPeak {
-  double value;
-  const char* counter;  // "TFLOPS" or "GB_per_second"
-};
-
-// A row peak/...: its best repetition. Nothing for a row that is no peak, was skipped or failed.
-std::optional<BestPeak> best_peak(const CaseResult& result) {
-  if (!result.name.starts_with("peak/") || result.entries.empty()) return std::nullopt;
-  for (const char* counter : {"TFLOPS", "GB_per_second"}) {
-    if (!result.entries.front().contains(counter)) continue;
-    double best = 0;
-    for (const Json& entry : result.entries) {
-      if (entry.value("run_type", "") == "iteration")
-        best = std::max(best, entry.value(counter, 0.0));
-    }
-    return BestPeak{best, counter};
-  }
-  return std::nullopt;
+// "TFLOPS" or "GB_per_second", which the row of a peak has.
+const Counter& rate_of(const Json& peak) {
+  return counter(peak.contains("TFLOPS") ? "TFLOPS" : "GB_per_second");
 }
 
 std::string peak_rows(const std::vector<CaseResult>& results) {
   std::string text;
   for (const auto& result : results) {
-    const auto best = best_peak(result);
+    const Json* best = result.best_peak();
     if (!best) continue;
-    text += fmt::format("  {:<18} {:>9.4g} {}  {}\n", result.name, best->value,
-                        counter(best->counter).unit, result.entries.front().value("label", ""));
+    const Counter& rate = rate_of(*best);
+    text += fmt::format("  {:<18} {:>9.4g} {}  {}\n", result.name, best->at(rate.key).get<double>(),
+                        rate.unit, best->value("label", ""));
   }
   return text.empty() ? "" : "peaks, measured\n" + text + "\n";
-}
-
-// What the percentages are of, from the result's context.
-std::string measured_peaks_line(const Json& context) {
-  if (!context.contains("peaks")) return "";
-  std::vector<std::string> peaks;
-  const Json& measured = context.at("peaks").at("measured");
-  for (const auto& [name, peak] : measured.items()) {
-    if (!peak.contains("flops_per_second")) continue;
-    const double rate = peak.at("flops_per_second");
-    peaks.push_back(fmt::format("{} {}FLOP/s", name, format_count(rate)));
-  }
-  if (const std::string text = bandwidth_text(measured); !text.empty())
-    peaks.push_back("bandwidth " + text);
-  return peaks.empty() ? "" : fmt::format("measured peaks: {}\n\n", fmt::join(peaks, ", "));
 }
 
 // A titled list, of at most `most` lines.
@@ -479,7 +424,24 @@ std::vector<MeasuredCase> rows_of(const std::vector<Case>& cases,
   return rows;
 }
 
+// "3.83 (3.7-3.9)" with its interval, "~1.02 (0.9-1.1)" where that holds 1, "3.83" where there is
+// none.
+std::string speedup_text(const Json& entry) {
+  const double speedup = entry.at("speedup");
+  if (!entry.contains("speedup_low")) return fmt::format("{:.2f}", speedup);
+  const double low = entry.at("speedup_low");
+  const double high = entry.at("speedup_high");
+  const bool is_shown = low > 1 || high < 1;
+  return fmt::format("{}{:.2f} ({:.3g}-{:.3g})", is_shown ? "" : "~", speedup, low, high);
+}
+
 }  // namespace
+
+std::string counter_text(const Counter& counter, const Json& row) {
+  const auto value = row.find(counter.key);
+  if (value == row.end()) return "-";
+  return counter.key == "speedup" ? speedup_text(row) : counter.text(value->get<double>());
+}
 
 std::string bandwidth_text(const Json& measured_peaks) {
   constexpr size_t step = 4;
@@ -491,6 +453,20 @@ std::string bandwidth_text(const Json& measured_peaks) {
                                 format_bytes(point.at("bytes"))));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string peaks_text(const Json& context) {
+  if (!context.contains("peaks")) return {};
+  std::vector<std::string> peaks;
+  const Json& measured = context.at("peaks").at("measured");
+  for (const auto& [name, peak] : measured.items()) {
+    if (!peak.contains("flops_per_second")) continue;
+    const double rate = peak.at("flops_per_second");
+    peaks.push_back(fmt::format("{} {}FLOP/s", name, format_count(rate)));
+  }
+  if (const std::string text = bandwidth_text(measured); !text.empty())
+    peaks.push_back("bandwidth " + text);
+  return fmt::format("{}", fmt::join(peaks, ", "));
 }
 
 std::string result_tables(const Options& options, const std::vector<Case>& cases,
@@ -525,7 +501,8 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
         "others beyond their intervals\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
-  text += measured.empty() ? "" : measured_peaks_line(document.context);
+  if (const std::string peaks = peaks_text(document.context); !measured.empty() && !peaks.empty())
+    text += fmt::format("measured peaks: {}\n\n", peaks);
   const size_t most = is_digest ? kMostReasonsInDigest : results.size();
   text += disturbed_lines(measured, most);
   text += reason_lines(results, "skipped", &CaseResult::skip, most);
@@ -547,9 +524,10 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
   for (const CaseResult& result : results) {
     failed += result.failure().empty() ? 0 : 1;
     skipped += result.skip().empty() ? 0 : 1;
-    if (const auto best = best_peak(result)) {
+    if (const Json* best = result.best_peak()) {
       ++measured;
-      add(result.name, best->counter, best->value, counter(best->counter).unit);
+      const Counter& rate = rate_of(*best);
+      add(result.name, rate.key, best->at(rate.key).get<double>(), rate.unit);
     }
   }
   for (const MeasuredCase& row : rows_of(cases, results)) {

@@ -7,15 +7,23 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::harness {
 
+/// What a table shows of a counter: "3.83 (3.7-3.9)" of a speedup, "-" where the row has none.
+std::string counter_text(const Counter& counter, const Json& row);
+
 /// "10.00 GB/s at 256.00 MiB, 21.00 GB/s at 16.00 MiB": of context.peaks.measured the bandwidth
 /// curve's largest traffic, and from there every sixteenth of it. Empty without a curve.
 std::string bandwidth_text(const Json& measured_peaks);
+
+/// "f32 400.00 GFLOP/s, bandwidth 10.00 GB/s at 256.00 MiB": what the percentages are of, from the
+/// result's context. Empty without peaks.
+std::string peaks_text(const Json& context);
 
 /// For the default grid a digest: the full step, each component at its size's own batch and
 /// sequence, and the files that were written. For chosen axes, a filter or --columns a table for

@@ -60,6 +60,7 @@ declare -A group_titles=(
   [torch]="libtorch"
   [tools]="Python packages of the tools"
   [pictures]="what draws pictures of a report"
+  [parquet]="what writes Parquet, 55 MB"
   [test]="tools for the tests"
   [oracle]="the oracle of the proofs"
   [cuda]="libtorch for CUDA and nvcc, 5 GB"

@@ -69,13 +69,14 @@ are_built() {
   done
 }
 
-# set_up <tools|pictures|bench|programs|test|peers|gpu_check|golden|prove>: what that command needs; bench is the suite's program alone, which most
-# begin with, programs all three; pictures beside the tools, since few need them and their driver is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
+# set_up <tools|pictures|parquet|bench|programs|test|peers|gpu_check|golden|prove>: what that command needs; bench is the suite's program alone, which most
+# begin with, programs all three; pictures and parquet beside the tools, since few need them and what
+# they take is large. The oracle's packages go beside torch: where the user's own Python has that, they are the user's to install. The
 # tools need no torch, and so go into .venv in any case.
 set_up() {
   local purpose="$1" own_torch="" groups=() not_needed=(python3-venv) targets=() group
   case "$purpose" in
-    tools | pictures)
+    tools | pictures | parquet)
       set_up_group_alone "$purpose"
       return
       ;;
@@ -91,7 +92,7 @@ set_up() {
   fi
   lock_set_up
   if find_own_torch; then own_torch=yes; elif ! environment_has torch; then not_needed=(); fi
-  if [[ "$purpose" == test ]]; then groups=(test tools pictures); fi
+  if [[ "$purpose" == test ]]; then groups=(test tools pictures parquet); fi
   if [[ ! "$purpose" =~ ^(bench|programs)$ && -z "$own_torch" ]]; then groups+=(oracle); fi
   for group in "${groups[@]}"; do
     if ! environment_has "$group"; then not_needed=(); fi

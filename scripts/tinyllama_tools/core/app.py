@@ -295,14 +295,15 @@ def naming(file: Path) -> Iterator[None]:
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file whole or not at all, whatever ends the process, and also while another process
     writes it."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         # lone surrogates, which JSON from outside may hold, cannot be encoded
+        data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
         with naming(path):
-            part.write_text(text, encoding="utf-8", errors="replace")
+            part.write_bytes(data)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

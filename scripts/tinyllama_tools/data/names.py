@@ -130,7 +130,8 @@ class StoredCase:
     failed, for the reason in `skipped` or `failed`. `counters`: medians too. `varying`: counters
     that differ between repetitions. `label`: the program's remarks. `above_peak`: why the case has
     no shares of peaks, else empty. `each`: seconds of every repetition; empty where the file has
-    only their median.
+    only their median. `cpu_seconds`: of the timing thread, a median too. `ends`: in seconds, of the
+    time's interval that the file has.
     """
 
     seconds: float | None = None
@@ -142,6 +143,8 @@ class StoredCase:
     label: str = ""
     above_peak: str = ""
     each: tuple[float, ...] = ()
+    cpu_seconds: float | None = None
+    ends: tuple[float, float] | None = None
 
     @property
     def reason(self) -> str:
@@ -169,7 +172,7 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 class StoredRun:
     """The content of a result file: `cases`, and `peaks` of the machine, by name. `digest`:
     identifies the file's bytes. `configuration`: what a training run was asked to do, which in
-    other files the names of cases say."""
+    other files the names of cases say. `order`: names of cases and peaks, as the file has them."""
 
     path: Path
     context: Mapping[str, Any]
@@ -178,6 +181,13 @@ class StoredRun:
     digest: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+    @property
+    def in_order(self) -> list[tuple[str, StoredCase]]:
+        """Cases and peaks by name, as the file has them."""
+        every = {**self.peaks, **self.cases}
+        return [(name, every[name]) for name in self.order]
 
 
 BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"

@@ -148,6 +148,20 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
     return found, frozenset(varying)
 
 
+def _stored_ends(entries: Sequence[Json], path: Path) -> tuple[float, float] | None:
+    """In seconds, of the interval that the row of the median has."""
+    for entry in entries:
+        match entry.get("interval_ns"):
+            case None:
+                continue
+            case [low, high] if is_number(low) and is_number(high):
+                return low * 1e-9, high * 1e-9
+            case other:
+                what = f"interval_ns is {other!r}, must be two finite numbers"
+                raise bad_file(path, f"{entry['run_name']}: {what}", MEASURE_AGAIN)
+    return None
+
+
 def _refuse_twice(name: str, repetitions: Sequence[Json], path: Path) -> None:
     # as text, since a bad file may have anything there
     indices = Counter(repr(entry.get("repetition_index", "unknown")) for entry in repetitions)
@@ -183,6 +197,9 @@ def _suite_case(name: str, entries: Sequence[Json], path: Path, *, is_peak: bool
         count = iterations if type(iterations) is int else 0
     counters, varying = _counters(repetitions, path)
     times = [_seconds(entry, path) for entry in repetitions]
+    cpu = [
+        e["cpu_time"] * UNITS[e["time_unit"]] for e in repetitions if is_number(e.get("cpu_time"))
+    ]
     return StoredCase(
         statistics.median(times),
         count,
@@ -191,6 +208,8 @@ def _suite_case(name: str, entries: Sequence[Json], path: Path, *, is_peak: bool
         label=str(entries[0].get("label", "")),
         above_peak=str(repetitions[0].get("above_peak", "")),
         each=tuple(times) if repetitions[0]["run_type"] == ITERATION else (),
+        cpu_seconds=statistics.median(cpu) if cpu else None,
+        ends=_stored_ends(entries, path),
     )
 
 
@@ -252,11 +271,12 @@ def read_rows(document: Json, path: Path) -> StoredRun:
         rows = [_timed_by_median(_without(row, ROOF)) for row in rows]
     cases: dict[str, StoredCase] = {}
     peaks: dict[str, StoredCase] = {}
-    for name, entries in _by_name(rows).items():
+    named = _by_name(rows)
+    for name, entries in named.items():
         is_peak = name.startswith(PEAKS)
         found = peaks if is_peak else cases
         found[name] = _suite_case(name, entries, path, is_peak=is_peak)
-    return StoredRun(path, context, cases, peaks)
+    return StoredRun(path, context, cases, peaks, order=tuple(named))
 
 
 @dataclass(frozen=True)

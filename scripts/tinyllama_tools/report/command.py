@@ -19,8 +19,15 @@ from tinyllama_tools.report.document import (
     Section,
     omission_lines,
 )
-from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
-from tinyllama_tools.report.output import csv_of, figures_of_merit, markdown_of, page_of, write_pngs
+from tinyllama_tools.report.frame import FRAMES, read_frame
+from tinyllama_tools.report.inputs import (
+    ReportInputs,
+    Source,
+    newest_sources,
+    read_inputs,
+    source_of,
+)
+from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
 from tinyllama_tools.report.sections import (
     data_parallel,
     devices,
@@ -96,7 +103,7 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     return Document(title, now, facts, [*sections, last], omissions)
 
 
-FORMATS = ("html", "md", "csv", "png", "fom")
+FORMATS = ("html", "md", *FRAMES, "png", "fom")
 EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite, of a
 data-parallel run or of scripts/gpu_check. Without any, the newest of each kind in results/ are
@@ -105,9 +112,13 @@ has a training step with all its parts is analysed; where it has only one varian
 those of the first other result that has several. scripts/compare compares results. Results of
 several devices become columns, and sections below each other, under the devices' names.
 
-Without -o, html writes results/report_<UTC time>.html, png a folder of pictures, and md, csv (a row
-a case) and fom (one device alone) write to standard output. --setup-only, as the only argument,
-installs what every format but png needs, for a machine that has no network later.
+csv, jsonl and parquet are one flat table: a row for each case of every file, with the same columns
+for every device (docs/report.md), for pandas, DuckDB and the like.
+
+Without -o, html and parquet write results/report_<UTC time>.html or .parquet, png a folder of
+pictures, and the others (fom: of one device alone) write to standard output. --setup-only, as the
+only argument, installs what every format but png and parquet needs, for a machine that has no
+network later.
 
 Exit status: 0 written; 1 written, but some part had errors, which are named; 2 nothing usable, a
 bad option, or a file that cannot be written; 130 interrupted, and nothing was written."""
@@ -128,37 +139,70 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+# what is written to a file also without -o: how its name ends
+ENDS = {"html": ".html", "png": "_png", "parquet": ".parquet"}
+
+
+def _path_of(options: argparse.Namespace) -> Path | None:
+    """None for standard output."""
+    if options.out is not None or options.format not in ENDS:
+        return options.out
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return options.results_folder / f"report_{now}{ENDS[options.format]}"
+
+
+def _write(path: Path | None, content: str | bytes) -> str:
+    """Returns what was written where; empty where it went to standard output."""
+    if path is None:
+        sys.stdout.write(content)
+        return ""
+    if path.is_dir():
+        raise BadInputError(f"{path}: is a folder; name a file, such as {path}/report.html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return f"wrote {path}"
+
+
 def write_report(document: Document, inputs: ReportInputs, options: argparse.Namespace) -> str:
-    """Returns what was written where; empty where it went to standard output. BadInputError where
-    it cannot be written."""
-    path = options.out
-    if path is None and options.format in ("html", "png"):
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        end = ".html" if options.format == "html" else "_png"
-        path = options.results_folder / f"report_{now}{end}"
-    try:
-        if options.format == "png":
-            written = write_pngs(document, path)
-            if not written:
-                raise BadInputError("the report has no figure to draw; --format md has its tables")
-            return f"wrote {count_of(len(written), 'file')} to {path}"
-        text = {
-            "html": lambda: page_of(document),
-            "md": lambda: markdown_of(document),
-            "csv": lambda: csv_of([one.main for one in inputs.devices]),
-            "fom": lambda: figures_of_merit(inputs, document.errors),
-        }[options.format]()
-        if path is None:
-            sys.stdout.write(text)
-            return ""
-        if path.is_dir():
-            raise BadInputError(f"{path}: is a folder; name a file, such as {path}/report.html")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-        return f"wrote {path}"
-    except OSError as error:
-        what = f"{path or 'standard output'}: cannot be written: {error.strerror}"
-        raise BadInputError(f"{what}; name another file with -o") from error
+    """As _write()."""
+    path = _path_of(options)
+    if options.format == "png":
+        written = write_pngs(document, path)
+        if not written:
+            raise BadInputError("the report has no figure to draw; --format md has its tables")
+        return f"wrote {count_of(len(written), 'file')} to {path}"
+    text = {
+        "html": lambda: page_of(document),
+        "md": lambda: markdown_of(document),
+        "fom": lambda: figures_of_merit(inputs, document.errors),
+    }[options.format]()
+    return _write(path, text)
+
+
+def _report(
+    sources: Sequence[Source], unknown: Sequence[Omission], options: argparse.Namespace
+) -> int:
+    """Reads, writes and says what was left out. Returns how many errors there were."""
+    if options.format in FRAMES:
+        frame, omissions = read_frame(sources, unknown)
+        _say_omissions(omissions)
+        said = _write(_path_of(options), FRAMES[options.format](frame))
+        errors = sum(one.is_error for one in omissions)
+    else:
+        inputs = read_inputs(sources, unknown)
+        if not (inputs.main.paths or inputs.study or inputs.scalings or inputs.checks):
+            _say_omissions(inputs.omissions)
+            where = ", ".join(map(str, options.results)) or str(options.results_folder)
+            raise BadInputError(
+                f"{where}: nothing to report on; measure something: {Kind.STUDY.command}"
+            )
+        document = build_document(inputs, options.title)
+        _say_omissions(document.omissions)
+        said = write_report(document, inputs, options)
+        errors = document.errors
+    if said:
+        say(said)
+    return errors
 
 
 def _say_omissions(omissions: Sequence[Omission]) -> None:
@@ -179,15 +223,10 @@ def main(arguments: Sequence[str]) -> int:
         except BadInputError as error:
             reason = str(error).removeprefix(f"{path}: ")
             unknown.append(Omission("file", str(path), reason, is_error=True))
-    inputs = read_inputs(sources, unknown)
-    if not (inputs.main.paths or inputs.study or inputs.scalings or inputs.checks):
-        _say_omissions(inputs.omissions)
-        where = ", ".join(map(str, named)) or str(folder)
-        raise BadInputError(
-            f"{where}: nothing to report on; measure something: {Kind.STUDY.command}"
-        )
-    document = build_document(inputs, options.title)
-    _say_omissions(document.omissions)
-    if said := write_report(document, inputs, options):
-        say(said)
-    return 1 if document.errors else 0
+    try:
+        return 1 if _report(sources, unknown, options) else 0
+    except OSError as error:
+        if options.out is None and error.filename is None:
+            raise
+        what = f"{error.filename or options.out}: cannot be written"
+        raise BadInputError(f"{what}: {error.strerror}; name another file with -o") from error

@@ -1,14 +1,12 @@
-"""A report as HTML, Markdown, pictures, CSV and figures of merit.
+"""A report as HTML, Markdown, pictures and figures of merit.
 
 A figure of merit is a line for the test frameworks of computing centres; integrations/README.md
 lists the names. Names and order depend only on what was measured, so that a series can be followed.
 """
 
 import base64
-import csv
 import functools
 import gzip
-import io
 import json
 import math
 import re
@@ -16,7 +14,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +26,10 @@ from plotly.utils import PlotlyJSONEncoder
 
 from tinyllama_tools.core.app import BadInputError, is_number, write_whole
 from tinyllama_tools.core.installation import typed
-from tinyllama_tools.core.text import MIB, count_of, markdown_table, template, value_at
+from tinyllama_tools.core.text import MIB, count_of, markdown_table, template
 from tinyllama_tools.data.machine import BYTES, CURVE, FLOPS, MEMORY_BANDWIDTH
-from tinyllama_tools.data.names import AXES, parse_case_name
-from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.document import (
     COLOURS,
-    KILO,
     TEMPLATES,
     Document,
     Figure,
@@ -45,7 +40,7 @@ from tinyllama_tools.report.document import (
     scaled,
 )
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.order import headline_steps, in_order
+from tinyllama_tools.report.order import headline_steps
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -255,55 +250,6 @@ def markdown_of(document: Document) -> str:
     for is_error, line in omission_lines(document.omissions, 3):
         lines.append(f"- {'**error** ' if is_error else ''}{plain(line)}")
     return "\n".join([*lines, "", f"Made by `{typed('report')}`, {document.generated}.", ""])
-
-
-# ---- CSV; docs/report.md has its columns
-
-CSV_FIGURES = {
-    "time_ms": lambda case: KILO * case.median_seconds,
-    "time_low_ms": lambda case: case.ends and KILO * case.ends[0],
-    "time_high_ms": lambda case: case.ends and KILO * case.ends[1],
-    "time_range_percent": lambda case: case.range_percent,
-    "speedup": lambda case: value_at(case.speedup, "median"),
-    "speedup_low": lambda case: value_at(case.speedup, "interval.low"),
-    "speedup_high": lambda case: value_at(case.speedup, "interval.high"),
-}
-# named as in a result file
-CSV_COUNTERS = (
-    *("TFLOPS", "MFU_percent", "peak_percent", "roof_percent", "GB_per_second"),
-    *("samples_per_second", "tokens_per_second", "peak_memory_MiB"),
-)
-RUN = {"device": "device.name", "architecture": "device.architecture", "threads": "threads"}
-RUN |= {"git_commit": "git_commit"}
-HEADER = (*AXES, "status", *CSV_FIGURES, *CSV_COUNTERS, "disturbed", "reason", *RUN)
-
-
-def _rows(results: ResultSet) -> Iterator[dict[str, object]]:
-    """By column; what a case has no figure of is left out."""
-    run = {name: value_at(results.context, path) for name, path in RUN.items()}
-    for case in in_order(results):
-        figures = {name: figure(case) for name, figure in CSV_FIGURES.items()}
-        figures |= {name: case.counters.get(name) for name in CSV_COUNTERS}
-        known = {k: f"{v:.6g}" for k, v in figures.items() if v is not None and math.isfinite(v)}
-        own = {"status": "measured", "disturbed": case.disturbance}
-        yield case.name.axes | own | known | run
-    for text, case in results.left_out.items():
-        if name := parse_case_name(text):
-            status = "failed" if case.failed else "skipped"
-            yield name.axes | {"status": status, "reason": case.reason} | run
-
-
-def csv_of(sets: Sequence[ResultSet]) -> str:
-    """A row for each case (RFC 4180, with line feeds); of each set those without a figure last.
-    BadInputError where there is no row."""
-    if not any(results.cases or results.left_out for results in sets):
-        raise BadInputError("no result of the suite was given, whose cases would be the rows")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, HEADER, restval="", lineterminator="\n")
-    writer.writeheader()
-    for results in sets:
-        writer.writerows(_rows(results))
-    return text.getvalue()
 
 
 # ---- figures of merit
