@@ -6,7 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <ranges>
+#include <sstream>
 #include <stdexcept>
 
 #include "benchmarks/harness/options.hpp"
@@ -87,10 +87,10 @@ void take_format(const Given& given, Options& options) {
 }
 
 void take_context(const Given& given, Options& options) {
-  for (const auto part : std::views::split(given.text(), ',')) {
-    const std::string_view pair(part.begin(), part.end());
+  std::istringstream pairs(given.text() + ",");  // the last one may be empty
+  for (std::string pair; std::getline(pairs, pair, ',');) {
     const size_t equals = pair.find('=');
-    if (equals == 0 || equals == std::string_view::npos) given.refuse("must be KEY=VALUE,...");
+    if (equals == 0 || equals == std::string::npos) given.refuse("must be KEY=VALUE,...");
   }
   options.benchmark_context.push_back(given.value);
 }

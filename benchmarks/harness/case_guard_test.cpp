@@ -14,7 +14,7 @@ namespace tinyllama::harness {
 namespace {
 
 TEST(CaseGuardTest, AStepThatHangsIsWrittenAndEndsTheProcess) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto hang = [](bool is_case) {
     CaseGuard guard(0.05, {.continued_by = " --resume", .of_hang = "; try --blas rocblas"});
     guard.on_hang([](const std::string& name, const std::string& reason) {

@@ -76,13 +76,17 @@ struct Kernel {
   update_body(a, s);
 }
 
-[[gnu::noinline, gnu::target("avx512f,prefer-vector-width=512")]] void triad_avx512(
-    std::span<float> a, Input b, Input c, float s) {
+#ifdef __clang__
+#define TINY_LLAMA_AVX512 gnu::target("avx512f"), clang::min_vector_width(512)
+#else
+#define TINY_LLAMA_AVX512 gnu::target("avx512f,prefer-vector-width=512")
+#endif
+[[gnu::noinline, TINY_LLAMA_AVX512]] void triad_avx512(std::span<float> a, Input b, Input c,
+                                                       float s) {
   triad_body(a, b, c, s);
 }
 
-[[gnu::noinline, gnu::target("avx512f,prefer-vector-width=512")]] void update_avx512(
-    std::span<float> a, Input, Input, float s) {
+[[gnu::noinline, TINY_LLAMA_AVX512]] void update_avx512(std::span<float> a, Input, Input, float s) {
   update_body(a, s);
 }
 

@@ -161,7 +161,7 @@ TEST(TrainerTest, MicroBatchesOfOneBatchAreThatBatch) {
 // In a process of its own, since an interrupt cannot be taken back. That is started anew and not
 // forked, because libtorch's threads would be missing from it.
 TEST(TrainerDeathTest, MemoryIsKeptWhenInterruptedWhileRecording) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT(interrupt_while_recording_memory(), ::testing::ExitedWithCode(0),
               "last step 3, memory of steps 2 3;");
 }

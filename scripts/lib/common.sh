@@ -5,6 +5,8 @@ project_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 scripts_folder="$project_root/scripts"
 dependencies_folder="$project_root/.deps"
 log_folder="$dependencies_folder/log"
+# A user without a folder of their own that can be written: ccache would fail each compilation.
+if [[ ! -w "${HOME:-}" ]]; then export CCACHE_DIR="${CCACHE_DIR:-$dependencies_folder/ccache}"; fi
 
 # Progress goes to standard error, so that standard output holds results only.
 say() { printf '%s\n' "$*" >&2 || true; }

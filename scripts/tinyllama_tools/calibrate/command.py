@@ -105,7 +105,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     tries = "simulated families of each size and true change (default: %(default)s)"
     add("--tries", type=positive, default=500, help=tries)
     jobs = "processes that compute (default: %(default)s)"
-    add("--jobs", type=positive, default=os.cpu_count() or 1, help=jobs)
+    add("--jobs", type=positive, default=len(os.sched_getaffinity(0)), help=jobs)
     add("--seed", type=positive, default=1, help="of all draws (default: %(default)s)")
     alpha = "chance of a false verdict in a family that is held against (default: %(default)s)"
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
