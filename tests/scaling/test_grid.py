@@ -110,7 +110,7 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_grid(tmp_path, *SMALL) == 2
-    assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
+    assert "tiny_llama_bench: no such program that can be started" in capsys.readouterr().err
     # values on axes are the program's to judge
     tell(tmp_path, refuse="tiny_llama_bench: --variants 'foo': must be one of baseline")
     assert run_grid(tmp_path, "--grid", "tiny", "--variants=foo") == 2
