@@ -4,11 +4,16 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(TINY_LLAMA_INSTALL_LIBTORCH AUTO CACHE STRING
-  "Installed programs use libtorch: COPY, of the prefix; PLACE, where it lies now; BESIDE, of the site-packages that they are installed in; AUTO, COPY where it lies inside this checkout, else PLACE")
+  "Installed programs use libtorch: COPY, of the prefix; PLACE, where it lies now; BESIDE, of the site-packages that they are installed in; AUTO, COPY of one for CPUs that lies inside this checkout, else PLACE")
 set_property(CACHE TINY_LLAMA_INSTALL_LIBTORCH PROPERTY STRINGS AUTO COPY PLACE BESIDE)
 option(TINY_LLAMA_INSTALL_PYTHON_PACKAGES "Let pip put what the Python tools need into the prefix" ON)
 if(NOT TINY_LLAMA_INSTALL_LIBTORCH MATCHES "^(AUTO|COPY|PLACE|BESIDE)$")
   message(FATAL_ERROR "TINY_LLAMA_INSTALL_LIBTORCH=${TINY_LLAMA_INSTALL_LIBTORCH}: allowed are AUTO, COPY, PLACE and BESIDE.")
+endif()
+
+# What CUDA's and ROCm's load in their turn lies in packages of its own, several GB, which is not copied.
+if(TINY_LLAMA_INSTALL_LIBTORCH STREQUAL COPY AND (TINY_LLAMA_TORCH_IS_CUDA OR TINY_LLAMA_TORCH_IS_ROCM))
+  message(FATAL_ERROR "TINY_LLAMA_INSTALL_LIBTORCH=COPY: only a libtorch for CPUs is copied, and ${Torch_DIR} is one for GPUs; use PLACE or BESIDE.")
 endif()
 
 set(data_dir "${CMAKE_INSTALL_DATADIR}/tiny_llama")
@@ -27,7 +32,7 @@ if(libtorch_is STREQUAL AUTO)
   foreach(root "${real_source}" "${PROJECT_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
     cmake_path(IS_PREFIX root "${torch_folder}" is_inside)
     cmake_path(IS_PREFIX root "${TINY_LLAMA_TORCH_LIBRARY_DIR}" is_linked_inside)
-    if(is_inside OR is_linked_inside)
+    if((is_inside OR is_linked_inside) AND NOT TINY_LLAMA_TORCH_IS_CUDA AND NOT TINY_LLAMA_TORCH_IS_ROCM)
       set(libtorch_is COPY)
     endif()
   endforeach()

@@ -16,23 +16,29 @@ namespace {
 
 constexpr const char* kVariable = "TINY_LLAMA_DATA_DIR";
 
-std::filesystem::path beside_program() {
-  std::error_code error;
+std::filesystem::path beside_program(std::error_code& error) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error)
-    throw std::invalid_argument(
-        fmt::format("/proc/self/exe: {}, so that the data of this program are not found; set {} to "
-                    "<prefix>/share/tiny_llama",
-                    error.message(), kVariable));
   return program.parent_path().parent_path() / "share" / "tiny_llama";
 }
 
 }  // namespace
 
+std::string typed(const std::string& command) {
+  std::error_code error;
+  const bool is_checkout = std::filesystem::exists(beside_program(error) / "CMakeLists.txt", error);
+  return (is_checkout ? "scripts/" : "tiny-llama ") + command;
+}
+
 std::filesystem::path data_folder() {
   const char* const given = std::getenv(kVariable);
   const bool is_given = given != nullptr && *given != '\0';
-  const std::filesystem::path folder = is_given ? given : beside_program();
+  std::error_code error;
+  const std::filesystem::path folder = is_given ? given : beside_program(error);
+  if (error)
+    throw std::invalid_argument(
+        fmt::format("/proc/self/exe: {}, so that the data of this program are not found; set {} to "
+                    "<prefix>/share/tiny_llama",
+                    error.message(), kVariable));
   const std::string named =
       printable(is_given ? fmt::format("{}={}", kVariable, given) : folder.string());
   std::string version;

@@ -56,6 +56,10 @@ TEST_F(DataFolderTest, WithoutTheVariableItLiesBesideTheProgram) {
   }
 }
 
+TEST_F(DataFolderTest, ACommandIsTypedAsInACheckoutWhereTheProgramIsOfOne) {
+  EXPECT_EQ(typed("report"), "scripts/report");
+}
+
 TEST_F(DataFolderTest, AnotherVersionIsRefusedAndBothAreNamed) {
   give("0.9.9");
   EXPECT_NE(refusal().find("holds the data of version 0.9.9, this program is " + project_version()),

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "benchmarks/harness/counters.hpp"
+#include "core/data_folder.hpp"
 #include "core/text.hpp"
 
 namespace tinyllama::harness {
@@ -397,7 +398,7 @@ std::string files_lines(const Options& options, size_t rows) {
   std::vector<std::string> ways;
   if (!options.out_file.empty()) {
     files.push_back(options.out_file);
-    ways.push_back("as a page: scripts/report " + options.out_file);
+    ways.push_back("as a page: " + typed("report") + " " + options.out_file);
   }
   if (!options.journal_file.empty()) {
     files.push_back(options.journal_file);

@@ -257,7 +257,7 @@ TEST_F(DigestTest, EndsInTheWaysToTheOtherRows) {
   EXPECT_TRUE(
       text().ends_with("written: a.json, a.jsonl\n"
                        "all 9 measured cases\n"
-                       "  as a page: scripts/report a.json\n"
+                       "  as a page: " + typed("report") + " a.json\n"
                        "  as tables: --resume --journal a.jsonl --columns all\n"));
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "benchmarks/instruments/host_machine.hpp"
+#include "core/data_folder.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -84,8 +85,8 @@ std::string what_disturbs(int threads) {
   if (found.empty()) return {};
   return fmt::format(
       "{}: times will scatter or be long; end what else runs, or compare interleaved "
-      "(scripts/compare run)",
-      fmt::join(found, ", "));
+      "({})",
+      fmt::join(found, ", "), typed("compare run"));
 }
 
 }  // namespace tinyllama::instruments
