@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "benchmarks/harness/testing.hpp"
+#include "core/data_folder.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -257,7 +258,9 @@ TEST_F(DigestTest, EndsInTheWaysToTheOtherRows) {
   EXPECT_TRUE(
       text().ends_with("written: a.json, a.jsonl\n"
                        "all 9 measured cases\n"
-                       "  as a page: " + typed("report") + " a.json\n"
+                       "  as a page: " +
+                       typed("report") +
+                       " a.json\n"
                        "  as tables: --resume --journal a.jsonl --columns all\n"));
 }
 
