@@ -131,10 +131,12 @@ def test_data_that_are_missing_or_of_another_version_are_refused(
 
 
 OTHER_LIBTORCH = """
+#include <map>
 #include <string>
-namespace at {
-__attribute__((visibility("default"))) std::string show_config() {
-  return "PyTorch built with:\\n  - Build settings: TORCH_VERSION=2.1.7, USE_CUDA=0, ";
+namespace caffe2 {
+const std::map<std::string, std::string>& GetBuildOptions() {
+  static const std::map<std::string, std::string> options{{"TORCH_VERSION", "2.1.7"}};
+  return options;
 }
 }
 """

@@ -1,6 +1,6 @@
 #include "benchmarks/console/versions.hpp"
 
-#include <ATen/Version.h>
+#include <caffe2/core/common.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -25,12 +25,11 @@ std::string version_text(const std::string& program) {
                      build_type());
 }
 
-std::string libtorch_version(std::string_view description) {
-  constexpr std::string_view kKey = "TORCH_VERSION=";
-  const size_t begin = description.find(kKey);
-  if (begin == std::string_view::npos) return {};
-  const std::string_view rest = description.substr(begin + kKey.size());
-  return std::string(rest.substr(0, rest.find_first_of(", \n")));
+std::string loaded_libtorch() {
+  // at::show_config() has it too, but asks a GPU for its libraries' versions.
+  const auto& options = caffe2::GetBuildOptions();
+  const auto found = options.find("TORCH_VERSION");
+  return found == options.end() ? std::string() : found->second;
 }
 
 void refuse_other_libtorch(std::string_view built, std::string_view loaded) {
@@ -42,7 +41,7 @@ void refuse_other_libtorch(std::string_view built, std::string_view loaded) {
 }
 
 void refuse_other_libtorch() {
-  refuse_other_libtorch(TORCH_VERSION, libtorch_version(at::show_config()));
+  refuse_other_libtorch(TORCH_VERSION, loaded_libtorch());
 }
 
 }  // namespace tinyllama::console

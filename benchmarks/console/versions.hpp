@@ -9,8 +9,9 @@ namespace tinyllama::console {
 /// For --version: project version, commit, libtorch, build type, a line each.
 std::string version_text(const std::string& program);
 
-/// 2.13.0 in libtorch's own description (at::show_config()); empty where it has none.
-std::string libtorch_version(std::string_view description);
+/// 2.13.0, of the libtorch that this process has loaded, as that says itself; empty where it does
+/// not.
+std::string loaded_libtorch();
 
 /// Throws std::runtime_error that names both versions where `loaded`, of the libtorch that this
 /// process has, is another than `built`: its classes are laid out otherwise.

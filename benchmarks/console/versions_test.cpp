@@ -1,6 +1,5 @@
 #include "benchmarks/console/versions.hpp"
 
-#include <ATen/Version.h>
 #include <gtest/gtest.h>
 #include <torch/version.h>
 
@@ -9,12 +8,9 @@
 namespace tinyllama::console {
 namespace {
 
-TEST(VersionsTest, TheLoadedLibtorchIsFoundInItsDescription) {
-  EXPECT_EQ(libtorch_version("PERF_WITH_AVX2=1, TORCH_VERSION=2.9.1, USE_CUDA=0"), "2.9.1");
-  EXPECT_EQ(libtorch_version("TORCH_VERSION=2.9.1"), "2.9.1");
-  EXPECT_EQ(libtorch_version("no version"), "");
+TEST(VersionsTest, TheLoadedLibtorchSaysItsVersion) {
   // Otherwise no change would ever be seen.
-  EXPECT_NE(libtorch_version(at::show_config()), "");
+  EXPECT_TRUE(loaded_libtorch().starts_with("2.")) << loaded_libtorch();
 }
 
 TEST(VersionsTest, AnotherLibtorchIsRefusedAndBothAreNamed) {
