@@ -36,7 +36,7 @@ class Launch:
 
     def __init__(self, root: Path) -> None:
         self.build, self.seen, self.out = root / "build", root / "seen", root / "results"
-        self.program = self.build / measuring.PROGRAM
+        self.program = self.build / "benchmarks" / measuring.PROGRAM
         self.program.parent.mkdir(parents=True)
         shutil.copy(FAKE, self.program)
         write_run(self.seen, rounds=1)
