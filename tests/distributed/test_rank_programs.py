@@ -305,7 +305,10 @@ def test_ranks_that_cannot_begin_say_why(
     scaling_program: Path, train_program: Path, tmp_path: Path
 ) -> None:
     # of one commit there are many builds
-    other = Path(shutil.copy(train_program, tmp_path))
+    (tmp_path / "bin").mkdir()
+    other = Path(shutil.copy(train_program, tmp_path / "bin"))
+    # with the data beside it
+    (tmp_path / "share").symlink_to(train_program.parents[1] / "share")
     with other.open("ab") as stream:
         stream.write(b"another build")
     with Ranks(tmp_path, [train_program, other], ENDLESS_TRAIN) as started:
