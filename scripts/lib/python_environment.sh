@@ -143,16 +143,22 @@ set_up_torch() {
   fi
 }
 
-# The first Python that has torch and the oracle's packages; status 1 where none has. A user's own Python, which holds the torch
-# of its device, is never installed into.
-find_oracle_python() {
+# first_python <code>: that of .venv or the active one, the first of which runs the code well; status 1 where neither does.
+first_python() {
   local python
   for python in "$virtual_python" python3; do
-    if "$python" -c 'import safetensors, torch, transformers' 2>/dev/null; then
+    if "$python" -c "$1" 2>/dev/null; then
       printf '%s\n' "$python"
       return
     fi
   done
+  return 1
+}
+
+# The first Python that has torch and the oracle's packages; status 1 where none has. A user's own Python, which holds the torch
+# of its device, is never installed into.
+find_oracle_python() {
+  if first_python 'import safetensors, torch, transformers'; then return 0; fi
   say "error: no Python here has torch, transformers and safetensors. In the environment that has your torch:"
   say "   python3 -m pip install --group '$project_root/pyproject.toml:oracle' -c '$project_root/requirements.lock'    # pip $pip_version"
   return 1

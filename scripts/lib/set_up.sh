@@ -129,17 +129,8 @@ check_options() {
   if [[ $status -eq 0 ]] && given --help,-h,--version "$@"; then exit; fi
 }
 
-# A Python for what needs no package: that of .venv or the active one; status 1 where neither is new enough.
-plain_python() {
-  local python
-  for python in "$virtual_python" python3; do
-    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-      printf '%s\n' "$python"
-      return
-    fi
-  done
-  return 1
-}
+# A Python for what needs no package; status 1 where none is new enough.
+plain_python() { first_python 'import sys; sys.exit(sys.version_info < (3, 10))'; }
 
 # run_plain_tool <command> <argument>...: one that needs no package, with a Python that the user has.
 run_plain_tool() {

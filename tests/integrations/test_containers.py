@@ -191,8 +191,8 @@ def test_every_line_runs_in_a_chroot(stages: list[Stage], tmp_path: Path) -> Non
         for command in stage.commands:
             in_chroot(roots[name], command, 90)
     settings = "".join(f"export {name}={text}; " for name, text in stages[1].environment.items())
-    (roots["final"] / "work").mkdir()
-    shown = in_chroot(roots["final"], f"{settings}cd /work; {shlex.join(stages[1].command)}", 20)
+    (roots["final"] / "study").mkdir()
+    shown = in_chroot(roots["final"], f"{settings}cd /study; {shlex.join(stages[1].command)}", 20)
     assert "full_step" in shown
-    (results,) = (roots["final"] / "work/results").glob("*/results.json")
+    (results,) = (roots["final"] / "study/results").glob("*/results.json")
     assert json.loads(results.read_text(encoding="utf-8"))["benchmarks"]
