@@ -49,9 +49,8 @@ std::vector<std::string> default_variants(const Options& options) {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const Options& options, const std::vector<Component>& components,
-              const console::NamedSizes& sizes, const DeviceTraits& traits)
-      : options_(options), components_(components), sizes_(sizes), traits_(traits) {
+  PlanBuilder(const Options& options, const console::NamedSizes& sizes, const DeviceTraits& traits)
+      : options_(options), sizes_(sizes), traits_(traits) {
     if (options.custom_size) {
       sizes_.add({"custom", ModelConfig(*options.custom_size), console::kCustomBatch,
                   console::kCustomSeq, options.config_text});
@@ -210,7 +209,6 @@ class PlanBuilder {
   }
 
   const Options& options_;
-  const std::vector<Component>& components_;
   console::NamedSizes sizes_;
   DeviceTraits traits_;
   std::vector<Case> cases_;
@@ -315,7 +313,7 @@ void add_unique(std::vector<std::string>& names, const std::string& name) {
 
 Plan make_plan(const Options& options, const std::vector<Component>& components,
                const console::NamedSizes& sizes, const DeviceTraits& traits) {
-  PlanBuilder builder(options, components, sizes, traits);
+  PlanBuilder builder(options, sizes, traits);
   const NameFilter filter(options);
   const auto& chosen = options.axes.components;
   const bool only_peaks = chosen == std::vector<std::string>{kPeakComponent};

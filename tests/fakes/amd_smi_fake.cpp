@@ -4,9 +4,7 @@
 
 namespace {
 
-constexpr int kInvalid = 1;        // AMDSMI_STATUS_INVAL
-constexpr int kNotFound = 31;      // AMDSMI_STATUS_NOT_FOUND
-constexpr uint64_t kGpusOnly = 2;  // AMDSMI_INIT_AMD_GPUS
+constexpr int kNotFound = 31;  // AMDSMI_STATUS_NOT_FOUND
 
 struct Die {
   uint64_t bus_id;
@@ -25,6 +23,8 @@ int fake_open_sessions() {
 
 #ifndef FAKE_WITHOUT_INIT
 int amdsmi_init(uint64_t flags) {
+  constexpr int kInvalid = 1;        // AMDSMI_STATUS_INVAL
+  constexpr uint64_t kGpusOnly = 2;  // AMDSMI_INIT_AMD_GPUS
   if (flags != kGpusOnly) return kInvalid;
   ++open_sessions;
   return 0;
