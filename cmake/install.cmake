@@ -124,7 +124,7 @@ install(CODE "
     endif()
   endforeach()" COMPONENT tools)
 
-# What the tools of Python need, by pip, with the hashes of requirements.lock.
+# What the tools of Python need, by pip, with the hashes of requirements.lock. Without a network the installation goes on.
 if(TINY_LLAMA_INSTALL_PYTHON_PACKAGES)
   install(CODE "execute_process(COMMAND bash \"${PROJECT_SOURCE_DIR}/scripts/lib/install_python_packages.sh\" \"\${CMAKE_INSTALL_PREFIX}\")"
     COMPONENT python_packages)

@@ -33,18 +33,20 @@ double autocorrelation(const std::vector<double>& values) {
   return squares > 0 ? products / squares + 1 / static_cast<double>(values.size()) : 0;
 }
 
-// The 97.5 % point of Student's t; for 5 and more degrees within 0.2 %, by the expansion about the
-// normal distribution's (Abramowitz and Stegun, 26.7.5).
+// The 97.5 % point of Student's t; for 5 and more degrees within 0.011 %, by the expansion about
+// the normal distribution's (Abramowitz and Stegun, 26.7.5).
 double student_t(size_t degrees) {
-  constexpr double exact[] = {12.706, 4.303, 3.182, 2.776};
+  constexpr double exact[] = {12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052};
   if (degrees <= std::size(exact)) return exact[degrees - 1];
-  constexpr double z = 1.959964;
+  constexpr double z = 1.9599639845;
   constexpr double z3 = z * z * z;
   constexpr double z5 = z3 * z * z;
   constexpr double z7 = z5 * z * z;
+  constexpr double z9 = z7 * z * z;
   const auto n = static_cast<double>(degrees);
   return z + (z3 + z) / (4 * n) + (5 * z5 + 16 * z3 + 3 * z) / (96 * n * n) +
-         (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * n * n * n);
+         (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * n * n * n) +
+         (79 * z9 + 776 * z7 + 1482 * z5 - 1920 * z3 - 945 * z) / (92160 * n * n * n * n);
 }
 
 // Half the width of the 95 % interval of a mean.

@@ -332,7 +332,7 @@ def test_packages_of_the_tools_come_into_their_place_as_a_whole(
     script = "bash scripts/lib/install_python_packages.sh '/opt/a préfix'"
     stage = {"DESTDIR": str(tmp_path / "stage")}
     done = checkout.run(script, PIP_STATUS="1", **stage)
-    assert done.returncode == 0 and "could not be installed" in done.stderr
+    assert done.returncode != 0 and "could not be installed" in done.stderr
     assert [path.name for path in place.rglob("*")] == ["python3.11", "old"]
     done = checkout.run(script, **stage)
     assert done.returncode == 0 and f"tools: {place}/python3.11" in done.stdout, done.stderr
@@ -360,11 +360,11 @@ def test_compiled_code_is_kept_for_the_user_not_in_the_checkout(
 
 
 def test_packages_of_the_tools_can_wait_for_a_network(tmp_path: Path) -> None:
-    """The installation goes on, and says what will not work."""
+    """What will not work is said; the status is the caller's to ignore, as `cmake --install` does."""
     script = PROJECT_ROOT / "scripts/lib/install_python_packages.sh"
     env = os.environ | {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     done = finish(start(["bash", script, tmp_path / "a préfix"], env=env))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "could not be installed" in done.stderr and f"'{tmp_path}/a préfix'" in done.stderr
     assert list((tmp_path / "a préfix/lib/tiny_llama").iterdir()) == []
     assert finish(start(["bash", script])).returncode == 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install_python_packages.sh PREFIX: puts the Python packages of the tools into PREFIX/lib/tiny_llama/python3.X, for the active python3 or
 # that of TINY_LLAMA_PYTHON, where bin/tiny-llama finds them. `cmake --install` calls it. Where pip cannot, it says what is missing then,
-# and ends well: programs, `tiny-llama bench` and `tiny-llama train` work without.
+# and ends with status 1, which the installation ignores: programs, `tiny-llama bench` and `tiny-llama train` work without.
 set -euo pipefail
 project_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 scripts_folder="$project_root/scripts"
@@ -40,6 +40,6 @@ if ! install_packages >"$scratch/log" 2>&1; then
   printf '%s\n' \
     "-- The Python packages of the tools could not be installed. tiny_llama_*, tiny-llama bench and tiny-llama train work without them;" \
     "   the other commands need them. Once there is a network: ${TINY_LLAMA_PYTHON:+TINY_LLAMA_PYTHON='$TINY_LLAMA_PYTHON' }bash '$scripts_folder/lib/install_python_packages.sh' '$1'" >&2
-  exit 0
+  exit 1
 fi
 tail -n 1 "$scratch/log"
