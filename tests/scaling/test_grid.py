@@ -131,7 +131,7 @@ def test_a_case_that_fails_or_is_left_out_does_not_end_the_study(
     tell(tmp_path, rows={failing: FAILED, "seq:16": SKIPPED})
     assert run_grid(tmp_path, *SMALL, "--check-size=tiny") == 1
     assert document(tmp_path)["finished"]
-    # rates are calibrated on it
+    # the model is fitted to it
     assert not (tmp_path / "grid/check.json").exists()
     said = capsys.readouterr()
     assert f"{failing}: FAILED: wrong" in said.err

@@ -96,15 +96,45 @@ def product_type(dtype: str) -> str:
     return dtype.removeprefix(AUTOCAST)
 
 
+# what keeps the weights of gemm_rate() finite, in squared logarithms: a factor of 1.25
+SAME_SHAPE = 0.05
+
+
 @dataclass(frozen=True)
 class Machine:
     """`peak_flops`: FLOP/s of GEMMs by type. `curve`: pairs of bytes of traffic and bytes/s,
     ascending; empty with --cold-cache. `memory_bandwidth`: None where it was not measured, since no
-    case has that much traffic."""
+    case has that much traffic. `products`: rates of GEMMs at their own shapes."""
 
     peak_flops: Mapping[str, float]
     curve: Sequence[tuple[int, float]]
     memory_bandwidth: float | None
+    products: Sequence["ProductRate"] = ()
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, list[tuple[tuple[float, ...], float]]]:
+        """By type: each shape's logarithms, and that of its rate."""
+        found: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        for one in self.products:
+            place = _place(one.batch, one.m, one.n, one.k)
+            found.setdefault(one.type_name, []).append((place, math.log(one.flops_per_second)))
+        return found
+
+    def gemm_rate(self, type_name: str, shape: tuple[int, int, int, int]) -> float:
+        """FLOP/s of `batch` GEMMs [m, k] x [k, n] at once, `shape` being batch, m, n and k: the
+        mean of those measured, on a logarithmic scale, weighted by the inverse third power of the
+        distance between shapes. Where none was measured, the peak; BadInputError without it."""
+        if not (measured := self._shapes.get(type_name)):
+            if type_name not in self.peak_flops:
+                raise BadInputError(
+                    f"no rate of {type_name} GEMMs was measured; measure with peak in --components"
+                )
+            return self.peak_flops[type_name]
+        place, total, weights = _place(*shape), 0.0, 0.0
+        for other, rate in measured:
+            weight = (SAME_SHAPE + math.dist(place, other) ** 2) ** -1.5
+            total, weights = total + weight * rate, weights + weight
+        return math.exp(total / weights)
 
     @cached_property
     def envelope(self) -> Sequence[tuple[int, float]]:
@@ -153,6 +183,11 @@ class Machine:
         if not value_at(context, f"peaks.measured.{CURVE}"):
             raise BadInputError(f"context.peaks.measured has no {CURVE}; {MEASURE_AGAIN}")
         return cls.of_peaks(context)
+
+
+def _place(batch: int, *dimensions: int) -> tuple[float, ...]:
+    """Where a GEMM lies among others: GEMMs done at once count half as much as a dimension."""
+    return (math.log(batch) / 2, *map(math.log, dimensions))
 
 
 # what Google Benchmark appends where the number of iterations is fixed

@@ -55,7 +55,7 @@ from tinyllama_tools.models.collectives import (
     link_of_ring,
     stands_for,
 )
-from tinyllama_tools.models.prediction import calibrate_rates, is_own_shape, predict_steps
+from tinyllama_tools.models.prediction import fit_step_model, is_own_shape, predict_steps
 from tinyllama_tools.stats.rank_tests import Estimate, median_interval
 
 
@@ -368,13 +368,13 @@ def _predicted_steps(
 ) -> tuple[dict[str, LocalStep], str]:
     """By size, at its own batch and sequence; and why other sizes have none."""
     try:
-        rates = calibrate_rates(source.results, dtype, variant)
-        found, _ = predict_steps(rates, source.costs)
+        model = fit_step_model(source.results, dtype, variant)
+        found, _ = predict_steps(model, source.costs)
     except BadInputError as error:
         return {}, str(error)
     context = source.results.context
-    basis = f"{rates.basis()}, {_made_by(context)}"
-    how = (PREDICTED, basis, _placed(context), rates.errors.range_words)
+    basis = f"{model.basis()}, {_made_by(context)}"
+    how = (PREDICTED, basis, _placed(context), model.errors.range_words)
     steps = {
         one.cost.name.size: LocalStep(one.cost.name, one.seconds, one.low, one.high, *how)
         for one in found

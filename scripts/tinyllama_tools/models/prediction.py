@@ -1,39 +1,43 @@
-"""Predicts the time of training steps that were not run, with rates calibrated on steps that were.
+"""One model of a training step on a device, and the time of steps that were not run.
 
-The time of each part of a step is described as
+    seconds of a part = launch x operators + factor x GEMM time + elementwise FLOPs x cost
+                        + factor x traffic time
+    seconds of a step = sum of its parts + more launch x operators + cost x residual stream
 
-    seconds = launch x operators + FLOPs / rate + elementwise FLOPs / rate + factor x traffic time
-
-with four coefficients, fitted by least squares of relative errors, so that a small cell counts as
-much as a large one, and none below 0:
-
-- FLOPs are those of GEMMs. Their rate is a property of the device and at most its measured peak.
+- GEMM time is that of every GEMM of the part at the rate measured for its shape and type, between
+  shapes interpolated (Machine.gemm_rate).
 - Elementwise FLOPs stand for what runs operator by operator: norms, rotary, activations and the
   softmax over S^2 scores. `bytes`, the fewest that any implementation must move, leave that out.
-- Traffic time is `bytes` over the bandwidth that this much traffic can reach, as measured for every
-  level of cache. So a size that outgrows a cache is predicted to be slower than smaller ones.
+  Their cost is the only one that each component has for itself.
+- Traffic time is `bytes` over the bandwidth that this much traffic can reach, by the curve over the
+  size of the working set. So a size that outgrows a cache is predicted to be slower than smaller
+  ones.
+- What a step does beyond its parts: operators of autograd, and additions to the residual stream of
+  B S D numbers in each layer.
 
-No term grows faster than its amount: no exponent is fitted, so none is extrapolated.
+No term grows faster than its amount: no exponent is fitted, so none is extrapolated. All costs are
+fitted together, to parts and steps, by least squares of relative errors, so that a small cell
+counts as much as a large one; none is below 0; and cells that a disturbance made slow count less.
 
 The range of a prediction is meant to hold the measured time in 95 of 100 predictions. Its width
-comes from predicting what was measured: each size is left out in turn, the rates are calibrated on
-the others, and its large steps (at least half of its largest B S) are predicted, which resemble
-most the steps of sizes that were not run. The error of a prediction is the logarithm of predicted
-over measured time. Its variance is modelled as
+comes from predicting what was measured: each size, batch and sequence is left out in turn, the
+model is fitted to the others, and its steps are predicted. The error of a prediction is the
+logarithm of predicted over measured time. Its variance is modelled as
 
     base^2 + (growth x distance)^2
 
-- base: the scatter at the large steps that were calibrated on: of fitted over measured times, or of
-  measured step over sum of parts, whichever is larger;
-- distance: the logarithm of how far the step's FLOPs lie beyond those of these large steps;
+- base: the errors at the batches and sequences that were left out;
+- distance: how far a step lies beyond those that were fitted, in the logarithm of its FLOPs or of
+  its FLOPs a token, whichever is further;
 - growth: what the errors of the sizes left out show beyond the base, per unit of distance; at least
-  as much as adds the base once more for a factor of 10 in FLOPs.
+  as much as adds the base once more for a factor of 10.
 
-The degrees of freedom are the number of sizes less one: two sizes, each predicted from the other,
-are one comparison, whose error may be small by chance. Student's quantile for one degree is 12.7,
-which makes every range useless. So an assumed growth is pooled with the measured one, as if
-ASSUMED_DEGREES further sizes had shown it, and the quantile has the degrees of both. With one size
-there is only the assumption, and the range is called assumed.
+Each of the two has a half-width of its own, by Student's quantile for its own degrees of freedom:
+as many as values were left out, less one. Two sizes, each predicted from the other, are one
+comparison, whose error may be small by chance, and the quantile for one degree is 12.7, which makes
+every range useless. So an assumed growth is pooled with the measured one, as if ASSUMED_DEGREES
+further sizes had shown it. With one size there is only the assumption, and the range is called
+assumed.
 """
 
 import itertools
@@ -53,6 +57,7 @@ from tinyllama_tools.data.machine import Machine, product_type
 from tinyllama_tools.data.names import CaseName, full_step, parts_of
 from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.results import ResultSet
+from tinyllama_tools.models.roofline import ATTENTION, BLOCK, FFN, step_gemms
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 Array = np.ndarray
@@ -71,15 +76,17 @@ def _weights(size: str) -> int:
     return 9 * problem_sizes()[size]["n_layers"] + 3
 
 
-# places in Work.amounts and in the coefficients, which are the cost of one unit of each
-LAUNCH, TRAFFIC = 0, 3
-AMOUNTS = ("operators", "hardware_flops", "elementwise_flops", "bytes")
+# places in Work.amounts
+OPERATORS, GEMMS, ELEMENTWISE, TRAFFIC = range(4)
+COUNTERS = ("operators", "hardware_flops", "elementwise_flops", "bytes")
+# a block's GEMMs are those of both
+COMPONENTS_OF = {BLOCK: (ATTENTION, FFN)}
 
 
 class Work(NamedTuple):
-    """One iteration of a part. `flops`: the model's; `amounts`: operators, FLOPs of the GEMMs that
-    really run, elementwise FLOPs, and traffic time in seconds. `seconds`: 0 where it was not
-    measured, and the operators are not known then."""
+    """One iteration of a part. `flops`: the model's; `amounts`: operators, GEMM time in seconds,
+    elementwise FLOPs, and traffic time in seconds. `seconds`: 0 where it was not measured, and the
+    operators are not known then."""
 
     name: CaseName
     flops: float
@@ -87,17 +94,38 @@ class Work(NamedTuple):
     seconds: float
 
 
+def _gemm_seconds(name: CaseName, flops: float, machine: Machine) -> float:
+    """Of the FLOPs that a part really executes, at the mean rate of its GEMMs in the baseline."""
+    if not flops:
+        return 0.0
+    type_name, among = (
+        product_type(name.dtype),
+        COMPONENTS_OF.get(name.component, (name.component,)),
+    )
+    every = step_gemms(problem_sizes()[name.size], name.batch, name.seq)
+    own = [gemm for gemm in every if gemm.component in among]
+    total = sum(gemm.flops for gemm in own)
+    seconds = sum(
+        gemm.flops / machine.gemm_rate(type_name, (gemm.batch, gemm.m, gemm.n, gemm.k))
+        for gemm in own
+    )
+    if not total:
+        raise BadInputError(f"{name}: has FLOPs of GEMMs, and its component has no GEMM")
+    return flops * seconds / total
+
+
 def work_of(
     name: CaseName, figures: Mapping[str, Any], machine: Machine, seconds: float = 0.0
 ) -> Work:
     """BadInputError for a row without one of the counters, as older programs wrote."""
-    for key in ("model_flops", *AMOUNTS):
+    for key in ("model_flops", *COUNTERS):
         if key not in figures:
             what = f"{name}: the row has no counter {key}"
             raise BadInputError(f"{what}; measure again with this version")
-    *amounts, moved = (figures[key] for key in AMOUNTS)
-    found = np.array([*amounts, machine.traffic_seconds(moved)], dtype=float)
-    return Work(name, figures["model_flops"], found, seconds)
+    operators, flops, elementwise, moved = (figures[key] for key in COUNTERS)
+    gemms, traffic = _gemm_seconds(name, flops, machine), machine.traffic_seconds(moved)
+    amounts = np.array([operators, gemms, elementwise, traffic], dtype=float)
+    return Work(name, figures["model_flops"], amounts, seconds)
 
 
 @dataclass(frozen=True)
@@ -114,17 +142,16 @@ class Step:
         """The model's."""
         return sum(count * part.flops for part, count in self.parts)
 
+    @property
+    def flops_per_token(self) -> float:
+        """The model's."""
+        return self.flops / (self.name.batch * self.name.seq)
 
-def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
-    """By size: those of at least half of its largest B S."""
-    by_size: dict[str, list[tuple[int, Step]]] = {}
-    for step in steps:
-        by_size.setdefault(step.name.size, []).append((step.name.batch * step.name.seq, step))
-    largest = {size: max(tokens for tokens, _ in found) for size, found in by_size.items()}
-    return {
-        size: [step for tokens, step in found if 2 * tokens >= largest[size]]
-        for size, found in by_size.items()
-    }
+    @property
+    def residual(self) -> float:
+        """Numbers in the residual stream, over all layers."""
+        size = problem_sizes()[self.name.size]
+        return self.name.batch * self.name.seq * size["hidden_dim"] * size["n_layers"]
 
 
 def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> list[Step]:
@@ -160,247 +187,322 @@ def _collect(results: ResultSet, dtype: str, variant: str, machine: Machine) -> 
     return sorted(complete, key=lambda step: step.flops)
 
 
-# Largest coefficient of traffic. Run operator by operator, tensors are moved several times. Each of
-# them fits into the cache, so only the first read and the last write of a chain of operators
-# reach memory; the rest counts as elementwise work. Without this limit, cells that fit into the
-# cache put other costs that grow with tokens into this coefficient, and a size that outgrows the
-# cache pays for those at memory's bandwidth: medium's step was predicted 6 % too slow, with it 1 %.
-MOST_TRAFFIC = 2.0
+class Operators(NamedTuple):
+    """Of an iteration of a part, which has as many at every size, being one layer's or alone in the
+    step; or for each weight tensor, where an optimizer launches some for each."""
+
+    count: float
+    is_for_each_weight: bool
+
+    def at(self, size: str) -> float:
+        return self.count * (_weights(size) if self.is_for_each_weight else 1)
 
 
-def fit_terms(amounts: Array, seconds: Array, peak: float | None) -> Array:
-    """The four coefficients: seconds per operator, per FLOP and per elementwise FLOP, and the
-    factor on the traffic time. `amounts` [cells, terms] and `seconds` [cells], all above 0, are
-    those of a part's cells.
+def _operators(component: str, cells: Iterable[Work]) -> Operators:
+    pairs = [(cell.amounts[OPERATORS], _weights(cell.name.size)) for cell in cells]
+    is_each = component == OPTIMIZER and all(count >= weights for count, weights in pairs)
+    middle = statistics.median(count / (weights if is_each else 1) for count, weights in pairs)
+    return Operators(float(middle), is_each)
 
-    `peak`: FLOP/s that no GEMM exceeds, None where it was not measured.
-    """
-    rows = amounts / seconds[:, None]
-    scale = np.abs(rows).mean(axis=0)
-    scale[scale == 0] = 1.0
-    least = np.array([0.0, 1.0 / peak if peak else 0.0, 0.0, 0.0])
-    most = np.array([math.inf, math.inf, math.inf, MOST_TRAFFIC])
-    bounds = (least * scale, most * scale)
-    # the unknowns are shares of time
-    return lsq_linear(rows / scale, np.ones(len(rows)), bounds, method="bvls").x / scale
+
+# What a factor may be. GEMMs of a shape measured alone may have been a little slow. Run operator by
+# operator, tensors are moved several times; but each of them fits into the cache, so only the first
+# read and the last write of a chain of operators reach memory, and the rest counts as elementwise
+# work. Without this limit, cells that fit into the cache put other costs that grow with tokens into
+# this factor, and a size that outgrows the cache pays for those at memory's bandwidth: medium's
+# step was predicted 6 % too slow, with it 1 %.
+LEAST_GEMMS, MOST_TRAFFIC = 0.8, 2.0
 
 
 @dataclass(frozen=True)
-class PartRate:
-    """`coefficients`: those of fit_terms. `operators`: of an iteration, or for each weight tensor
-    where an optimizer launches some for each. `cells`: how many they were fitted to."""
+class Costs:
+    """What fit_costs() finds: seconds of an operator, and of one more in a step; factors on GEMM
+    time and traffic time; seconds of a number in the residual stream; and by component, seconds of
+    an elementwise FLOP."""
 
-    coefficients: Array
-    operators: float
-    is_for_each_weight: bool
-    cells: int
+    launch: float
+    step_launch: float
+    gemms: float
+    traffic: float
+    residual: float
+    elementwise: Mapping[str, float]
 
-    def seconds(self, work: Work) -> float:
+    def part_seconds(self, part: Work) -> float:
         """Of one iteration, never less than its traffic time."""
-        amounts = work.amounts.copy()
-        weights = _weights(work.name.size) if self.is_for_each_weight else 1
-        amounts[LAUNCH] = self.operators * weights
-        return max(float(self.coefficients @ amounts), float(amounts[TRAFFIC]))
+        each = (self.launch, self.gemms, self.elementwise[part.name.component], self.traffic)
+        return float(max(np.dot(each, part.amounts), part.amounts[TRAFFIC]))
+
+    def step_seconds(self, step: Step) -> float:
+        """Whether it was measured or not."""
+        parts = sum(count * self.part_seconds(part) for part, count in step.parts)
+        operators = sum(count * float(part.amounts[OPERATORS]) for part, count in step.parts)
+        return parts + self.step_launch * operators + self.residual * step.residual
 
 
-def part_rate(component: str, cells: Sequence[Work], peak: float | None) -> PartRate:
-    """A part has as many operators at every size, being one layer's or alone in the step; but an
-    optimizer that launches at least one for each weight tensor has more with every layer."""
-    amounts = np.array([cell.amounts for cell in cells])
-    seconds = np.array([cell.seconds for cell in cells])
-    weights = np.array([_weights(cell.name.size) for cell in cells])
-    operators = amounts[:, LAUNCH]
-    is_each = component == OPTIMIZER and bool((operators >= weights).all())
-    middle = float(np.median(operators / weights if is_each else operators))
-    return PartRate(fit_terms(amounts, seconds, peak), middle, is_each, len(cells))
+# A step counts as much as so many parts. Beyond a few times the median of the errors, a cell counts
+# as far as one at that error; so often the weights are found anew.
+STEP_WEIGHT, ROBUST_AT, ROBUST_ROUNDS = 2.0, 1.5, 6
 
 
-# of StepOverParts, where fewer than two steps were measured
-ASSUMED_SCATTER = 0.1
+def fit_costs(steps: Sequence[Step]) -> Costs:
+    """By steps and all of their parts, which were measured."""
+    components = sorted({part.name.component for step in steps for part, _ in step.parts})
+    # unknowns: launch, GEMMs, traffic, more launch, residual, and elementwise of each component
+    count = 5 + len(components)
+
+    def row_of(part: Work) -> Array:
+        row = np.zeros(count)
+        row[:3] = part.amounts[[OPERATORS, GEMMS, TRAFFIC]]
+        row[5 + components.index(part.name.component)] = part.amounts[ELEMENTWISE]
+        return row
+
+    parts = {str(part.name): part for step in steps for part, _ in step.parts}
+    rows = [row_of(part) / part.seconds for part in parts.values()]
+    for step in steps:
+        whole = sum(often * row_of(part) for part, often in step.parts)
+        whole[3:5] = whole[0], step.residual
+        rows.append(whole / step.seconds)
+    every, weights = np.array(rows), np.array([1.0] * len(parts) + [STEP_WEIGHT] * len(steps))
+    scale = np.abs(every).mean(axis=0)
+    scale[scale == 0] = 1.0
+    least, most = np.zeros(count), np.full(count, math.inf)
+    least[1], most[2] = LEAST_GEMMS, MOST_TRAFFIC
+    bounds, robust, found = (least * scale, most * scale), np.ones(len(rows)), np.zeros(count)
+    for _ in range(ROBUST_ROUNDS):
+        weighted = weights * robust
+        # the unknowns are shares of time
+        solved = lsq_linear(every / scale * weighted[:, None], weighted, bounds, method="bvls")
+        found = solved.x / scale
+        errors = np.maximum(np.abs(every @ found - 1), 1e-9)
+        robust = np.sqrt(np.minimum(1.0, ROBUST_AT * np.median(errors) / errors))
+    launch, gemms, traffic, step_launch, residual, *own = map(float, found)
+    by_component = dict(zip(components, own, strict=True))
+    return Costs(launch, step_launch, gemms, traffic, residual, by_component)
 
 
-class StepOverParts(NamedTuple):
-    """Measured step over the sum of its measured parts, at the large steps of each size. Small
-    steps would not do: their time is mostly launches, which take other times in a step than in
-    parts alone.
-
-    `ratios`: for each size the FLOPs of its largest step and the median ratio; `scatter`: standard
-    deviation of the ratios' logarithms around these medians, at least the range of the medians.
-    """
-
-    ratios: Sequence[tuple[float, float]]
-    scatter: float
-
-    def ratio_at(self, flops: float) -> float:
-        """That of the size whose step is nearest in FLOPs."""
-        return min(self.ratios, key=lambda pair: abs(math.log(pair[0] / flops)))[1]
-
-
-def step_over_parts(large: Iterable[Sequence[Step]]) -> StepOverParts:
-    """`large`: the large steps of each size."""
-    ratios, medians, around = [], [], []
-    for steps in large:
-        sums = (sum(count * part.seconds for part, count in step.parts) for step in steps)
-        logarithms = [math.log(s.seconds / parts) for s, parts in zip(steps, sums, strict=True)]
-        medians.append(statistics.median(logarithms))
-        around += [value - medians[-1] for value in logarithms]
-        ratios.append((max(step.flops for step in steps), math.exp(medians[-1])))
-    if len(around) < 2:
-        return StepOverParts(ratios, ASSUMED_SCATTER)
-    # what changes from size to size may go on changing
-    return StepOverParts(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
-
-
+# of a batch or sequence that was not run, where fewer than two of each were
+ASSUMED_BASE = 0.1
 # An error of 20 % for each factor of 10 in FLOPs: about twice what tiny and small, predicted from
 # each other, show on the reference machine.
 ASSUMED_GROWTH = math.log(1.2) / math.log(10.0)
 ASSUMED_DEGREES = 3
 # Sizes less than 10 % apart do not show how errors grow with size.
 LEAST_DISTANCE = 0.1
+# what is left out in turn
+SIZE, BATCH, SEQ, RANKS = "size", "batch", "seq", "ranks"
 
 
-class HeldOutStep(NamedTuple):
-    """A step predicted from the other sizes. `error`: logarithm of predicted over measured;
-    `distance`: beyond the steps of the others."""
+@dataclass(frozen=True)
+class HeldOut:
+    """A step predicted from a model that knows none with its size, batch, sequence or number of
+    ranks: `axis` says which, `value` is the one left out. In seconds; `low` to `high`: the range
+    that was predicted, 0 where none was asked for. `distance`: beyond what was fitted."""
 
-    size: str
-    error: float
-    distance: float
+    axis: str
+    value: str
+    case: str
+    predicted: float
+    measured: float
+    distance: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Logarithm of predicted over measured."""
+        return math.log(self.predicted / self.measured)
 
 
 class ErrorModel(NamedTuple):
-    """Of the logarithm of predicted over true time. `held_out`: what `growth` comes from beside the
-    assumption; empty where it is assumed alone."""
+    """Of the logarithm of predicted over true time. `sizes`: how many were left out in turn; 0
+    where growth is assumed alone."""
 
     base: float
+    base_degrees: int
     growth: float
-    quantile: float
-    held_out: Sequence[HeldOutStep] = ()
+    growth_degrees: int
+    sizes: int = 0
 
     @property
     def range_words(self) -> str:
         """What a range may be called."""
-        return f"{100 * WANTED_CONFIDENCE:.0f} % interval" if self.held_out else "assumed range"
+        return f"{100 * WANTED_CONFIDENCE:.0f} % interval" if self.sizes else "assumed range"
 
     def factor(self, distance: float) -> float:
         """The range reaches from the prediction over this factor to the prediction times it."""
-        return math.exp(self.quantile * math.hypot(self.base, self.growth * distance))
+        pairs = ((self.base, self.base_degrees), (self.growth * distance, self.growth_degrees))
+        halves = [
+            deviation * float(stdtrit(degrees, (1 + WANTED_CONFIDENCE) / 2))
+            for deviation, degrees in pairs
+        ]
+        return math.exp(math.hypot(*halves))
 
 
-def error_model(base: float, held_out: Sequence[HeldOutStep]) -> ErrorModel:
-    """As at the top of this file. `held_out`: every large step of each size that was left out;
-    empty where there is one size."""
+def error_model(held_out: Iterable[HeldOut]) -> ErrorModel:
+    """As at the top of this file."""
+    by_value: dict[tuple[str, str], list[HeldOut]] = {}
+    for held in held_out:
+        by_value.setdefault((held.axis, held.value), []).append(held)
+    errors = {key: statistics.fmean(held.error**2 for held in own) for key, own in by_value.items()}
+    shapes = [error for (axis, _), error in errors.items() if axis in (BATCH, SEQ)]
+    base, base_degrees = ASSUMED_BASE, ASSUMED_DEGREES
+    if shapes:
+        base, base_degrees = math.sqrt(statistics.fmean(shapes)), max(len(shapes) - 1, 1)
     squares, degrees = ASSUMED_DEGREES * ASSUMED_GROWTH**2, ASSUMED_DEGREES
-    if held_out:
-        errors = statistics.fmean(held.error**2 for held in held_out)
-        distances = statistics.fmean(held.distance**2 for held in held_out)
-        others = len({held.size for held in held_out}) - 1
-        squares += others * max(errors - base**2, 0.0) / max(distances, LEAST_DISTANCE**2)
+    sizes = [key for key in errors if key[0] == SIZE]
+    if sizes:
+        seen = statistics.fmean(errors[key] for key in sizes)
+        distances = statistics.fmean(held.distance**2 for key in sizes for held in by_value[key])
+        others = len(sizes) - 1
+        squares += others * max(seen - base**2, 0.0) / max(distances, LEAST_DISTANCE**2)
         degrees += others
     growth = max(math.sqrt(squares / degrees), base / math.log(10.0))
-    return ErrorModel(base, growth, float(stdtrit(degrees, (1 + WANTED_CONFIDENCE) / 2)), held_out)
+    return ErrorModel(base, base_degrees, growth, degrees, len(sizes))
+
+
+def _beyond(value: float, ends: tuple[float, float]) -> float:
+    return max(math.log(value / ends[1]), math.log(ends[0] / value), 0.0)
 
 
 @dataclass(frozen=True)
-class Rates:
-    """`parts`: by component. `large`: the large steps that were calibrated on, by size.
-    `sum_of_parts`: what a step takes over the sum of its parts."""
+class StepModel:
+    """The model of steps of a dtype and variant. `operators`: by component. `sizes`: those that it
+    was fitted to, `cells` parts and steps; `flops` and `flops_per_token`: the least and the most of
+    their steps. `held_out`: where each size, batch and sequence was left out."""
 
     dtype: str
     variant: str
     machine: Machine
-    parts: Mapping[str, PartRate]
-    large: Mapping[str, Sequence[Step]]
-    sum_of_parts: StepOverParts
-    errors: ErrorModel | None = None
-
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """Those that were calibrated on."""
-        return tuple(self.large)
+    costs: Costs
+    operators: Mapping[str, Operators]
+    sizes: tuple[str, ...]
+    cells: int
+    flops: tuple[float, float]
+    flops_per_token: tuple[float, float]
+    errors: ErrorModel
+    held_out: tuple[HeldOut, ...] = ()
 
     def distance(self, step: Step) -> float:
-        """Logarithm of how far a step's FLOPs lie beyond those of the large steps; 0 between."""
-        flops = [one.flops for steps in self.large.values() for one in steps]
-        return max(math.log(step.flops / max(flops)), math.log(min(flops) / step.flops), 0.0)
+        """How far a step lies beyond those that were fitted; 0 among them."""
+        a_token = _beyond(step.flops_per_token, self.flops_per_token)
+        return max(_beyond(step.flops, self.flops), a_token)
 
-    def step_seconds(self, step: Step) -> float:
-        """By the rates, whether it was measured or not."""
-        parts = sum(n * self.parts[part.name.component].seconds(part) for part, n in step.parts)
-        return self.sum_of_parts.ratio_at(step.flops) * parts
+    def part_of(self, cost: CaseCost) -> Work:
+        """The part with these costs, whose operators are known from smaller ones."""
+        operators = self.operators[cost.name.component].at(cost.name.size)
+        return work_of(cost.name, {"operators": operators, **vars(cost)}, self.machine)
 
-    def error(self, step: Step) -> float:
-        """Logarithm of step_seconds() over measured."""
-        return math.log(self.step_seconds(step) / step.seconds)
-
-    def held_out_percent(self) -> dict[str, float]:
-        """By size: the median error of its steps, predicted from the other sizes."""
-        by_size: dict[str, list[float]] = {}
-        for held in self.errors.held_out:
-            by_size.setdefault(held.size, []).append(held.error)
-        return {
-            size: 100 * math.expm1(statistics.median(errors)) for size, errors in by_size.items()
-        }
+    def range_of(self, step: Step) -> tuple[float, float, float]:
+        """Predicted seconds, and the ends of their range."""
+        seconds, factor = self.costs.step_seconds(step), self.errors.factor(self.distance(step))
+        return seconds, seconds / factor, seconds * factor
 
     def basis(self) -> str:
         """What predictions rest on, in words."""
-        cells = sum(part.cells for part in self.parts.values())
-        sizes = ", ".join(self.sizes)
-        return f"rates of {cells} cells of {sizes} ({self.dtype}, {self.variant})"
+        return f"{self.cells} cells of {', '.join(self.sizes)} ({self.dtype}, {self.variant})"
 
 
-def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
-    """Rates of every part of a training step. BadInputError naming what was not measured, and what
-    to do, where a part or a bandwidth is missing."""
-    machine = Machine.from_context(results.context)
+def _fitted(steps: Sequence[Step], machine: Machine) -> StepModel:
+    """Without errors."""
+    cells: dict[str, dict[str, Work]] = {}
+    for part, _ in itertools.chain(*(step.parts for step in steps)):
+        cells.setdefault(part.name.component, {})[str(part.name)] = part
+    ends = [
+        (min(values), max(values))
+        for values in ([s.flops for s in steps], [s.flops_per_token for s in steps])
+    ]
+    return StepModel(
+        *(steps[0].name.dtype, steps[0].name.variant, machine, fit_costs(steps)),
+        {name: _operators(name, own.values()) for name, own in cells.items()},
+        tuple(dict.fromkeys(step.name.size for step in steps)),
+        len(steps) + sum(map(len, cells.values())),
+        *ends,
+        error_model([]),
+    )
+
+
+def _held_out(steps: Sequence[Step], machine: Machine, *, is_inner: bool = False) -> list[HeldOut]:
+    """Every step as often as there are axes with two values or more, with its range by what a model
+    without it knows of its own errors, for which steps are left out once more: `is_inner`."""
+    found = []
+    for axis in (SIZE, BATCH, SEQ):
+        values = sorted({getattr(step.name, axis) for step in steps})
+        for value in values if len(values) > 1 else ():
+            others = [step for step in steps if getattr(step.name, axis) != value]
+            model = _fitted(others, machine)
+            if not is_inner:
+                own = _held_out(others, machine, is_inner=True)
+                model = replace(model, errors=error_model(own))
+            for step in (step for step in steps if getattr(step.name, axis) == value):
+                if all(part.name.component in model.operators for part, _ in step.parts):
+                    predicted, *ends = model.range_of(step)
+                    what = (axis, str(value), str(step.name), predicted, step.seconds)
+                    found.append(HeldOut(*what, model.distance(step), *ends))
+    return found
+
+
+def fit_step_model(results: ResultSet, dtype: str, variant: str) -> StepModel:
+    """BadInputError naming what was not measured, and what to do, where a part or a bandwidth is
+    missing."""
+    machine = replace(Machine.from_context(results.context), products=results.products)
     steps = _collect(results, dtype, variant, machine)
-    peak, by_size = machine.peak_flops.get(product_type(dtype)), large_steps(steps)
+    held_out = tuple(_held_out(steps, machine))
+    return replace(_fitted(steps, machine), errors=error_model(held_out), held_out=held_out)
 
-    def rates_without(size: str) -> Rates:
-        cells: dict[str, list[Work]] = {}
-        for part, _ in itertools.chain(*(s.parts for s in steps if s.name.size != size)):
-            cells.setdefault(part.name.component, []).append(part)
-        parts = {name: part_rate(name, own, peak) for name, own in cells.items()}
-        large = {name: own for name, own in by_size.items() if name != size}
-        return Rates(dtype, variant, machine, parts, large, step_over_parts(large.values()))
 
-    rates, held_out = rates_without(""), []
-    # the steps of each size, predicted from the other sizes alone
-    for size, large in by_size.items() if len(by_size) > 1 else ():
-        others = rates_without(size)
-        for step in large:
-            if all(part.name.component in others.parts for part, _ in step.parts):
-                held_out.append(HeldOutStep(size, others.error(step), others.distance(step)))
-    # large steps alone, as in step_over_parts(): what is predicted is not mostly launches
-    errors = [rates.error(step) for large in by_size.values() for step in large]
-    scatter = math.sqrt(statistics.fmean(error**2 for error in errors))
-    base = max(scatter, rates.sum_of_parts.scatter)
-    return replace(rates, errors=error_model(base, held_out))
+class HeldOutError(NamedTuple):
+    """How good predictions are on an axis. In percent: of the measured, and of the steps that lie
+    inside their ranges; widths over the prediction."""
+
+    axis: str
+    values: tuple[str, ...]
+    steps: int
+    median_percent: float
+    largest_percent: float
+    inside_percent: float
+    median_width_percent: float
+
+
+def errors_by_axis(held_out: Sequence[HeldOut]) -> list[HeldOutError]:
+    """One for each axis that something was left out of."""
+    found = []
+    for axis in dict.fromkeys(held.axis for held in held_out):
+        own = [held for held in held_out if held.axis == axis]
+        percents = [100 * math.expm1(held.error) for held in own]
+        found.append(
+            HeldOutError(
+                axis,
+                tuple(dict.fromkeys(held.value for held in own)),
+                len(own),
+                statistics.median(map(abs, percents)),
+                max(percents, key=abs),
+                100 * statistics.fmean(held.low <= held.measured <= held.high for held in own),
+                statistics.median(100 * (held.high - held.low) / held.predicted for held in own),
+            )
+        )
+    return found
 
 
 class StepPrediction(NamedTuple):
     """`low` to `high`: the range of `seconds`, which `range_words` names: `95 % interval`, or
-    `assumed range`."""
+    `assumed range`. `update_seconds`: what the optimizer takes of them."""
 
     cost: CaseCost
     seconds: float
     low: float
     high: float
     range_words: str
+    update_seconds: float
 
 
 def predict_steps(
-    rates: Rates, costs: Sequence[CaseCost]
+    model: StepModel, costs: Sequence[CaseCost]
 ) -> tuple[list[StepPrediction], list[tuple[CaseCost, str]]]:
-    """Every training step among the costs that has the rates' dtype and variant, and whose parts
+    """Every training step among the costs that has the model's dtype and variant, and whose parts
     have costs too; and the others of that dtype and variant, with the reason."""
     by_name = {str(cost.name): cost for cost in costs}
-    # only parts with rates can make up a step
-    names = {t: cost.name for t, cost in by_name.items() if cost.name.component in rates.parts}
-
-    def work(text: str) -> Work:
-        # how many operators it has, its rate says
-        return work_of(names[text], {"operators": 0.0, **vars(by_name[text])}, rates.machine)
+    # only parts that were measured can make up a step
+    names = {t: cost.name for t, cost in by_name.items() if cost.name.component in model.operators}
 
     def predict(cost: CaseCost) -> StepPrediction:
         name = cost.name
@@ -412,15 +514,17 @@ def predict_steps(
                 f"{name}: no cost or no rate of {', '.join(found.missing)}; ask --dry-run for "
                 "all components, and measure those parts at a size that fits"
             )
-        step = Step(name, [(work(text), count) for text, count in found.measured])
-        seconds = rates.step_seconds(step)
-        factor = rates.errors.factor(rates.distance(step))
-        ends = (seconds / factor, seconds * factor)
-        return StepPrediction(cost, seconds, *ends, rates.errors.range_words)
+        step = Step(name, [(model.part_of(by_name[t]), count) for t, count in found.measured])
+        update = sum(
+            count * model.costs.part_seconds(part)
+            for part, count in step.parts
+            if part.name.component == OPTIMIZER
+        )
+        return StepPrediction(cost, *model.range_of(step), model.errors.range_words, update)
 
     predicted, refused = [], []
     for name, cost in ((cost.name, cost) for cost in by_name.values()):
-        if name.is_training_step and (name.dtype, name.variant) == (rates.dtype, rates.variant):
+        if name.is_training_step and (name.dtype, name.variant) == (model.dtype, model.variant):
             try:
                 predicted.append(predict(cost))
             except BadInputError as error:

@@ -60,9 +60,9 @@ from tinyllama_tools.data.studies import (
 )
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 from tinyllama_tools.models.prediction import (
-    Rates,
+    StepModel,
     StepPrediction,
-    calibrate_rates,
+    fit_step_model,
     is_own_shape,
     predict_steps,
 )
@@ -213,7 +213,7 @@ NOT_RUN, CHECKED, CALIBRATED = "prediction", "prediction, checked", "calibrated 
 
 
 class PredictedStep(NamedTuple):
-    """`kind`: NOT_RUN; CHECKED where the step was run, but its size did not go into the rates; else
+    """`kind`: NOT_RUN; CHECKED where the step was run, but its size did not go into the model; else
     CALIBRATED. `measured`: None where it was not run."""
 
     prediction: StepPrediction
@@ -227,13 +227,13 @@ class PredictedStep(NamedTuple):
 
 class Predictions(NamedTuple):
     """`steps`: one for each problem size at its own shape, smallest first, and those that were run
-    at other shapes of sizes that did not go into the rates. `refusal`: why there are none;
-    `omissions`: single steps that cannot be predicted."""
+    at other shapes of sizes that did not go into the model. `refusal`: why there are none, where
+    there may be a `model` all the same; `omissions`: single steps that cannot be predicted."""
 
     steps: Sequence[PredictedStep] = ()
     refusal: str = ""
     omissions: Sequence[Omission] = ()
-    rates: Rates | None = None
+    model: StepModel | None = None
 
 
 # ---- what was read
@@ -350,41 +350,41 @@ class ReportInputs:
 
     @property
     def check_cases(self) -> tuple[MeasuredCase, ...]:
-        """Steps that were measured to check predictions; they did not go into the rates."""
+        """Steps that were measured to check predictions; they did not go into the model."""
         return tuple(self.study.check.cases.values()) if self.study else ()
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Of the main step's dtype and variant, which the rates come from."""
+        """Of the main step's dtype and variant, which the model is of."""
         results, costs = self.main, self.study.costs if self.study else ()
         step = main_step(results)
         if step is None:
             why = "no training step (full_step/train) was measured to calibrate on"
             return Predictions(refusal=why)
-        if not costs:
-            why = "no costs of sizes that were not run were given: a grid study writes costs.json"
-            return Predictions(refusal=why)
         try:
-            rates = calibrate_rates(results, step.name.dtype, step.name.variant)
-            every, lacking = predict_steps(rates, costs)
+            model = fit_step_model(results, step.name.dtype, step.name.variant)
+            every, lacking = predict_steps(model, costs)
         except BadInputError as error:
             return Predictions(refusal=str(error))
+        if not costs:
+            why = "no costs of sizes that were not run were given: a grid study writes costs.json"
+            return Predictions(refusal=why, model=model)
         known = {case.name: case for case in (*results.cases.values(), *self.check_cases)}
 
         def is_asked(name: CaseName) -> bool:
-            return is_own_shape(name) or (name in known and name.size not in rates.sizes)
+            return is_own_shape(name) or (name in known and name.size not in model.sizes)
 
         found = []
         for one in (one for one in every if is_asked(one.cost.name)):
             name, measured = one.cost.name, known.get(one.cost.name)
             kind = CHECKED if measured else NOT_RUN
-            kind = CALIBRATED if name.size in rates.sizes else kind
+            kind = CALIBRATED if name.size in model.sizes else kind
             found.append(PredictedStep(one, kind, measured))
         # each size begins with its own shape
         found.sort(key=lambda s: (name_rank(s.name)[1], not is_own_shape(s.name)))
         asked = [(cost, why) for cost, why in lacking if is_asked(cost.name)]
         omissions = [Omission("prediction", str(cost.name), why) for cost, why in asked]
-        return Predictions(found, "" if found else "no step could be predicted", omissions, rates)
+        return Predictions(found, "" if found else "no step could be predicted", omissions, model)
 
 
 def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found]) -> Found | None:

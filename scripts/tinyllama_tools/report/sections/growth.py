@@ -13,6 +13,7 @@ from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
+from tinyllama_tools.models.prediction import errors_by_axis
 from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
@@ -267,15 +268,15 @@ def _prediction_row(step: PredictedStep) -> Mapping[str, Any]:
 
 
 def predictions(page: Section, inputs: ReportInputs) -> None:
-    """Every problem size at its own batch and sequence, and steps that were run to check them."""
+    """Every problem size at its own batch and sequence, steps that were run to check them, and how
+    far steps that were held out are off."""
     found = inputs.predictions
     page.omissions += found.omissions
-    if found.refusal or found.rates is None:
+    if found.model is not None:
+        rows = [error._asdict() for error in errors_by_axis(found.model.held_out)]
+        page.table("held_out_steps", rows, basis=found.model.basis())
+    if found.refusal:
         raise Missing(f"{found.refusal}; measure a grid: {Kind.STUDY.command}")
-    held = "; ".join(
-        f"{size} from the others {percent:+.1f} %"
-        for size, percent in found.rates.held_out_percent().items()
-    )
     # a size may be there at two shapes
     steps = {f"{step.name.size}, {shape_text(step.name)}": step for step in found.steps}
     every = [step.prediction for step in steps.values()]
@@ -291,6 +292,5 @@ def predictions(page: Section, inputs: ReportInputs) -> None:
     title = "Time of a step at each size's batch x sequence"
     page.figure("predictions_plot", title, traces, x, y)
     first = found.steps[0].name
-    about = {"what": f"{first.variant}, {first.dtype}", "basis": found.rates.basis()}
-    about["held"] = held or "one size alone"
+    about = {"what": f"{first.variant}, {first.dtype}", "basis": found.model.basis()}
     page.table("predicted_steps", map(_prediction_row, found.steps), **about)
