@@ -75,19 +75,22 @@ Block::Block(const ModelConfig& config, const Variant& variant, TensorInitialize
       checkpoint_(variant.has(Switch::checkpoint)) {}
 
 at::Tensor Block::forward(const at::Tensor& hidden_states, const RotaryTable& rotary,
-                          const at::Tensor& mask) const {
-  if (!checkpoint_) return run(hidden_states, rotary, mask);
+                          const at::Tensor& mask, ModelHooks* hooks) const {
+  if (!checkpoint_) return run(hidden_states, rotary, mask, hooks);
   // Copies of tensor handles, so that the backward needs nothing else to be alive.
-  return checkpointed(
-      [block = *this, rotary, mask](const at::Tensor& x) { return block.run(x, rotary, mask); },
-      hidden_states);
+  return checkpointed([block = *this, rotary, mask,
+                       hooks](const at::Tensor& x) { return block.run(x, rotary, mask, hooks); },
+                      hidden_states);
 }
 
 at::Tensor Block::run(const at::Tensor& hidden_states, const RotaryTable& rotary,
-                      const at::Tensor& mask) const {
+                      const at::Tensor& mask, ModelHooks* hooks) const {
+  const auto to_shares = [&](const at::Tensor& x) { return hooks ? hooks->to_shares(x) : x; };
+  const auto from_shares = [&](const at::Tensor& x) { return hooks ? hooks->from_shares(x) : x; };
   const auto [attended, normalized] = feed_forward_norm_.add_and_normalize(
-      hidden_states, attention_.forward(attention_norm_.forward(hidden_states), rotary, mask));
-  return add_residual(attended, feed_forward_.forward(normalized));
+      hidden_states, from_shares(attention_.forward(
+                         to_shares(attention_norm_.forward(hidden_states)), rotary, mask)));
+  return add_residual(attended, from_shares(feed_forward_.forward(to_shares(normalized))));
 }
 
 NamedTensors Block::parameters(const std::string& prefix) const {

@@ -5,6 +5,7 @@
 #include "model/attention.hpp"
 #include "model/cost.hpp"
 #include "model/feed_forward.hpp"
+#include "model/model_hooks.hpp"
 #include "model/rms_norm.hpp"
 
 namespace tinyllama {
@@ -13,14 +14,14 @@ class Block {
  public:
   Block(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
 
-  /// hidden_states [B, S, D] -> [B, S, D].
+  /// hidden_states [B, S, D] -> [B, S, D]. `hooks` must outlive the backward; null: none.
   at::Tensor forward(const at::Tensor& hidden_states, const RotaryTable& rotary,
-                     const at::Tensor& mask) const;
+                     const at::Tensor& mask, ModelHooks* hooks = nullptr) const;
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
-  at::Tensor run(const at::Tensor& hidden_states, const RotaryTable& rotary,
-                 const at::Tensor& mask) const;
+  at::Tensor run(const at::Tensor& hidden_states, const RotaryTable& rotary, const at::Tensor& mask,
+                 ModelHooks* hooks) const;
 
   RmsNorm attention_norm_;
   Attention attention_;

@@ -36,41 +36,72 @@ TinyLlama::TinyLlama(const ModelConfig& config, const Variant& variant, int64_t 
   }
 }
 
+template <class Compute>
+at::Tensor TinyLlama::run_part(size_t part, const Compute& compute) const {
+  if (hooks_ == nullptr) return compute();
+  hooks_->before_part(part);
+  at::Tensor output = compute();
+  hooks_->after_part(part, output);
+  return output;
+}
+
 at::Tensor TinyLlama::run_layers(const at::Tensor& hidden_states) const {
   const int64_t seq = hidden_states.size(1);
   const at::Tensor mask =
       seq == max_seq_ ? mask_
                       : attention_mask(config_, variant_, seq, dtype_, hidden_states.device());
   at::Tensor x = hidden_states;
-  for (const Block& block : blocks_) x = block.forward(x, rotary_, mask);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    x = run_part(layer + 1, [&] { return blocks_[layer].forward(x, rotary_, mask, hooks_); });
+  }
   return x;
 }
 
-at::Tensor TinyLlama::final_hidden_states(const at::Tensor& tokens) const {
+at::Tensor TinyLlama::embed(const at::Tensor& tokens) const {
+  const Embedding& embedding = embedding_.value();
+  if (hooks_ != nullptr && hooks_->joins_vocabulary())
+    return hooks_->from_shares(embedding.forward(hooks_->own_rows(tokens)));
   // The rows of other ranks' tokens come by an all-reduce, which does not run: zeros in their place
   // would be data that no layer gets, and that some devices compute on faster. Each token stands
   // for one of the rank's own.
-  const at::Tensor own =
-      config_.has_vocabulary_share() ? tokens.remainder(config_.vocab_size()) : tokens;
-  return final_norm_.value().forward(run_layers(embedding_.value().forward(own)));
+  return embedding.forward(config_.has_vocabulary_share() ? tokens.remainder(config_.vocab_size())
+                                                          : tokens);
+}
+
+at::Tensor TinyLlama::final_hidden_states(const at::Tensor& tokens) const {
+  return run_layers(run_part(0, [&] { return embed(tokens); }));
 }
 
 at::Tensor TinyLlama::logits(const at::Tensor& tokens) const {
-  return lm_head_.value().forward(final_hidden_states(tokens));
+  const at::Tensor x = final_hidden_states(tokens);
+  return run_part(head_part(),
+                  [&] { return lm_head_.value().forward(final_norm_.value().forward(x)); });
 }
 
 at::Tensor TinyLlama::loss(const at::Tensor& tokens, const at::Tensor& targets) const {
-  return lm_head_.value().loss(final_hidden_states(tokens), targets);
+  const at::Tensor x = final_hidden_states(tokens);
+  return run_part(head_part(), [&] {
+    const at::Tensor normalized = final_norm_.value().forward(x);
+    const LmHead& head = lm_head_.value();
+    if (hooks_ == nullptr || !hooks_->joins_vocabulary()) return head.loss(normalized, targets);
+    return hooks_->loss(head.forward(hooks_->to_shares(normalized)), targets);
+  });
+}
+
+std::vector<NamedTensors> TinyLlama::parts() const {
+  std::vector<NamedTensors> all;
+  if (embedding_) all.push_back(embedding_->parameters("model.embed_tokens."));
+  for (size_t layer = 0; layer < blocks_.size(); ++layer)
+    all.push_back(blocks_[layer].parameters(fmt::format("model.layers.{}.", layer)));
+  if (!final_norm_) return all;
+  all.push_back(final_norm_->parameters("model.norm."));
+  if (!config_.tied_embeddings()) append(all.back(), lm_head_->parameters("lm_head."));
+  return all;
 }
 
 NamedTensors TinyLlama::parameters() const {
   NamedTensors all;
-  if (embedding_) append(all, embedding_->parameters("model.embed_tokens."));
-  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    append(all, blocks_[layer].parameters(fmt::format("model.layers.{}.", layer)));
-  }
-  if (final_norm_) append(all, final_norm_->parameters("model.norm."));
-  if (lm_head_ && !config_.tied_embeddings()) append(all, lm_head_->parameters("lm_head."));
+  for (const NamedTensors& part : parts()) append(all, part);
   return all;
 }
 

@@ -28,12 +28,22 @@ class TinyLlama {
 
   /// Every parameter with LlamaForCausalLM's name for it; tied embeddings once, as the embedding's.
   NamedTensors parameters() const;
+  /// The same in the order in which a forward comes to them: those of the embedding, of each block,
+  /// of final norm and LM head.
+  std::vector<NamedTensors> parts() const;
+  /// Of the forwards from now on; they must outlive the backwards too. Null: none.
+  void set_hooks(ModelHooks* hooks) { hooks_ = hooks; }
   const ModelConfig& config() const { return config_; }
   Dtype dtype() const { return dtype_; }
 
  private:
   /// tokens [B, S] -> what the LM head reads, [B, S, D].
   at::Tensor final_hidden_states(const at::Tensor& tokens) const;
+  at::Tensor embed(const at::Tensor& tokens) const;
+  /// What `compute` gives of the parameters of this part.
+  template <class Compute>
+  at::Tensor run_part(size_t part, const Compute& compute) const;
+  size_t head_part() const { return blocks_.size() + 1; }
 
   ModelConfig config_;
   Variant variant_;
@@ -46,6 +56,7 @@ class TinyLlama {
   std::optional<LmHead> lm_head_;
   RotaryTable rotary_;
   at::Tensor mask_;  // for sequences of max_seq; undefined where no mask is needed
+  ModelHooks* hooks_ = nullptr;
 };
 
 /// All layers of the model, or of a stage, between hidden states.

@@ -129,6 +129,13 @@ Pending ProcessGroup::all_reduce(const at::Tensor& values) {
   return start("all_reduce", [&] { return backend_->allreduce(tensors); });
 }
 
+Pending ProcessGroup::all_reduce_largest(const at::Tensor& values) {
+  std::vector<at::Tensor> tensors = {values};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  return start("all_reduce", [&] { return backend_->allreduce(tensors, options); });
+}
+
 Pending ProcessGroup::reduce_scatter(const at::Tensor& share, const at::Tensor& whole) {
   at::Tensor output = share;
   at::Tensor input = whole;

@@ -74,6 +74,8 @@ class ProcessGroup {
 
   /// Sum over all ranks, in place. Dense tensors only.
   Pending all_reduce(const at::Tensor& values);
+  /// The largest of all ranks, likewise.
+  Pending all_reduce_largest(const at::Tensor& values);
   /// `share` [n] becomes this rank's part of the sum of all ranks' `whole` [n x ranks].
   Pending reduce_scatter(const at::Tensor& share, const at::Tensor& whole);
   /// `whole` [n x ranks] becomes every rank's `share` [n], in the order of ranks.

@@ -9,12 +9,14 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "benchmarks/distributed/process_group.hpp"
 #include "benchmarks/instruments/device.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 #include "model/relative_error.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
@@ -94,6 +96,21 @@ inline void run_ranks(int size, const std::function<void(ProcessGroup&)>& body) 
     group.barrier();
   });
   for (const std::string& error : thrown) EXPECT_EQ(error, "");
+}
+
+/// Bytes of this process's tensors, read while none of its ranks allocates; waits until they are
+/// `expected`, 5 s at most: Gloo's threads let go of a message a moment after it has arrived. Needs
+/// host_allocator::install().
+inline int64_t live_bytes(ProcessGroup& group, std::optional<int64_t> expected = {}) {
+  using Clock = std::chrono::steady_clock;
+  group.barrier();
+  const auto read = [] { return instruments::host_allocator::read().live_bytes; };
+  const auto end = Clock::now() + std::chrono::seconds(5);
+  while (expected && read() != *expected && Clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const int64_t bytes = read();
+  group.barrier();
+  return bytes;
 }
 
 inline constexpr int64_t kSeq = 5;
