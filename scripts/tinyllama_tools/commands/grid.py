@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.commands.predicted import print_predictions
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     SUITE_FILE,
@@ -31,20 +32,24 @@ from tinyllama_tools.core.options import (
     add_plugin,
     list_of,
     plugin_options,
+    positive_list,
     script_parser,
 )
 from tinyllama_tools.core.process import ProgramError, Progress, program_in, run_program
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data import studies
-from tinyllama_tools.data.names import STEP, TRAIN
+from tinyllama_tools.data.names import BASELINE, STEP, TRAIN
 from tinyllama_tools.data.programs import (
     NUMBERS,
     SuiteProgram,
+    ask_costs,
     ask_dry_run,
     ask_json,
     case_options,
 )
 from tinyllama_tools.data.results import read_result_set
+from tinyllama_tools.models.collectives import read_interconnects
+from tinyllama_tools.models.machine_file import read_machine
 
 # ---- what a grid consists of
 
@@ -64,6 +69,10 @@ then GEMMs at each size's own shape and a few steps of a larger size, by which p
 checked. Axes are as tiny_llama_bench takes them. results/README.md describes the files;
 scripts/report makes a page of them. A time is of one stretch of the run: on a disturbed machine
 measure again, and believe what both pages say.
+
+With --machine nothing is measured: the full step of each size, batch, sequence, dtype and variant
+is predicted from that file, which scripts/report --format machine made, on this machine or another;
+with --ranks also over so many ranks, shared as ddp and zero1. What the file lacks is refused.
 
 Ctrl-C, SIGTERM or a closed terminal keep every case that was measured: the same command with
 --resume goes on.
@@ -89,12 +98,26 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     check = f"whose steps are timed at the end, to check predictions by (default: {CHECK_SIZE})"
     add("--check-size", choices=(*names, NO_CHECK), default=CHECK_SIZE, help=check)
     add_plugin(parser)
+    machine_help = "machine.json: predict the grid's steps from it, and measure nothing"
+    add("--machine", type=Path, metavar="FILE", help=machine_help)
+    add("--ranks", type=positive_list, metavar="LIST", help="predict them over so many ranks too")
+    names_of_links = [one["name"] for one in read_interconnects()]
+    links_help = (
+        "of fixtures/interconnects.json, with commas: predict over these (default: the link that "
+        "the file's ranks measured)"
+    )
+    links = list_of(names_of_links, "interconnect")
+    add("--interconnects", type=links, default=(), metavar="NAMES", help=links_help)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     add("--resume", action="store_true", help="go on with the newest that did not end")
     add_out(parser, "default: results/<UTC time>_grid")
     add_build_folder(parser)
     options = parser.parse_args(arguments)
     options.sizes = tuple(dict.fromkeys(name for names in options.sizes for name in names))
+    if options.machine is None and (options.ranks or options.interconnects):
+        parser.error("--ranks, --interconnects: what is predicted takes a --machine")
+    if options.interconnects and not options.ranks:
+        parser.error("--interconnects: over how many --ranks?")
     return options
 
 
@@ -272,6 +295,24 @@ def write_frontier(program: Path, device: str, path: Path) -> None:
     write_whole(path, json.dumps(document, indent=1) + "\n")
 
 
+# ---- in place of measuring
+
+
+def predict(options: argparse.Namespace) -> int:
+    """The grid's steps from --machine; the exit status. BadInputError where the file cannot be used
+    or lacks what that takes."""
+    file = read_machine(options.machine)
+    asked = [(d, v) for d in options.dtypes.split(",") for v in options.variants.split(",")]
+    # a variant's parts may be the baseline's
+    variants = ",".join(dict.fromkeys([BASELINE, *options.variants.split(",")]))
+    axes = {"passes": ",".join(PASSES), "dtypes": options.dtypes, "variants": variants}
+    axes |= {"sizes": ",".join(options.sizes), "batch": options.batch, "seq": options.seq}
+    how = (NO_PEAKS, *plugin_options(options))
+    program = program_in(options.build_folder, "tiny_llama_bench")
+    costs = ask_costs(program, case_options(options.device, *how, **axes))
+    return print_predictions(file, costs, asked, options.ranks or (), options.interconnects)
+
+
 # ---- the whole study
 
 
@@ -293,6 +334,8 @@ def main(arguments: Sequence[str]) -> int:
     """Measures what the grid lacks; the exit status. An early end keeps what was measured and tells
     how to continue."""
     options = parse_options(arguments)
+    if options.machine is not None:
+        return predict(options)
     program = program_in(options.build_folder, "tiny_llama_bench")
     command = command_text([*typed("study").split(), *(it for it in arguments if it != "--resume")])
     # before any folder is made: only the program knows every axis

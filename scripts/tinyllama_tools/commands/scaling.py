@@ -34,7 +34,7 @@ from tinyllama_tools.core.options import (
     seconds,
 )
 from tinyllama_tools.core.process import Progress, program_in
-from tinyllama_tools.core.text import count_of, narrow_tables, section
+from tinyllama_tools.core.text import count_of, section
 from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
@@ -51,7 +51,7 @@ from tinyllama_tools.models.data_parallel import (
     projection_of,
     read_step_source,
 )
-from tinyllama_tools.report.document import Table, cell_text, number_text
+from tinyllama_tools.report.document import markdown_section, number_text
 from tinyllama_tools.report.sections import data_parallel
 
 EPILOG = """\
@@ -166,12 +166,6 @@ def answer(analysis: Analysis) -> str:
     )
 
 
-def _markdown(table: Table) -> list[str]:
-    rows = [[cell_text(cell) for cell in row] for row in table.rows]
-    note = [table.note, ""] if table.note else []
-    return section(table.title, [*note, *narrow_tables(table.columns, rows)])
-
-
 # the tables that are printed; the page has all
 ON_TERMINAL = (
     *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
@@ -199,7 +193,9 @@ def write_results(
         for omission in omissions
     ]
     left_out = section("Left out", left_out) if left_out else []
-    tables = {table.id: _markdown(table) for table in data_parallel.tables_of(analysis, projection)}
+    tables = {
+        table.id: markdown_section(table) for table in data_parallel.tables_of(analysis, projection)
+    }
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
     # first, since writing the files may fail after hours of measuring
     say_line("\n".join([*head, "", *few, *left_out]))

@@ -83,7 +83,7 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all_reduce", "reduce_scatter", "all_ga
 OPERATIONS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 # kinds of scaling, and modes of a step over several ranks
 WEAK, STRONG = "weak", "strong"
-ALONE, NO_OVERLAP, OVERLAP = "alone", "no_overlap", "overlap"
+ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
 # strong scaling's step of the whole batch on one rank
 ALONE_GLOBAL = "alone_global"
 SHARDED, COMMUNICATION = "sharded", "communication"

@@ -181,6 +181,16 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
         }
 
 
+def most_ranks(world: ScalingResult) -> int | None:
+    """How many ranks there is room for on the host that all were on; None where they were on
+    several. The file does not say how many GPUs a host has."""
+    if len({rank["node"] for rank in world.distributed["ranks"]}) > 1:
+        return None
+    device = device_of(world.context)
+    rooms = world.context.get("num_cpus", 0) // (device["threads"] or 1)
+    return max(world.ranks, rooms if device["backend"] == "cpu" else 0)
+
+
 @dataclass(frozen=True)
 class Analysis:
     """`results` in the order of ranks. `refused`: fits that the data does not support, with the
@@ -233,10 +243,8 @@ class Analysis:
         about = {"name": MEASURED, "title": title, "devices_per_node": 1}
         own = {key: device[key] for key in ("backend", "threads", "architecture") if device[key]}
         about["match"] = [{"words": [str(device["name"]).lower()], **own}]
-        if len({rank["node"] for rank in world.distributed["ranks"]}) == 1:
-            # the file does not say how many GPUs a host has
-            rooms = world.context.get("num_cpus", 0) // (device["threads"] or 1)
-            about["most_ranks"] = max(fit.ranks, rooms if device["backend"] == "cpu" else 0)
+        if (most := most_ranks(world)) is not None:
+            about["most_ranks"] = most
         return about | {"network": network, "device": None}
 
 
@@ -349,7 +357,7 @@ def read_step_source(path: Path) -> StepSource:
     return StepSource(path, results, costs)
 
 
-def _placed(context: Mapping[str, Any], *, is_shared: bool = False) -> Json:
+def placed(context: Mapping[str, Any], *, is_shared: bool = False) -> Json:
     """device_of() and `whole_node`: whether the step had its node to itself. A GPU's has: other
     GPUs do not slow it. A CPU's has where it ran a thread for each core (which may be two logical
     processors) and no other rank was on the node: `is_shared`."""
@@ -374,7 +382,7 @@ def _predicted_steps(
         return {}, str(error)
     context = source.results.context
     basis = f"{model.basis()}, {_made_by(context)}"
-    how = (PREDICTED, basis, _placed(context), model.errors.range_words)
+    how = (PREDICTED, basis, placed(context), model.errors.range_words)
     steps = {
         one.cost.name.size: LocalStep(one.cost.name, one.seconds, one.low, one.high, *how)
         for one in found
@@ -404,7 +412,7 @@ def local_steps(
             # as the suite names the step of one process
             name = replace(row.name, ranks=None, mode="")
             where = f"{row.name}, {one.path.name}, {_made_by(one.context)}"
-            own = (where, _placed(one.context, is_shared=is_shared))
+            own = (where, placed(one.context, is_shared=is_shared))
             measured.append((name, row.median_seconds, *own))
     if source is not None:
         found, why = _predicted_steps(source, dtype, variant)
@@ -416,7 +424,7 @@ def local_steps(
             key=lambda c: (is_own_shape(c.name), c.name.seq, c.name.batch),
         )
         measured += [
-            (case.name, case.median_seconds, f"{case.name}, {files}", _placed(context))
+            (case.name, case.median_seconds, f"{case.name}, {files}", placed(context))
             for case in cases
             if case.name.is_training_step
             and (case.name.dtype, case.name.variant) == (dtype, variant)

@@ -289,14 +289,14 @@ ASSUMED_DEGREES = 3
 # Sizes less than 10 % apart do not show how errors grow with size.
 LEAST_DISTANCE = 0.1
 # what is left out in turn
-SIZE, BATCH, SEQ, RANKS = "size", "batch", "seq", "ranks"
+SIZE, BATCH, SEQ, RANKS, WAY = "size", "batch", "seq", "ranks", "way"
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A step predicted from a model that knows none with its size, batch, sequence or number of
-    ranks: `axis` says which, `value` is the one left out. In seconds; `low` to `high`: the range
-    that was predicted, 0 where none was asked for. `distance`: beyond what was fitted."""
+    """A step predicted from a model that knows none with its size, batch, sequence, number of ranks
+    or way to share it: `axis` says which, `value` is the one left out. In seconds; `low` to `high`:
+    the range that was predicted. `distance`: beyond what was fitted."""
 
     axis: str
     value: str
@@ -451,11 +451,11 @@ def fit_step_model(results: ResultSet, dtype: str, variant: str) -> StepModel:
 
 
 class HeldOutError(NamedTuple):
-    """How good predictions are on an axis. In percent: of the measured, and of the steps that lie
-    inside their ranges; widths over the prediction."""
+    """How good predictions are on an axis, of which `values` were left out. In percent: of the
+    measured, and of the steps that lie inside their ranges; widths over the prediction."""
 
     axis: str
-    values: tuple[str, ...]
+    values: str
     steps: int
     median_percent: float
     largest_percent: float
@@ -472,7 +472,7 @@ def errors_by_axis(held_out: Sequence[HeldOut]) -> list[HeldOutError]:
         found.append(
             HeldOutError(
                 axis,
-                tuple(dict.fromkeys(held.value for held in own)),
+                ", ".join(dict.fromkeys(held.value for held in own)),
                 len(own),
                 statistics.median(map(abs, percents)),
                 max(percents, key=abs),

@@ -11,6 +11,7 @@ from tinyllama_tools.core.installation import RESULTS
 from tinyllama_tools.core.options import add_out, script_parser
 from tinyllama_tools.core.text import count_of, say
 from tinyllama_tools.data.results import title_of
+from tinyllama_tools.models.machine_file import machine_document, machine_text
 from tinyllama_tools.report.document import (
     Document,
     Kind,
@@ -27,7 +28,13 @@ from tinyllama_tools.report.inputs import (
     read_inputs,
     source_of,
 )
-from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
+from tinyllama_tools.report.output import (
+    figures_of_merit,
+    markdown_of,
+    page_of,
+    refuse_several,
+    write_pngs,
+)
 from tinyllama_tools.report.sections import (
     data_parallel,
     devices,
@@ -103,7 +110,8 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     return Document(title, now, facts, [*sections, last], omissions)
 
 
-FORMATS = ("html", "md", *FRAMES, "png", "fom")
+MACHINE = "machine"
+FORMATS = ("html", "md", *FRAMES, "png", "fom", MACHINE)
 EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite, of a
 data-parallel run or of scripts/gpu_check. Without any, the newest of each kind in results/ are
@@ -115,10 +123,14 @@ several devices become columns, and sections below each other, under the devices
 csv, jsonl and parquet are one flat table: a row for each case of every file, with the same columns
 for every device (docs/report.md), for pandas, DuckDB and the like.
 
+machine is what the results tell of their machine, machine.json: the bandwidth curve, rates of GEMMs
+by shape, costs of a step's work, alpha and beta of collectives, each with its source. From it
+scripts/study --grid --machine predicts steps, on any machine.
+
 Without -o, html and parquet write results/report_<UTC time>.html or .parquet, png a folder of
-pictures, and the others (fom: of one device alone) write to standard output. --setup-only, as the
-only argument, installs what every format but png and parquet needs, for a machine that has no
-network later.
+pictures, and the others (fom, machine: of one device alone) write to standard output. --setup-only,
+as the only argument, installs what every format but png and parquet needs, for a machine that has
+no network later.
 
 Exit status: 0 written; 1 written, but some part had errors, which are named; 2 nothing usable, a
 bad option, or a file that cannot be written; 130 interrupted, and nothing was written."""
@@ -179,6 +191,18 @@ def write_report(document: Document, inputs: ReportInputs, options: argparse.Nam
     return _write(path, text)
 
 
+def _write_machine(inputs: ReportInputs, options: argparse.Namespace) -> int:
+    """As _report(). BadInputError for several devices: a figure is of one."""
+    refuse_several(inputs, "a machine file")
+    document = machine_document(inputs.main, [run.analysis for run in inputs.scalings])
+    _say_omissions(inputs.omissions)
+    for section, why in document["missing"].items():
+        say(f"left out: {section}: {why}")
+    if said := _write(_path_of(options), machine_text(document)):
+        say(said)
+    return sum(one.is_error for one in inputs.omissions)
+
+
 def _report(
     sources: Sequence[Source], unknown: Sequence[Omission], options: argparse.Namespace
 ) -> int:
@@ -196,6 +220,8 @@ def _report(
             raise BadInputError(
                 f"{where}: nothing to report on; measure something: {Kind.STUDY.command}"
             )
+        if options.format == MACHINE:
+            return _write_machine(inputs, options)
         document = build_document(inputs, options.title)
         _say_omissions(document.omissions)
         said = write_report(document, inputs, options)

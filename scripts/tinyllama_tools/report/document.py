@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import Json, is_number
 from tinyllama_tools.core.installation import as_typed_here, typed
-from tinyllama_tools.core.text import MIB, listed, value_at
+from tinyllama_tools.core.text import MIB, listed, narrow_tables, section, value_at
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Median, Quotient
 
@@ -245,8 +245,8 @@ class Document:
     def contents(self) -> dict[str, str]:
         """By title of a section, the id of the first that has it."""
         found: dict[str, str] = {}
-        for section in self.sections:
-            found.setdefault(section.title, section.id)
+        for one in self.sections:
+            found.setdefault(one.title, one.id)
         return found
 
     @property
@@ -269,6 +269,13 @@ def cell_text(value: Cell) -> str:
     if isinstance(value, str):
         return value or "\u2013"
     return "\u2013" if value is None or not math.isfinite(value) else number_text(value)
+
+
+def markdown_section(table: Table) -> list[str]:
+    """A heading, the note and the table, as lines of Markdown."""
+    rows = [[cell_text(cell) for cell in row] for row in table.rows]
+    note = [table.note, ""] if table.note else []
+    return section(table.title, [*note, *narrow_tables(table.columns, rows)])
 
 
 def scaled(value: float | None, factor: float) -> float | None:

@@ -303,15 +303,20 @@ def _figures(inputs: ReportInputs) -> Iterator[tuple[str, float | None, str]]:
                 yield f"{name}/communication_percent", lost and lost.median, "%"
 
 
-def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:
-    """The lines; the last begins with SUCCESS: or FAILED:, as that of tiny_llama_bench
-    --figures-of-merit. BadInputError for several devices, which the names do not tell apart."""
+def refuse_several(inputs: ReportInputs, what: str) -> None:
+    """BadInputError for results of several devices."""
     if inputs.others:
         names = "; ".join(one.device for one in inputs.devices)
         raise BadInputError(
-            f"figures of merit are of one device, and these results of {len(inputs.devices)} "
-            f"({names}): name those of one"
+            f"{what}: of one device, and these results of {len(inputs.devices)} ({names}): name "
+            "those of one"
         )
+
+
+def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:
+    """The lines; the last begins with SUCCESS: or FAILED:, as that of tiny_llama_bench
+    --figures-of-merit. BadInputError for several devices, which the names do not tell apart."""
+    refuse_several(inputs, "figures of merit")
     lines = [
         f"FOM {name} = {value:.6g} {unit}"
         for name, value, unit in _figures(inputs)

@@ -1,0 +1,241 @@
+"""A training step over several ranks, predicted from the step alone and what collectives take.
+
+    ddp:   L f(N) + what of the buckets' all-reduces is not hidden behind the backward
+    zero1: L f(N) - U (1 - 1/N) + a reduce-scatter and an all-gather of every bucket
+
+with L the local step, U its optimizer and f(N) by how much N ranks slow each other's local work on
+their host. A collective takes alpha + bytes / bandwidth at the ranks that were measured; at others
+as long as over the link that a ring of those ranks would have (collectives.py). A range reaches
+from the step's and the collectives' lower ends with as much hidden as possible to their upper ends
+with nothing hidden.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.text import MIB
+from tinyllama_tools.data.names import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALONE,
+    GLOO,
+    LOCAL,
+    OVERLAP,
+    REDUCE_SCATTER,
+    SHARDED,
+)
+from tinyllama_tools.data.results import SECONDS, ScalingResult
+from tinyllama_tools.models.collectives import (
+    AlphaBeta,
+    Link,
+    all_reduce,
+    figures_from,
+    flat_all_reduce,
+    link_of_ring,
+)
+from tinyllama_tools.models.data_parallel import Analysis, most_ranks, over_rounds, step_range
+from tinyllama_tools.models.prediction import RANKS, WAY, HeldOut
+
+DDP, ZERO1 = "ddp", "zero1"
+# way to share a step: the mode of the rows that measure it
+WAYS: Mapping[str, str] = {DDP: OVERLAP, ZERO1: SHARDED}
+
+
+class Range(NamedTuple):
+    """`low` to `high` around `value`."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, other: "Range") -> "Range":
+        return Range(*(a * b for a, b in zip(self, other, strict=True)))
+
+
+def _ends(fit: AlphaBeta) -> Iterator[AlphaBeta]:
+    """The fit, and those with the ends of its ranges: the fastest, the slowest."""
+    yield fit
+    # a latency of 0 has no best number of packets
+    fastest = {"alpha": max(fit.alpha_range["low"], fit.alpha / 10)}
+    fastest["bandwidth"] = fit.bandwidth_range["high"] or fit.bandwidth
+    yield replace(fit, **fastest)
+    yield replace(fit, alpha=fit.alpha_range["high"], bandwidth=fit.bandwidth_range["low"])
+
+
+def _seconds(fit: AlphaBeta, ranks: int, size: float) -> float:
+    """Of the fit's collective on so many ranks."""
+    if ranks == fit.ranks:
+        return fit.seconds(size)
+    if fit.operation == ALL_REDUCE:
+        return flat_all_reduce(ranks, size, link_of_ring(fit.alpha, fit.bandwidth, fit.ranks))[0]
+    steps = fit.ranks - 1
+    link = Link(fit.alpha / steps, fit.bandwidth * steps / fit.ranks)
+    return (ranks - 1) * (link.latency + size / ranks / link.bandwidth)
+
+
+def _nearest(known: Sequence[int], ranks: int) -> int:
+    return min(known, key=lambda own: abs(math.log(own / ranks)))
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """What a data-parallel run tells: fits of `collectives`; `slowdown`: local work of the slowest
+    of so many ranks on a host, over that of one alone. `most_ranks`: how many the one host has room
+    for, where all were on one; None otherwise."""
+
+    backend: str
+    bucket_bytes: float
+    most_ranks: int | None
+    collectives: tuple[AlphaBeta, ...]
+    slowdown: Mapping[int, Range]
+    held_out: tuple[HeldOut, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"the link measured between ranks ({self.backend})"
+
+    @property
+    def hides(self) -> bool:
+        """Whether it is likeliest that all is hidden that can be. Gloo's sums are the processors'
+        own work (docs/distributed.md)."""
+        return self.backend != GLOO
+
+    def seconds(self, operation: str, ranks: int, size: float) -> Range:
+        """BadInputError where the collective was not measured, or not for so many ranks."""
+        fits = {fit.ranks: fit for fit in self.collectives if fit.operation == operation}
+        if not fits:
+            raise BadInputError(f"{operation}: no alpha and beta were measured")
+        if self.most_ranks is not None and ranks > self.most_ranks:
+            raise BadInputError(
+                f"{ranks} ranks: all that were measured were on one host, which has room for "
+                f"{self.most_ranks}; measure on several hosts, or name an interconnect"
+            )
+        fit = fits[_nearest([*fits], ranks)]
+        return Range(*(_seconds(one, ranks, size) for one in _ends(fit)))
+
+    def slowed(self, ranks: int) -> Range:
+        """By how much so many ranks slow each other. Of more or fewer than were measured: on one
+        host in proportion to the others there; on several, each with as many ranks as it had, by as
+        much."""
+        if not self.slowdown or ranks == 1:
+            return Range(1.0, 1.0, 1.0)
+        known = _nearest([*self.slowdown], ranks)
+        share = 1.0 if self.most_ranks is None else (ranks - 1) / (known - 1)
+        return Range(*(max(1 + (end - 1) * share, 0.1) for end in self.slowdown[known]))
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """Links whose figures are published, in the form of fixtures/interconnects.json; nobody
+    measured them."""
+
+    over: Json
+    bucket_bytes: float = 25 * MIB
+    hides: bool = True
+
+    @property
+    def title(self) -> str:
+        return f"{self.over['title']} ({figures_from(self.over)})"
+
+    def seconds(self, operation: str, ranks: int, size: float) -> Range:
+        """An all-reduce is a reduce-scatter and an all-gather. BadInputError where the ranks do not
+        fill whole nodes."""
+        try:
+            whole = all_reduce(ranks, size, self.over)[0]
+        except ValueError as error:
+            raise BadInputError(f"{self.over['name']}: {error}") from error
+        return Range(*[whole if operation == ALL_REDUCE else whole / 2] * 3)
+
+    def slowed(self, ranks: int) -> Range:
+        """Every device has its memory to itself."""
+        del ranks
+        return Range(1.0, 1.0, 1.0)
+
+
+Network = RankFigures | Interconnect
+
+
+def over_ranks(
+    way: str, ranks: int, local: Range, update: float, buckets: Sequence[float], network: Network
+) -> Range:
+    """Seconds of a step. `local`: of one alone, and `update` its optimizer; `buckets`: bytes of the
+    gradients. BadInputError as of the network's seconds()."""
+    if ranks == 1:
+        return local
+    # by end: likeliest, fastest, slowest
+    slowed = local.times(network.slowed(ranks))
+    if way == ZERO1:
+        saved = update * (1 - 1 / ranks)
+        both = [
+            network.seconds(op, ranks, n) for op in (REDUCE_SCATTER, ALL_GATHER) for n in buckets
+        ]
+        return Range(*(a - saved + sum(own) for a, *own in zip(slowed, *both, strict=True)))
+    each = [network.seconds(ALL_REDUCE, ranks, size) for size in buckets]
+    likeliest, fastest, slowest = (
+        step_range(a, own) for a, *own in zip(slowed, *each, strict=True)
+    )
+    return Range(likeliest[0 if network.hides else 1], fastest[0], slowest[1])
+
+
+def _estimate(values: Sequence[float]) -> Range | None:
+    if (found := over_rounds(values)) is None:
+        return None
+    ends = found.interval
+    return Range(found.median, *((ends.low, ends.high) if ends else [found.median] * 2))
+
+
+def _slowdown(result: ScalingResult) -> Range | None:
+    """None where a rank alone and all at once were not both timed."""
+    if result.ranks == 1 or not {ALONE, LOCAL} <= result.steps.keys():
+        return None
+    alone, local = (result.steps[mode].figures(SECONDS) for mode in (ALONE, LOCAL))
+    return _estimate([local[n] / alone[n] for n in local if n in alone])
+
+
+def _held_out(
+    results: Sequence[ScalingResult], figures: RankFigures, update: float
+) -> Iterator[HeldOut]:
+    """Each way at each number of ranks, from the step of the rank alone: by what collectives take,
+    no step over ranks being known to the model; and where other numbers of ranks were measured, by
+    those alone. `update`: the optimizer's share of a step."""
+    for result in results:
+        if result.ranks == 1 or ALONE not in result.steps:
+            continue
+        local = _estimate([*result.steps[ALONE].figures(SECONDS).values()])
+        others = replace(
+            figures,
+            collectives=tuple(fit for fit in figures.collectives if fit.ranks != result.ranks),
+            slowdown={n: one for n, one in figures.slowdown.items() if n != result.ranks},
+        )
+        for way, mode in WAYS.items():
+            if mode not in result.steps:
+                continue
+            row, buckets = result.steps[mode], result.distributed["bucket_bytes"]
+            for axis, value, known in ((WAY, way, figures), (RANKS, str(result.ranks), others)):
+                asked = (way, result.ranks, local, update * local.value, buckets, known)
+                try:
+                    found = over_ranks(*asked)
+                except BadInputError:
+                    # too few were measured to leave some out
+                    continue
+                seconds = (found.value, row.median_seconds, 0.0, found.low, found.high)
+                yield HeldOut(axis, value, str(row.name), *seconds)
+
+
+def rank_figures(analysis: Analysis, update: float = 0.0) -> RankFigures:
+    """Of a run. `update`: the optimizer's share of its step, which a sharded one divides.
+    BadInputError where no collective has a fit."""
+    if not analysis.fits:
+        why = "; ".join(analysis.refused) or "no collective was measured on 2 ranks or more"
+        raise BadInputError(f"{analysis.results[0].path.parent}: {why}")
+    last = analysis.results[-1]
+    slowdowns = {one.ranks: _slowdown(one) for one in analysis.results}
+    figures = RankFigures(
+        *(last.distributed["backend"], last.distributed["bucket_MiB"] * MIB, most_ranks(last)),
+        analysis.fits,
+        {ranks: found for ranks, found in slowdowns.items() if found},
+    )
+    return replace(figures, held_out=tuple(_held_out(analysis.results, figures, update)))
