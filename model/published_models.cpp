@@ -38,7 +38,7 @@ class Reader {
                          fmt::join(keys, ", ")));
     }
     for (const auto key : keys)
-      if (!object_.contains(key)) fail(fmt::format("{}: is missing", place_of(key)));
+      if (!object_.contains(std::string(key))) fail(fmt::format("{}: is missing", place_of(key)));
   }
   const Json& object(const char* key) const {
     const Json& value = object_.at(key);

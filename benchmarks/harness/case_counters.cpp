@@ -101,6 +101,7 @@ Counters fixed_counters(const Case& test_case, const Metering& metering) {
   counters["operators"] = to_double(metering.operators);
   counters["counted_flops"] = to_double(metering.profile.gemm_flops);
   if (metering.profile.kernels) counters["kernels"] = to_double(*metering.profile.kernels);
+  for (const auto& [name, count] : metering.hardware.counts) counters[name] = count;
   return counters;
 }
 

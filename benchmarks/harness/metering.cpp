@@ -7,6 +7,7 @@
 
 #include "benchmarks/harness/failure.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/instruments/onednn_kernels.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -43,12 +44,22 @@ Metering meter(const instruments::Device& device, const CaseWork& work) {
   memory.start();
   item.prepare();
   const int64_t prepared_allocations = memory.read().allocations;
-  metering.operators = instruments::count_operators(
-      [&] { metering.profile = instruments::profile_operators(device, [&] { item.run(); }); });
+  const auto run = [&] {
+    metering.operators = instruments::count_operators(
+        [&] { metering.profile = instruments::profile_operators(device, [&] { item.run(); }); });
+  };
+  if (device.is_gpu())
+    run();
+  else
+    metering.onednn_kernels = instruments::onednn_kernels(run);
   const auto reading = memory.read();
   metering.peak_bytes = std::max(reading.peak_bytes - work.other_bytes, work.capture_peak_bytes);
   metering.allocations = reading.allocations - prepared_allocations;
   metering.library_scratch_bytes = reading.scratch_peak_bytes;
+  if (device.is_gpu() || !instruments::why_no_counts().empty()) return metering;
+  // an iteration of its own: the profiler's instructions are not the work's
+  item.prepare();
+  metering.hardware = instruments::count_events([&] { item.run(); });
   return metering;
 }
 

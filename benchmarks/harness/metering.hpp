@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/instruments/device.hpp"
+#include "benchmarks/instruments/hardware_counters.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
 
 namespace tinyllama::harness {
@@ -32,6 +34,10 @@ struct Metering {
   instruments::OperatorProfile profile;
   /// Largest scratch memory of libraries; nothing where it is counted with the tensors.
   std::optional<int64_t> library_scratch_bytes{};
+  /// On a CPU: oneDNN's implementations, the one with most time first.
+  std::vector<std::string> onednn_kernels{};
+  /// On a CPU: what its counters say of an iteration; of a GPU's work nothing.
+  instruments::HardwareCounts hardware{};
 };
 
 Metering meter(const instruments::Device& device, const CaseWork& work);

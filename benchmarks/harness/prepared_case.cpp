@@ -319,6 +319,8 @@ void PreparedCase::meter() {
   if (!profile.attention_backend.empty()) add_to_label("attention: " + profile.attention_backend);
   const std::string blas = instruments::preferred_blas(shared_.device);
   if (!blas.empty()) add_to_label("BLAS: " + blas);
+  if (!metering_.onednn_kernels.empty())
+    add_to_label(fmt::format("oneDNN: {}", fmt::join(metering_.onednn_kernels, ", ")));
   remarks_.failure = wrong_flops(case_, metering_);
 }
 

@@ -151,8 +151,10 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
     ++outcome.without_time;
     return;
   }
+  const bool looks_at_ends = sensors_ && sensors_->only_at_ends;
   std::optional<instruments::SystemSampler> sampler;
-  if (sensors_) sampler.emplace(*sensors_, kSensorInterval);
+  if (sensors_ && !looks_at_ends) sampler.emplace(*sensors_, kSensorInterval);
+  if (looks_at_ends) sensors_->read();
   const instruments::HostWatch watch;
   Timing timing = time_until(device_, session.prepared.item(), preparation_.flusher.get(),
                              timing_goal(session));
@@ -160,6 +162,7 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   // before a peak is measured again, whose clock and power are not the case's
   std::optional<instruments::SystemSamples> seen;
   if (sampler) seen = sampler->stop();
+  if (looks_at_ends) seen = instruments::power_since_last(*sensors_);
   const auto iterations = static_cast<int64_t>(timing.seconds.size()) * timing.runs;
   session.last_seconds = seconds_since(begin) / static_cast<double>(iterations);
   ++session.repetitions;

@@ -406,6 +406,25 @@ TEST_F(RunnerTest, AClockThatFallsAndWhatHoldsItDownAreTold) {
   EXPECT_EQ(label_of_case(0), "clock held down by power; clock fell from 2000 to 1900 MHz");
 }
 
+// Beside the work of a CPU nothing may read: no thread, but a look before and one after.
+TEST_F(RunnerTest, EnergyOfACpuIsReadBeforeAndAfterARepetition) {
+  auto looks = std::make_shared<std::atomic<int>>(0);
+  sensors =
+      instruments::SystemReader{.source = "a fake",
+                                .read =
+                                    [looks] {
+                                      return instruments::SystemReading{
+                                          {"clock_MHz", 2000}, {"power_watts", 10.0 * ++*looks}};
+                                    },
+                                .only_at_ends = true};
+  run({testing::small_case(honest, Pass::forward)}, 2);
+  EXPECT_EQ(*looks, 4);
+  EXPECT_EQ(entry(0).at("power_W"), 20);
+  EXPECT_EQ(entry(1).at("power_W"), 40);
+  EXPECT_TRUE(entry(0).contains("joules_per_token"));
+  EXPECT_FALSE(entry(0).contains("clock_MHz")) << "of one moment, not of the repetition";
+}
+
 TEST_F(RunnerTest, TheClockOfACaseIsNotThatOfPeaksMeasuredAgain) {
   // Any case is above these bandwidths, and measuring them takes long.
   peaks.restore(testing::made_up_peaks(1e15, 1, {{1 << 20, 1}}));

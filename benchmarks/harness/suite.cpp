@@ -130,8 +130,17 @@ class SuiteRun {
   }
 
   std::optional<instruments::SystemReader> sensors() const {
-    if (!device_.is_gpu()) return std::nullopt;
-    return instruments::system_reader(device_);
+    if (!device_.is_gpu() && !instruments::why_no_energy({}).empty()) return std::nullopt;
+    instruments::SystemReader reader = instruments::system_reader(device_);
+    reader.only_at_ends = !device_.is_gpu();
+    return reader;
+  }
+
+  bool lacks_bf16_units() const {
+    return !device_.is_gpu() && !device_traits(device_.torch()).fast_bf16_gemm &&
+           std::ranges::any_of(plan_.cases, [](const Case& planned) {
+             return gemm_type_name(planned.workload.dtype) == "bf16";
+           });
   }
 
   void take_over_journal() {
@@ -189,6 +198,10 @@ class SuiteRun {
                              context.at("git_dirty").get<bool>() ? " with changes" : ""));
     const std::string disturbs = instruments::what_disturbs(at::get_num_threads());
     if (!disturbs.empty()) progress.say("note: " + disturbs);
+    if (lacks_bf16_units())
+      progress.say(
+          "note: this processor has no units for bfloat16 GEMMs: the library's (baseline) may take "
+          "many times those of f32; the label of each row says which of oneDNN's ran");
     if (options_.cold_cache && device_.description().last_level_cache_bytes == 0) {
       progress.say("note: --cold-cache overwrites " + format_bytes(CacheFlusher(device_).bytes()) +
                    ", because the size of this device's last-level cache is unknown");

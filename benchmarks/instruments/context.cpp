@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "benchmarks/instruments/hardware_counters.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/library_choices.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
@@ -154,6 +155,13 @@ std::map<std::string, std::string> system_settings(const Device& device) {
       at::globalContext().deterministicAlgorithms() ? "true" : "false";
   settings["float32_matmul_precision"] = name_of(at::globalContext().float32MatmulPrecision());
   settings.merge(library_settings(device));
+  if (!device.is_gpu()) {
+    // Where there is none, the rows lack it, and here is why.
+    const std::string no_counts = why_no_counts();
+    settings["hardware_counters"] = no_counts.empty() ? "perf_event_open" : "none: " + no_counts;
+    const std::string no_energy = why_no_energy({});
+    settings["energy"] = no_energy.empty() ? "RAPL" : "none: " + no_energy;
+  }
   if (device.is_gpu()) {
     settings["deterministic_cudnn"] = at::globalContext().deterministicCuDNN() ? "true" : "false";
     settings["gpu.uuid"] = device.description().uuid;

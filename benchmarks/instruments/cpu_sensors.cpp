@@ -49,6 +49,16 @@ fs::path package_temperature(const fs::path& monitor) {
   return best;
 }
 
+/// Files of the energy that processor packages have used (RAPL), in microjoules.
+std::vector<fs::path> package_energies(const fs::path& sys) {
+  std::vector<fs::path> files;
+  for (const fs::path& zone : entries(sys / "class/powercap")) {
+    if (first_line(zone / "name").value_or("").starts_with("package-"))
+      files.push_back(zone / "energy_uj");
+  }
+  return files;
+}
+
 /// What the kernel's files say of the processors that we may use: the files are found once, and
 /// read at each look.
 class CpuSensors {
@@ -112,13 +122,12 @@ class CpuSensors {
   }
 
   void find_energy_counters(const fs::path& sys) {
-    for (const fs::path& zone : entries(sys / "class/powercap")) {
-      if (!first_line(zone / "name").value_or("").starts_with("package-")) continue;
+    for (const fs::path& file : package_energies(sys)) {
       // A counter that we may not read (the kernel's rule for all but root) is no counter of ours.
-      const auto energy = first_number(zone / "energy_uj");
+      const auto energy = first_number(file);
       if (!energy) continue;
-      const double range = first_number(zone / "max_energy_range_uj").value_or(0);
-      energies_.push_back({zone / "energy_uj", range, *energy});
+      const double range = first_number(file.parent_path() / "max_energy_range_uj").value_or(0);
+      energies_.push_back({file, range, *energy});
     }
     if (!energies_.empty()) source_ += ", RAPL";
   }
@@ -191,6 +200,18 @@ class CpuSensors {
 SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& processors) {
   CpuSensors sensors(sources, processors);
   return {sensors.source(), [sensors]() mutable { return sensors.read(); }};
+}
+
+std::string why_no_energy(const SystemSources& sources) {
+  const std::vector<fs::path> files = package_energies(sources.sys);
+  if (files.empty()) return "no package in /sys/class/powercap; virtual machines often have none";
+  for (const fs::path& file : files) {
+    if (!first_number(file))
+      return fmt::format(
+          "{} cannot be read; the kernel lets root alone, who may allow it (chmod a+r)",
+          file.lexically_relative(sources.sys.parent_path()).string());
+  }
+  return {};
 }
 
 }  // namespace tinyllama::instruments

@@ -177,5 +177,17 @@ TEST_F(CpuReaderTest, ACounterThatCannotBeFollowedIsAbsent) {
   EXPECT_TRUE(tells_power());
 }
 
+TEST_F(CpuReaderTest, WhyThereIsNoEnergyIsSaid) {
+  EXPECT_TRUE(why_no_energy(sources_).starts_with("no package in /sys/class/powercap"));
+  write_counter("intel-rapl:0", "package-0", 1'000'000);
+  write_counter("intel-rapl:0:0", "core", 9'000'000);
+  EXPECT_EQ(why_no_energy(sources_), "");
+  // power of one package of two would be too little
+  write("sys/class/powercap/intel-rapl:1/name", "package-1");
+  EXPECT_TRUE(why_no_energy(sources_).starts_with(
+      "sys/class/powercap/intel-rapl:1/energy_uj cannot be read"))
+      << why_no_energy(sources_);
+}
+
 }  // namespace
 }  // namespace tinyllama::instruments

@@ -37,6 +37,15 @@ SystemReader system_reader(const Device& device) {
                     power_of_module(device.description()));
 }
 
+SystemSamples power_since_last(const SystemReader& reader) {
+  SystemSamples samples;
+  samples.source = reader.source;
+  const SystemReading reading = reader.read();
+  const auto power = reading.find("power_watts");
+  if (power != reading.end()) add(samples.readings["power_watts"], power->second);
+  return samples;
+}
+
 SystemSampler::SystemSampler(SystemReader reader, std::chrono::milliseconds interval)
     : reader_(std::move(reader)), interval_(interval) {
   samples_.source = reader_.source;

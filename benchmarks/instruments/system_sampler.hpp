@@ -31,6 +31,8 @@ struct SystemReader {
   /// That do not change: power_limit_W, ecc, and power_of where power, energy and their source are
   /// of more than the device.
   std::map<std::string, std::string> facts{};
+  /// A thread that reads would take time from what is measured, on a CPU: read before and after.
+  bool only_at_ends = false;
 };
 
 /// Where readings are looked for; tests name folders and libraries of their own.
@@ -48,6 +50,8 @@ struct SystemSources {
 /// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
 /// kernel lets us read it). Utilization and power are means since the reading before.
 SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& processors);
+/// Why the processor packages' energy cannot be read, and what to do; empty where it can.
+std::string why_no_energy(const SystemSources& sources);
 /// Reads NVML, or amdgpu's files and AMD SMI. `bus_id`: "0000:c1:00.0". Where these do not answer
 /// or do not know the card, the reader has no readings and says so in its source.
 /// `power_of`: what is known to be measured together with the device's power, unless it is a part
@@ -79,6 +83,10 @@ struct SystemSamples {
   /// power_watts is computed from its first and last reading.
   std::map<std::string, ReadingStatistics> readings;
 };
+
+/// One reading whose power is the mean since the reading before; of the others, which are of this
+/// moment alone, nothing.
+SystemSamples power_since_last(const SystemReader& reader);
 
 /// Reads from its construction until stop(). It uses less than one percent of a processor: where a
 /// look costs more than that share of the interval, the pauses become longer, and the samples
