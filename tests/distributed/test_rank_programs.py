@@ -5,6 +5,7 @@ C++ tests beside the programs have every other place where ranks cannot meet."""
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import subprocess
@@ -299,6 +300,32 @@ def test_a_lost_rank_is_named_by_all_others_and_what_was_done_is_kept(
         assert kind == "scaling" or f"rank {rank} of {ranks}: step " in started.said(rank)
     # a training's rank 0 writes in the end, a measurement's after every round
     assert (kind, lost) == ("train", 0) or finished_in(file) >= 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["train", "scaling"])
+def test_25_kills_at_random_moments_leave_results_whole(tmp_path: Path, kind: str) -> None:
+    """Of any of four ranks, before they meet, in a proof, a step, a collective or while a file is
+    written. The moments are drawn anew each time; a failure shows the seed, in the folder."""
+    seed = time.time_ns()
+    draw = random.Random(seed)
+    kept = 0
+    for number in range(25):
+        folder = tmp_path / f"seed_{seed}_kill_{number}"
+        program, options, _, file = endless_run(kind, folder)
+        with Ranks(folder, [program] * 4, options) as started:
+            lost = draw.randrange(4)
+            time.sleep(draw.uniform(0, 12))
+            started.processes[lost].kill()
+            # 2 where they had not met yet
+            statuses = set(started.statuses(2 * LONGEST_S, but=lost))
+        assert statuses <= {1, 2}, (folder, statuses)
+        # a file that the killed rank was writing
+        assert lost == 0 or not list(folder.glob("*.tmp"))
+        if file.exists():
+            kept += 1
+            assert finished_in(file) >= 1
+    assert kept > 5, "no kill came in the midst of the work"
 
 
 def test_ranks_that_cannot_begin_say_why(
