@@ -360,7 +360,7 @@ def test_compiled_code_is_kept_for_the_user_not_in_the_checkout(
 
 
 def test_packages_of_the_tools_can_wait_for_a_network(tmp_path: Path) -> None:
-    """What will not work is said; the status is the caller's to ignore, as `cmake --install` does."""
+    """What will not work is said; the status is for the caller: `cmake --install` goes on."""
     script = PROJECT_ROOT / "scripts/lib/install_python_packages.sh"
     env = os.environ | {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     done = finish(start(["bash", script, tmp_path / "a préfix"], env=env))
