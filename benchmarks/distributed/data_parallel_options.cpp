@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -29,20 +30,31 @@ std::string program_digest() {
   return file.bad() ? "unknown" : digest.text();
 }
 
+const std::vector<std::pair<std::string, std::optional<c10::ScalarType>>> kCompressions = {
+    {"none", std::nullopt}, {"bf16", c10::ScalarType::BFloat16}, {"f16", c10::ScalarType::Half}};
+
 }  // namespace
+
+std::string compression_name(const DataParallelOptions& options) {
+  return std::ranges::find(kCompressions, options.compress,
+                           &std::pair<std::string, std::optional<c10::ScalarType>>::second)
+      ->first;
+}
 
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words) {
-  app.add_option(
-         "--bucket-mb", options.bucket_MiB,
-         "gradients that travel together, MiB at most (of the first bucket 1), unless one alone is "
-         "larger")
+  app.add_option("--bucket-mb", options.bucket_MiB,
+                 "gradients travel together once they are so many MiB or more (the first time: 1)")
       ->check(console::number_from(1.0 / 1024, 1 << 20))
       ->group(group)
       ->capture_default_str();
   app.add_flag_callback(
          "--no-overlap", [&options] { options.overlap = false; }, no_overlap_words)
+      ->group(group);
+  console::add_choice<std::optional<c10::ScalarType>>(
+      app, "--compress", options.compress, kCompressions,
+      "none, bf16 or f16: the type that float32 gradients are sent and summed in")
       ->group(group);
   app.add_flag("--shard-optimizer", options.shard_optimizer, shard_words)->group(group);
   app.add_option("--timeout", options.timeout_seconds,
@@ -92,6 +104,18 @@ void check_data_parallel_options(const DataParallelOptions& options) {
         "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
         "gradients, and a rank has a share of them only; take amp_bf16");
   }
+  if (!options.compress) return;
+  const std::string given = "--compress " + compression_name(options);
+  if (options.shard_optimizer)
+    throw std::invalid_argument(
+        given +
+        " with --shard-optimizer: a share is summed in the gradients' own type; leave one "
+        "out");
+  if (storage_type(options.dtype) != c10::ScalarType::Float) {
+    throw std::invalid_argument(
+        fmt::format("{} with --dtype {}: only float32 gradients can be compressed; leave it out",
+                    given, to_string(options.dtype)));
+  }
 }
 
 Variant variant_of_ranks(const Variant& variant) {
@@ -134,6 +158,7 @@ Agreement shared_agreement(const DataParallelOptions& options) {
           {"--seed", std::to_string(options.seed)},
           {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
           {"--no-overlap", options.overlap ? "no" : "yes"},
+          {"--compress", compression_name(options)},
           {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"}};
 }
 

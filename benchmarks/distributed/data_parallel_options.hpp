@@ -36,24 +36,28 @@ struct DataParallelOptions {
   uint64_t seed = 42;
   std::string device = "auto";
   std::optional<int> threads;
-  double bucket_MiB = 25;        ///< gradients that travel together between ranks
-  bool overlap = true;           ///< they travel while the backward runs
-  bool shard_optimizer = false;  ///< each rank keeps a share of the optimizer's state
-  double timeout_seconds = 60;   ///< after which a rank that does not answer is given up
+  double bucket_MiB = 25;                   ///< gradients that travel together between ranks
+  bool overlap = true;                      ///< they travel while the backward runs
+  std::optional<c10::ScalarType> compress;  ///< the type they travel in, where not their own
+  bool shard_optimizer = false;             ///< each rank keeps a share of the optimizer's state
+  double timeout_seconds = 60;              ///< after which a rank that does not answer is given up
 
   /// The workload of one batch.
   Workload workload() const { return {ModelConfig(dimensions), variant, dtype, batch, seq}; }
   int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_MiB * 1048576.0); }
   BucketOptions bucket_options() const {
-    return {.bucket_bytes = bucket_bytes(), .overlap = overlap};
+    return {.bucket_bytes = bucket_bytes(), .overlap = overlap, .compress = compress};
   }
   std::chrono::milliseconds timeout() const {
     return std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3));
   }
 };
 
-/// Adds --bucket-mb, --no-overlap, --shard-optimizer and --timeout in this group of the help. The
-/// program gives the help texts of the two flags.
+/// "none", "bf16" or "f16".
+std::string compression_name(const DataParallelOptions& options);
+
+/// Adds --bucket-mb, --no-overlap, --compress, --shard-optimizer and --timeout in this group of the
+/// help. The program gives the help texts of the two flags.
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
                                const std::string& shard_words);

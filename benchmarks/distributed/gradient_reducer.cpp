@@ -1,196 +1,219 @@
 #include "benchmarks/distributed/gradient_reducer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <memory>
+#include <numeric>
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
 
 namespace tinyllama::distributed {
+namespace {
+
+// What its constructor takes differs: since libtorch 2.10 a list of bucket sizes as well.
+template <typename... Arguments>
+std::unique_ptr<c10d::Reducer> make_reducer(Arguments... arguments) {
+  if constexpr (std::is_constructible_v<c10d::Reducer, Arguments...>) {
+    return std::make_unique<c10d::Reducer>(std::move(arguments)...);
+  } else {
+    return std::make_unique<c10d::Reducer>(std::move(arguments)..., std::vector<int64_t>());
+  }
+}
+
+int64_t first_bucket_bytes(int64_t bucket_bytes) {
+  return std::min(int64_t{c10d::kDefaultFirstBucketBytes}, bucket_bytes);
+}
+
+}  // namespace
 
 GradientBuckets plan_buckets(const NamedTensors& parameters, int64_t bucket_bytes) {
   if (bucket_bytes < 1)
     throw std::invalid_argument(
         fmt::format("bucket of {} bytes: must be at least 1", bucket_bytes));
-  GradientBuckets buckets;
-  int64_t filled = 0;
-  for (size_t index = parameters.size(); index-- > 0;) {
-    const at::Tensor& parameter = parameters[index].second;
-    const auto bytes = static_cast<int64_t>(parameter.nbytes());
-    const int64_t limit =
-        buckets.size() <= 1 ? std::min(kFirstBucketBytes, bucket_bytes) : bucket_bytes;
-    const auto is_alike = [&](const at::Tensor& other) {
-      return other.scalar_type() == parameter.scalar_type() && other.device() == parameter.device();
-    };
-    const bool fits = !buckets.empty() && filled + bytes <= limit &&
-                      is_alike(parameters[buckets.back().back()].second);
-    if (!fits) {
-      buckets.emplace_back();
-      filled = 0;
-    }
-    buckets.back().push_back(index);
-    filled += bytes;
-  }
-  return buckets;
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> indices(parameters.size());
+  std::iota(indices.rbegin(), indices.rend(), int64_t{0});
+  for (const int64_t index : indices)
+    tensors.push_back(parameters[static_cast<size_t>(index)].second);
+  const std::vector<size_t> limits = {static_cast<size_t>(first_bucket_bytes(bucket_bytes)),
+                                      static_cast<size_t>(bucket_bytes)};
+  return std::get<0>(c10d::compute_bucket_assignment_by_size(tensors, limits, {}, indices));
 }
 
-std::vector<int64_t> bucket_bytes(const NamedTensors& parameters, const GradientBuckets& buckets) {
+std::vector<int64_t> message_bytes(const NamedTensors& parameters, const BucketOptions& options) {
   std::vector<int64_t> bytes;
-  for (const auto& bucket : buckets) {
+  for (const auto& bucket : plan_buckets(parameters, options.bucket_bytes)) {
     bytes.push_back(0);
-    for (const size_t index : bucket)
-      bytes.back() += static_cast<int64_t>(parameters.at(index).second.nbytes());
+    for (const size_t index : bucket) {
+      const at::Tensor& parameter = parameters.at(index).second;
+      const c10::ScalarType type = options.compress.value_or(parameter.scalar_type());
+      bytes.back() += parameter.numel() * static_cast<int64_t>(c10::elementSize(type));
+    }
   }
   return bytes;
 }
 
-class BucketedBackward::Hook final : public torch::autograd::PostAccumulateGradHook {
+// What the Reducer calls with each bucket, in their order, and again for what has become of it.
+// c10d's own hooks know no bf16, and none waits for the end of the backward. Sums, no means: each
+// rank's loss is its share of the mean already.
+class GradientReducer::Hook final : public c10d::CommHookInterface {
  public:
-  Hook(BucketedBackward& backward, size_t parameter) : backward_(backward), parameter_(parameter) {}
-  void operator()(const at::Tensor&) override { backward_.on_gradient(parameter_); }
+  Hook(Send send, const BucketOptions& options)
+      : send_(std::move(send)),
+        compress_(options.compress),
+        overlap_(options.overlap),
+        ended_(c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get())) {
+    ended_->markCompleted();
+  }
+
+  // Not every operation of Gloo has a future; parseHookResult waits, and names a lost rank.
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    add(bucket);
+    if (overlap_) start(messages_.size() - 1);
+    return ended_;
+  }
+
+  at::Tensor parseHookResult(const c10::IValue&) override {
+    Message& message = messages_.at(received_++);
+    receive(message);
+    return message.gradients;
+  }
+
+  void add(const c10d::GradBucket& bucket) {
+    messages_.push_back({bucket.getBuffer(), at::Tensor(), Pending()});
+  }
+
+  void send_all() {
+    const at::NoGradGuard no_grad;
+    for (size_t bucket = 0; bucket < messages_.size(); ++bucket) start(bucket);
+    for (Message& message : messages_) receive(message);
+  }
+
+  void clear() {
+    messages_.clear();
+    received_ = 0;
+  }
+
+  void set_overlap(bool overlap) { overlap_ = overlap; }
+  bool overlap() const { return overlap_; }
 
  private:
-  BucketedBackward& backward_;  // detaches its hooks before it goes
-  size_t parameter_;
+  struct Message {
+    at::Tensor gradients;  // the bucket
+    at::Tensor sent;       // the same, or a compressed copy; undefined before it is sent
+    Pending pending;
+  };
+
+  void start(size_t bucket) {
+    Message& message = messages_[bucket];
+    message.sent = compress_ ? message.gradients.to(*compress_) : message.gradients;
+    message.pending = send_(bucket, message.sent);
+  }
+
+  static void receive(Message& message) {
+    message.pending.wait();
+    if (message.sent.defined() && !message.sent.is_same(message.gradients))
+      message.gradients.copy_(message.sent);
+  }
+
+  Send send_;
+  std::optional<c10::ScalarType> compress_;
+  bool overlap_;
+  c10::intrusive_ptr<c10::ivalue::Future> ended_;
+  std::vector<Message> messages_;  // by bucket
+  size_t received_ = 0;
 };
 
-BucketedBackward::BucketedBackward(const NamedTensors& parameters, const BucketOptions& options)
-    : parameters_(parameters),
-      bucket_of_(parameters.size()),
-      buckets_(plan_buckets(parameters, options.bucket_bytes)),
-      overlap_(options.overlap),
-      elements_(buckets_.size()),
-      offset_(parameters.size()),
-      pending_(buckets_.size()) {
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    for (const size_t parameter : buckets_[bucket]) {
-      bucket_of_[parameter] = bucket;
-      offset_[parameter] = elements_[bucket];
-      elements_[bucket] += parameters_[parameter].second.numel();
-    }
-  }
-  begin();
-}
-
-void BucketedBackward::attach() {
-  for (size_t index = 0; index < parameters_.size(); ++index) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[index].second,
-                                                   std::make_unique<Hook>(*this, index));
-  }
-  is_attached_ = true;
-}
-
-void BucketedBackward::detach() {
-  if (!is_attached_) return;
-  for (const auto& [name, parameter] : parameters_)
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
-  is_attached_ = false;
-}
-
-void BucketedBackward::begin() {
-  is_ready_.assign(parameters_.size(), false);
-  missing_.clear();
-  for (const auto& bucket : buckets_) missing_.push_back(bucket.size());
-  next_ = 0;
-}
-
-void BucketedBackward::on_gradient(size_t parameter) {
-  if (is_ready_.at(parameter)) {
-    throw std::logic_error(fmt::format("gradient {} was ready twice in one backward", parameter));
-  }
-  const at::NoGradGuard no_grad;
-  keep(parameter);
-  is_ready_[parameter] = true;
-  --missing_[bucket_of_[parameter]];
-  for (; overlap_ && next_ < buckets_.size() && missing_[next_] == 0; ++next_)
-    pending_[next_] = send(next_);
-}
-
-void BucketedBackward::finish() {
-  const auto missing = std::find(is_ready_.begin(), is_ready_.end(), false);
-  if (missing != is_ready_.end()) {
-    const auto& name = parameters_[static_cast<size_t>(missing - is_ready_.begin())].first;
-    throw std::logic_error(
-        fmt::format("{} got no gradient in this backward, so its bucket cannot be summed", name));
-  }
-  if (overlap_) return wait();
-  send_all();
-}
-
-void BucketedBackward::send_all() {
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) pending_[bucket] = send(bucket);
-  wait();
-}
-
-void BucketedBackward::wait() {
-  for (Pending& pending : pending_) pending.wait();
-}
-
-at::Tensor BucketedBackward::place_in(const std::vector<at::Tensor>& messages, size_t parameter,
-                                      const at::Tensor& like) const {
-  return messages[bucket_of_[parameter]].as_strided(like.sizes(), like.strides(),
-                                                    offset_[parameter]);
-}
-
-at::TensorOptions BucketedBackward::kind(size_t bucket) const {
-  return parameters_[buckets_[bucket].front()].second.options().requires_grad(false);
-}
-
 GradientReducer::GradientReducer(ProcessGroup& group, const NamedTensors& parameters,
-                                 const BucketOptions& options)
-    : BucketedBackward(parameters, options), group_(group), messages_(buckets().size()) {
-  for (size_t bucket = 0; group_.size() > 1 && bucket < messages_.size(); ++bucket) {
-    if (buckets()[bucket].size() > 1)
-      messages_[bucket] = at::zeros({elements(bucket)}, kind(bucket));
+                                 const BucketOptions& options, Send send)
+    : group_(group), may_rebuild_(!send && group.size() > 1) {
+  if (!send) send = [&group](size_t, const at::Tensor& sums) { return group.all_reduce(sums); };
+  std::vector<at::Tensor> tensors;
+  std::unordered_map<size_t, std::string> names;
+  for (const auto& [name, tensor] : parameters) {
+    names[tensors.size()] = name;
+    tensors.push_back(tensor);
   }
+  reducer_ = make_reducer(tensors, plan_buckets(parameters, options.bucket_bytes),
+                          group.for_reducer(), std::vector<bool>(tensors.size(), false),
+                          options.bucket_bytes, /*find_unused_parameters=*/false,
+                          /*gradient_as_bucket_view=*/true, names,
+                          first_bucket_bytes(options.bucket_bytes),
+                          /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false);
+  auto hook = std::make_unique<Hook>(std::move(send), options);
+  hook_ = hook.get();
+  reducer_->register_comm_hook(std::move(hook));
 }
 
-void GradientReducer::keep(size_t parameter) {
-  if (!messages_[bucket_of_[parameter]].defined()) return;
-  const at::Tensor place = place_in(messages_, parameter, gradient(parameter));
-  place.copy_(gradient(parameter));
-  gradient(parameter) = place;
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::set_overlap(bool overlap) {
+  hook_->set_overlap(overlap);
 }
 
-Pending GradientReducer::send(size_t bucket) {
-  if (group_.size() == 1) return {};
-  const at::Tensor& message = messages_[bucket];
-  return group_.all_reduce(message.defined() ? message
-                                             : dense_values(gradient(buckets()[bucket].front())));
+void GradientReducer::backward(const std::function<void()>& plain) {
+  hook_->clear();
+  if (may_rebuild_ && reducer_->should_rebuild_buckets())
+    group_.attempt("cutting the buckets anew", [this] { reducer_->rebuild_buckets(); });
+  reducer_->prepare_for_backward({});
+  plain();
+  reducer_->check_finalized();
+  if (!hook_->overlap()) hook_->send_all();
+  hook_->clear();
+}
+
+void GradientReducer::send_all() {
+  for (const c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false))
+    hook_->add(bucket);
+  hook_->send_all();
+  hook_->clear();
 }
 
 ShardedAdamW::ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters,
                            const Variant& variant, const AdamWOptions& options,
-                           const BucketOptions& bucket_options)
-    : BucketedBackward(parameters, bucket_options), group_(group) {
+                           const BucketOptions& buckets)
+    : group_(group),
+      parameters_(parameters),
+      places_(parameters.size()),
+      reducer_(group, parameters, buckets, [this](size_t bucket, const at::Tensor& message) {
+        return scatter(bucket, message);
+      }) {
   const at::NoGradGuard no_grad;
   NamedTensors shares;
-  for (size_t bucket = 0; bucket < buckets().size(); ++bucket) {
-    const int64_t share = (elements(bucket) + group_.size() - 1) / group_.size();
+  for (const auto& bucket : plan_buckets(parameters, buckets.bucket_bytes)) {
+    int64_t elements = 0;
+    for (const size_t parameter : bucket) elements += parameters[parameter].second.numel();
+    const int64_t share = (elements + group.size() - 1) / group.size();
+    const auto kind = parameters[bucket.front()].second.options().requires_grad(false);
     // Zeros, so that what fills up the last share stays finite.
-    const at::Tensor flat = at::zeros({share * group_.size()}, kind(bucket));
-    flat_gradients_.push_back(at::zeros_like(flat));
+    const at::Tensor flat = at::zeros({share * group.size()}, kind);
+    int64_t offset = 0;
+    for (const size_t index : bucket) {
+      const at::Tensor& parameter = parameters[index].second;
+      places_[index] = flat.as_strided(parameter.sizes(), parameter.strides(), offset);
+      places_[index].copy_(parameter);
+      offset += parameter.numel();
+    }
     flat_parameters_.push_back(flat);
-    for (const size_t parameter : buckets()[bucket])
-      place_of(parameter, flat_parameters_).copy_(parameters_[parameter].second);
-    gradient_shares_.push_back(at::empty({share}, kind(bucket)));
-    shares_.push_back(flat.narrow(0, group_.rank() * share, share));
-    shares_.back().mutable_grad() = gradient_shares_.back();
-    shares.emplace_back(fmt::format("share of bucket {}", bucket), shares_.back());
+    shares_.push_back(flat.narrow(0, group.rank() * share, share));
+    shares_.back().mutable_grad() = at::empty({share}, kind);
+    shares.emplace_back(fmt::format("share of bucket {}", shares.size()), shares_.back());
   }
   optimizer_.emplace(shares, variant, options);
 }
 
-void ShardedAdamW::keep(size_t parameter) {
-  const at::Tensor place = place_of(parameter, flat_gradients_);
-  place.copy_(gradient(parameter));
-  gradient(parameter) = place;
+Pending ShardedAdamW::scatter(size_t bucket, const at::Tensor& message) {
+  const int64_t padding = flat_parameters_[bucket].numel() - message.numel();
+  return group_.reduce_scatter(shares_[bucket].mutable_grad(),
+                               padding == 0 ? message : at::constant_pad_nd(message, {0, padding}));
 }
 
 void ShardedAdamW::step() {
@@ -201,10 +224,8 @@ void ShardedAdamW::step() {
     gathered.push_back(group_.all_gather(flat_parameters_[bucket], shares_[bucket]));
   // All of them before any parameter changes: a rank that is lost meanwhile leaves whole weights.
   for (Pending& one : gathered) one.wait();
-  for (size_t bucket = 0; bucket < flat_parameters_.size(); ++bucket) {
-    for (const size_t parameter : buckets()[bucket])
-      parameters_[parameter].second.copy_(place_of(parameter, flat_parameters_));
-  }
+  for (size_t index = 0; index < parameters_.size(); ++index)
+    parameters_[index].second.copy_(places_[index]);
 }
 
 void ShardedAdamW::clear_gradients() {

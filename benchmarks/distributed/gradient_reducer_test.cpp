@@ -3,10 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -36,16 +38,18 @@ NamedTensors parameters_of(const std::vector<int64_t>& sizes_KiB) {
   return parameters;
 }
 
-TEST(GradientBucketsTest, TheLastParameterComesFirstAndBucketsAreFilled) {
+TEST(GradientBucketsTest, TheLastParameterComesFirstAndABucketEndsWhenItIsFull) {
   const std::pair<std::vector<int64_t>, GradientBuckets> cases[] = {
       {{4, 4, 4}, {{2, 1, 0}}},
       {{1024, 1024, 1024, 512, 512}, {{4, 3}, {2, 1}, {0}}},  // the first bucket is small
-      {{16, 8192, 16, 16}, {{3, 2}, {1}, {0}}}};              // a large parameter travels alone
+      {{16, 8192, 16, 16}, {{3, 2, 1}, {0}}}};
   for (const auto& [sizes_KiB, buckets] : cases)
     EXPECT_EQ(plan_buckets(parameters_of(sizes_KiB), 2 * kMiB), buckets);
   const NamedTensors parameters = parameters_of(cases[1].first);
-  EXPECT_EQ(bucket_bytes(parameters, cases[1].second),
-            (std::vector<int64_t>{kMiB, 2 * kMiB, kMiB}));
+  BucketOptions options = {.bucket_bytes = 2 * kMiB};
+  EXPECT_EQ(message_bytes(parameters, options), (std::vector<int64_t>{kMiB, 2 * kMiB, kMiB}));
+  options.compress = c10::ScalarType::BFloat16;
+  EXPECT_EQ(message_bytes(parameters, options), (std::vector<int64_t>{kMiB / 2, kMiB, kMiB / 2}));
 }
 
 TEST(GradientBucketsTest, EveryParameterIsInOneBucketWhateverTheSizeAndTypesAreNotMixed) {
@@ -53,7 +57,7 @@ TEST(GradientBucketsTest, EveryParameterIsInOneBucketWhateverTheSizeAndTypesAreN
   parameters.emplace_back("half", at::zeros({8}, c10::ScalarType::Half));
   for (const int64_t bytes : {int64_t{1}, 64 * int64_t{1024}, kMiB, 100 * kMiB}) {
     const GradientBuckets buckets = plan_buckets(parameters, bytes);
-    EXPECT_EQ(buckets.front(), std::vector<size_t>{8}) << "float16 alone";
+    EXPECT_EQ(std::ranges::count(buckets, std::vector<size_t>{8}), 1) << "float16 alone";
     std::vector<int> found(parameters.size(), 0);
     for (const auto& bucket : buckets) {
       for (const size_t index : bucket) ++found.at(index);
@@ -63,26 +67,6 @@ TEST(GradientBucketsTest, EveryParameterIsInOneBucketWhateverTheSizeAndTypesAreN
   EXPECT_THROW(plan_buckets(parameters, 0), std::invalid_argument);
 }
 
-// Writes down what it is asked to do: "0" gradient 0 is ready, "[1" bucket 1 starts.
-class NotedBackward final : public BucketedBackward {
- public:
-  using BucketedBackward::BucketedBackward;
-  std::string take_notes() { return std::exchange(notes_, {}); }
-  std::function<void(size_t)> also_keep = [](size_t) {};
-
- private:
-  void keep(size_t parameter) override {
-    EXPECT_TRUE(gradient(parameter).defined());
-    notes_ += std::to_string(parameter);
-    also_keep(parameter);
-  }
-  Pending send(size_t bucket) override {
-    notes_ += "[" + std::to_string(bucket);
-    return {};
-  }
-  std::string notes_;
-};
-
 // Gradients get ready from the last factor to the first.
 void backward_over(const NamedTensors& parameters, const std::vector<size_t>& factors) {
   at::Tensor value = at::ones({1});
@@ -90,59 +74,59 @@ void backward_over(const NamedTensors& parameters, const std::vector<size_t>& fa
   value.sum().backward();
 }
 
-NamedTensors scalars(size_t count) {
+// A reducer of scalars that writes down when it sends which bucket, and when a backward has ended.
+struct NotedReducer {
+  explicit NotedReducer(size_t count) {
+    for (size_t i = 0; i < count; ++i)
+      parameters.emplace_back(fmt::format("p{}", i), at::ones({1}).requires_grad_());
+    const auto note = [this](size_t bucket, const at::Tensor&) {
+      notes += std::to_string(bucket);
+      return Pending();
+    };
+    reducer.emplace(alone, parameters, BucketOptions{.bucket_bytes = 8}, note);
+  }
+
+  std::string notes_of(const std::vector<size_t>& factors) {
+    notes.clear();
+    reducer->backward([&] {
+      backward_over(parameters, factors);
+      notes += '.';
+    });
+    return notes;
+  }
+
+  ProcessGroup alone{{}, instruments::Device::select("cpu"), std::chrono::milliseconds(100), {}};
   NamedTensors parameters;
-  for (size_t i = 0; i < count; ++i)
-    parameters.emplace_back(fmt::format("p{}", i), at::ones({1}).requires_grad_());
-  return parameters;
-}
+  std::string notes;
+  std::optional<GradientReducer> reducer;
+};
 
-TEST(BucketedBackwardTest, BucketsStartInTheirOrderAsSoonAsTheyAreComplete) {
-  const NamedTensors parameters = scalars(4);
-  NotedBackward backward(parameters, {.bucket_bytes = 8});
-  ASSERT_EQ(backward.buckets(), (GradientBuckets{{3, 2}, {1, 0}}));
-  backward.attach();
-  // The second bucket is complete first, and waits for its turn.
+TEST(GradientReducerTest, BucketsStartInTheirOrderAsSoonAsTheyAreCompleteOrAfterTheBackward) {
+  NotedReducer noted(4);
   for (int repetition = 0; repetition < 2; ++repetition) {
-    backward.begin();
-    backward_over(parameters, {2, 3, 0, 1});
-    backward.finish();
-    EXPECT_EQ(backward.take_notes(), "1032[0[1");
+    EXPECT_EQ(noted.notes_of({0, 1, 2, 3}), "01.");
+    EXPECT_EQ(noted.notes_of({2, 3, 0, 1}), "01.") << "the second is complete first";
   }
-  backward.set_overlap(false);
-  backward.begin();
-  backward_over(parameters, {0, 1, 2, 3});
-  EXPECT_EQ(backward.take_notes(), "3210");
-  backward.finish();
-  EXPECT_EQ(backward.take_notes(), "[0[1");
-  backward.send_all();
-  EXPECT_EQ(backward.take_notes(), "[0[1");
+  noted.reducer->set_overlap(false);
+  EXPECT_EQ(noted.notes_of({0, 1, 2, 3}), ".01");
+  noted.reducer->send_all();
+  EXPECT_EQ(noted.notes, ".0101");
+  backward_over(noted.parameters, {0, 1, 2, 3});
+  EXPECT_EQ(noted.notes, ".0101") << "nobody asked for it";
 }
 
-TEST(BucketedBackwardTest, AGradientThatIsMissingOrComesTwiceIsAnErrorAndSoIsWhatAHookThrows) {
-  const NamedTensors parameters = scalars(2);
-  NotedBackward backward(parameters, {});
-  backward.attach();
-  backward_over(parameters, {0});
-  EXPECT_CONTAINS(::tinyllama::testing::error_of<std::logic_error>([&] { backward.finish(); }),
-                  "p1 got no gradient");
-  EXPECT_THROW(backward_over(parameters, {0}), std::logic_error);
-  backward.also_keep = [](size_t) { throw std::domain_error("from a hook"); };
-  EXPECT_THROW(backward_over(parameters, {1}), std::domain_error);
-}
-
-TEST(BucketedBackwardTest, WithoutHooksABackwardIsNotWatched) {
-  const NamedTensors parameters = scalars(1);
-  {
-    NotedBackward backward(parameters, {});
-    backward_over(parameters, {0});
-    backward.attach();
-    backward.detach();
-    backward_over(parameters, {0});
-    EXPECT_EQ(backward.take_notes(), "");
-    backward.attach();
-  }
-  backward_over(parameters, {0});
+TEST(GradientReducerTest, AGradientThatIsMissingOrComesTwiceIsAnErrorAndSoIsWhatABackwardThrows) {
+  EXPECT_CONTAINS(::tinyllama::testing::error_of<c10::Error>([] { NotedReducer(2).notes_of({0}); }),
+                  "did not receive grad for rank 0: 1");
+  NotedReducer twice(2);
+  EXPECT_THROW(twice.reducer->backward([&] {
+    backward_over(twice.parameters, {0});
+    backward_over(twice.parameters, {0});
+  }),
+               c10::Error);
+  NotedReducer noted(2);
+  EXPECT_THROW(noted.reducer->backward([] { throw std::domain_error("from a layer"); }),
+               std::domain_error);
 }
 
 std::vector<at::Tensor> gradients_of_one_process(int ranks) {
@@ -153,9 +137,7 @@ std::vector<at::Tensor> gradients_of_one_process(int ranks) {
 
 void reduce(SmallTraining& training, ProcessGroup& group, GradientReducer& reducer) {
   const at::Tensor loss = training.step.forward(training.samples_of(group.rank()), group.size());
-  reducer.begin();
-  training.step.backward(loss);
-  reducer.finish();
+  reducer.backward([&] { training.step.backward(loss); });
 }
 
 struct Setting {
@@ -174,14 +156,38 @@ TEST(GradientReducerTest, GradientsAreThoseOfOneProcessWithAllSamples) {
       SmallTraining training(group.size());
       GradientReducer reducer(group, training.parameters,
                               {.bucket_bytes = setting.bucket_bytes, .overlap = setting.overlap});
-      reducer.attach();
-      for (int repetition = 0; repetition < 2; ++repetition) {
+      // c10d cuts its buckets anew after the first.
+      for (int repetition = 0; repetition < 3; ++repetition) {
         training.optimizer.clear_gradients();
         reduce(training, group, reducer);
         EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected), kAllowed)
             << setting.ranks << " ranks, buckets of " << setting.bucket_bytes << " bytes";
       }
     });
+  }
+}
+
+// Beside what the type rounds off they are the same, and the same on all ranks.
+TEST(GradientReducerTest, CompressedGradientsHaveTheRoundingOfTheirType) {
+  const std::pair<c10::ScalarType, double> cases[] = {{c10::ScalarType::BFloat16, 0x1p-7},
+                                                      {c10::ScalarType::Half, 0x1p-10}};
+  const auto expected = gradients_of_one_process(4);
+  for (const auto& [type, unit] : cases) {
+    for (const bool overlap : {true, false}) {
+      run_ranks(4, [&, type = type, unit = unit](ProcessGroup& group) {
+        SmallTraining training(group.size());
+        GradientReducer reducer(group, training.parameters,
+                                {.bucket_bytes = 600, .overlap = overlap, .compress = type});
+        reduce(training, group, reducer);
+        const double error = largest_difference(gradient_copies(training.parameters), expected);
+        EXPECT_LE(error, 2 * unit);
+        EXPECT_GE(error, unit / 64) << "not compressed";
+        NamedTensors gradients;
+        for (const auto& [name, parameter] : training.parameters)
+          gradients.emplace_back(name, parameter.grad());
+        EXPECT_EQ(group.differing_ranks("gradients", gradients), "");
+      });
+    }
   }
 }
 
@@ -198,13 +204,10 @@ void train_alone(SmallTraining& training) {
 // The same steps, of the second moments that SmallTraining begins with.
 void train(ProcessGroup& group, SmallTraining& training, ShardedAdamW& sharded) {
   for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
-  sharded.attach();
   for (int step = 0; step < kSteps; ++step) {
     sharded.clear_gradients();
     const at::Tensor loss = training.step.forward(training.samples_of(group.rank()), group.size());
-    sharded.begin();
-    training.step.backward(loss);
-    sharded.finish();
+    sharded.backward([&] { training.step.backward(loss); });
     sharded.step();
   }
 }
@@ -270,7 +273,8 @@ TEST(ShardedAdamWTest, ARankHoldsWhatIsPredictedOfIt) {
       // In place of whole moments.
       const int64_t predicted = 2 * weights + bytes_beside_step(weights, group.size(), true);
       // Rounded up to equal shares: at most one element less a rank in each of five tensors.
-      const auto padding = static_cast<int64_t>(sharded.buckets().size()) * 5 * 4 * group.size();
+      const auto buckets = plan_buckets(training.parameters, 600).size();
+      const auto padding = static_cast<int64_t>(buckets) * 5 * 4 * group.size();
       EXPECT_GE(held, predicted - 3) << group.size() << " ranks";
       EXPECT_LE(held, predicted + padding) << group.size() << " ranks";
     });

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
 #include "benchmarks/instruments/host_machine.hpp"
@@ -75,12 +77,7 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   rendezvous_.emplace(where, timeout, all);
   if (over_nccl)
     refuse_shared_devices(gather_texts("device", instruments::device_identity(device)));
-  const auto started = Clock::now();
-  try {
-    backend_ = connect(*rendezvous_);
-  } catch (const std::exception& error) {
-    give_up("connecting the ranks", started, error);
-  }
+  attempt("connecting the ranks", [&] { backend_ = connect(*rendezvous_); });
 }
 
 // The back-end's destructor waits for operations that are under way, which a lost rank will never
@@ -115,13 +112,9 @@ void ProcessGroup::give_up(const char* operation, Clock::time_point started,
 
 template <typename Start>
 Pending ProcessGroup::start(const char* operation, Start begin) {
-  if (!backend_) return {};
-  const auto started = Clock::now();
-  try {
-    return {*this, operation, begin()};
-  } catch (const std::exception& error) {
-    give_up(operation, started, error);
-  }
+  Pending pending;
+  if (backend_) attempt(operation, [&] { pending = {*this, operation, begin()}; });
+  return pending;
 }
 
 Pending ProcessGroup::all_reduce(const at::Tensor& values) {
@@ -157,6 +150,26 @@ void ProcessGroup::barrier() {
   start("barrier", [&] { return backend_->barrier(options); }).wait();
 }
 
+c10::intrusive_ptr<c10d::ProcessGroup> ProcessGroup::for_reducer() const {
+  // It asks for a store of its own, which nothing of what the Reducer does looks into.
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(),
+                                                       rank(), size());
+  if (backend_) {
+    group->setBackend(device_.torch().type(), c10d::ProcessGroup::strToBackendType(backend_name()),
+                      backend_);
+  }
+  return group;
+}
+
+void ProcessGroup::attempt(const char* operation, const std::function<void()>& run) {
+  const auto started = Clock::now();
+  try {
+    run();
+  } catch (const std::exception& error) {
+    give_up(operation, started, error);
+  }
+}
+
 at::Tensor ProcessGroup::numbers(int64_t count) const {
   return at::empty({count}, at::TensorOptions(c10::ScalarType::Double).device(device_.torch()));
 }
@@ -179,13 +192,9 @@ double ProcessGroup::largest_number(double mine) {
 
 std::vector<std::string> ProcessGroup::gather_texts(const std::string& name,
                                                     const std::string& mine) {
-  if (!rendezvous_) return {mine};
-  const auto started = Clock::now();
-  try {
-    return rendezvous_->exchange(name, mine);
-  } catch (const std::exception& error) {
-    give_up(name.c_str(), started, error);
-  }
+  std::vector<std::string> texts = {mine};
+  if (rendezvous_) attempt(name.c_str(), [&] { texts = rendezvous_->exchange(name, mine); });
+  return texts;
 }
 
 std::string ProcessGroup::differing_ranks(const std::string& name, const NamedTensors& tensors) {

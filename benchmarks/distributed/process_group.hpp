@@ -14,6 +14,10 @@
 #include "benchmarks/instruments/device.hpp"
 #include "model/parameters.hpp"
 
+namespace c10d {
+class ProcessGroup;
+}
+
 namespace tinyllama::distributed {
 
 /// Connects the ranks; throws std::runtime_error where that fails.
@@ -82,6 +86,11 @@ class ProcessGroup {
   Pending all_gather(const at::Tensor& whole, const at::Tensor& share);
   /// Returns when every rank has called it. Waits without using the processor.
   void barrier();
+
+  /// The same ranks as c10d::Reducer takes them.
+  c10::intrusive_ptr<c10d::ProcessGroup> for_reducer() const;
+  /// Runs what c10d does with them by itself. Throws RankLostError where it fails.
+  void attempt(const char* operation, const std::function<void()>& run);
 
   /// Exchange numbers and texts, outside what is timed.
   std::vector<double> gather_numbers(double mine);

@@ -56,8 +56,7 @@ std::vector<int64_t> planned_buckets(const ScalingOptions& options, ProcessGroup
   TensorInitializer initializer(options.seed, options.dtype, group.device().torch());
   const TinyLlama model(ModelConfig(options.dimensions), options.variant, options.seq, initializer);
   const NamedTensors parameters = model.parameters();
-  return distributed::bucket_bytes(parameters,
-                                   distributed::plan_buckets(parameters, options.bucket_bytes()));
+  return distributed::message_bytes(parameters, options.bucket_options());
 }
 
 ExitCode measure(const ScalingOptions& options, ProcessGroup& group, console::Progress& progress,

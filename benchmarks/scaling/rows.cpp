@@ -74,6 +74,7 @@ Json describe_run(const ScalingOptions& options, ProcessGroup& group,
           {"scaling", options.global_batch ? "strong" : "weak"},
           {"bucket_MiB", options.bucket_MiB},
           {"bucket_bytes", bucket_bytes},
+          {"compress", distributed::compression_name(options)},
           {"parameter_bytes", bytes},
           {"gradient_bytes", bytes},
           {"ranks", describe_ranks(group)}};
@@ -170,6 +171,7 @@ bool any_rank_interrupted(ProcessGroup& group) {
 harness::CaseResult to_case_result(const RowRecord& record) {
   harness::Outcome outcome;
   outcome.repetitions = record.repetitions;
+  outcome.label = record.label;
   const auto repetitions = static_cast<int64_t>(record.repetitions.size());
   return harness::to_rows({record.name, 0, repetitions, record.unit}, outcome);
 }

@@ -64,6 +64,7 @@ bool any_rank_interrupted(ProcessGroup& group);
 struct RowRecord {
   std::string name = {};
   std::string unit = "ms";
+  std::string label = {};
   std::vector<harness::Repetition> repetitions = {};  ///< a round
   std::vector<RoundSamples> samples = {};             ///< a round: what each rank measured
 };

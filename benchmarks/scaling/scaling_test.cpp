@@ -69,6 +69,7 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
       {"--size=huge", "--size 'huge'"},
       {"--dtype=f64", "--dtype: 'f64' must be one of f32"},
       {"--bucket-mb=0", "--bucket-mb: '0' must be from"},
+      {"--compress=f64", "--compress: 'f64' must be one of none, bf16, f16"},
       {"--timeout=-1", "--timeout: '-1' must be"},
       {"--timeout=1e10", "--timeout: '1e10' must be from 0.1 to 1e+06"},
       {"--seq=1", "--seq: '1' must be an integer from 2 to"},
@@ -79,6 +80,8 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
       {"--verify=only", "--verify: 'only' must be one of before, off"}};
   for (const auto& [argument, part] : cases) EXPECT_CONTAINS(refusal({argument}), part);
   EXPECT_CONTAINS(refusal({"--shard-optimizer", "--dtype=amp_f16"}), "amp_f16");
+  EXPECT_CONTAINS(refusal({"--compress=bf16", "--dtype=f16"}), "--compress bf16 with --dtype f16");
+  EXPECT_CONTAINS(refusal({"--compress=f16", "--shard-optimizer"}), "--compress f16 with --shard");
 }
 
 TEST(ScalingOptionsTest, RanksAgreeOnWhatIsComputedAndNotOnWhereItGoes) {

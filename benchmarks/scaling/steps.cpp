@@ -71,9 +71,7 @@ struct ShardedTraining {
 
   void run(const TokenBatch& batch, int ranks) {
     const at::Tensor loss = step.forward(batch, ranks);
-    optimizer.begin();
-    step.backward(loss);
-    optimizer.finish();
+    optimizer.backward([&] { step.backward(loss); });
     optimizer.step();
   }
 
@@ -131,23 +129,20 @@ class StepSession {
 
   // All ranks have to call it, with the same arguments.
   RankTimes time_steps(StepMode mode, int64_t steps) {
-    attach(mode);
-    RankTimes times = time_together(group_,
-                                    {.run = [&] { run(mode); },
-                                     .prepare = [&] { prepare(mode); },
-                                     .first_rank_only = is_alone(mode)},
-                                    steps);
-    detach();
-    return times;
+    reducer_.set_overlap(mode == StepMode::overlap);
+    return time_together(group_,
+                         {.run = [&] { run(mode); },
+                          .prepare = [&] { prepare(mode); },
+                          .first_rank_only = is_alone(mode)},
+                         steps);
   }
 
   // One forward and backward of this rank's samples, gradients summed over the ranks as the mode
   // says.
   void compute_gradients(StepMode mode) {
     clear_gradients();
-    attach(mode);
+    reducer_.set_overlap(mode == StepMode::overlap);
     compute_gradients();
-    detach();
   }
 
   // The sum over the samples of all ranks, on rank 0 alone, a rank's share at a time, so that it
@@ -166,30 +161,13 @@ class StepSession {
 
   void update() { step_.update(); }
   // A whole step of the model whose optimizer is sharded.
-  void run_sharded() {
-    attach(StepMode::sharded);
-    run(StepMode::sharded);
-    detach();
-  }
+  void run_sharded() { run(StepMode::sharded); }
 
   const NamedTensors& parameters() const { return optimizer_.parameters(); }
   // Of the model with the sharded optimizer.
   const NamedTensors& sharded_parameters() const { return sharded_->parameters; }
 
  private:
-  // A plain step is measured without hooks.
-  void attach(StepMode mode) {
-    if (mode == StepMode::sharded) return sharded_->optimizer.attach();
-    if (!is_data_parallel(mode)) return;
-    reducer_.set_overlap(mode == StepMode::overlap);
-    reducer_.attach();
-  }
-
-  void detach() {
-    reducer_.detach();
-    if (sharded_) sharded_->optimizer.detach();
-  }
-
   void clear_gradients() { optimizer_.clear_gradients(); }
 
   // Untimed.
@@ -201,9 +179,7 @@ class StepSession {
   void compute_gradients() {
     // The mean over all samples is the sum over ranks of a share of each rank's mean.
     const at::Tensor loss = step_.forward(batch_, group_.size());
-    reducer_.begin();
-    step_.backward(loss);
-    reducer_.finish();
+    reducer_.backward([&] { step_.backward(loss); });
   }
 
   void run(StepMode mode) {
@@ -250,14 +226,14 @@ struct Precision {
   double allowed_error;  // sums in another order differ by some hundred units
 };
 
-Precision precision_of(Dtype dtype) {
-  switch (storage_type(dtype)) {
+Precision precision_of(const ScalingOptions& options) {
+  switch (options.compress.value_or(storage_type(options.dtype))) {
     case c10::ScalarType::BFloat16:
       return {0x1p-7, 2e-2};
     case c10::ScalarType::Half:
       return {0x1p-10, 5e-3};
     default:
-      return {0x1p-23, uses_autocast(dtype) ? 2e-2 : 1e-5};
+      return {0x1p-23, uses_autocast(options.dtype) ? 2e-2 : 1e-5};
   }
 }
 
@@ -321,7 +297,7 @@ void prove_gradients(StepSession& session, const ScalingOptions& options, Proces
       worst = name;
     }
   }
-  const double allowed = precision_of(options.dtype).allowed_error;
+  const double allowed = precision_of(options).allowed_error;
   if (proof.max_rel_error > allowed) {
     proof.failure = fmt::format(
         "wrong result: gradient of {}, summed over {} ranks, differs from one process with all "
@@ -341,7 +317,7 @@ void prove_sharded_step(StepSession& session, const ScalingOptions& options, Pro
   session.run_sharded();
   proof.failure = group.differing_ranks("sharded weights proved", sharded);
   if (!proof.failure.empty()) return;
-  const Precision precision = precision_of(options.dtype);
+  const Precision precision = precision_of(options);
   const double allowed = kUpdateFactor * precision.allowed_error;
   for (size_t i = 0; i < sharded.size() && group.is_first(); ++i) {
     const auto& [name, parameter] = session.parameters()[i];
@@ -375,8 +351,13 @@ class StepRounds {
  public:
   StepRounds(const ScalingOptions& options, ProcessGroup& group, console::Progress& progress)
       : options_(options), group_(group), progress_(progress), session_(options, group) {
-    for (const StepMode mode : step_modes(options, group.size()))
-      records_.push_back({.mode = mode, .row = {.name = name_of(mode)}});
+    for (const StepMode mode : step_modes(options, group.size())) {
+      const bool is_compressed =
+          options.compress && (is_data_parallel(mode) || mode == StepMode::communication);
+      const std::string label =
+          is_compressed ? "gradients sent and summed as " + compression_name(options) : "";
+      records_.push_back({.mode = mode, .row = {.name = name_of(mode), .label = label}});
+    }
   }
 
   // Empty, or what is wrong.

@@ -262,6 +262,7 @@ Json distributed_json(const TrainOptions& options, const distributed::ProcessGro
           {"started_by", to_string(group.where().launcher)},
           {"bucket_MiB", options.bucket_MiB},
           {"overlap", options.overlap},
+          {"compress", distributed::compression_name(options)},
           {"shard_optimizer", options.shard_optimizer}};
 }
 

@@ -167,16 +167,10 @@ at::Tensor Trainer::train(int64_t step) {
 // The last backward of a step sums its gradients over the ranks, with those of the micro-batches
 // before it. Waiting for the sums is a part of the backward that they overlap.
 void Trainer::backward(const at::Tensor& loss, bool is_last) {
-  const auto run = [&](auto& sums) {
-    sums.attach();
-    sums.begin();
-    state_.step.backward(loss);
-    sums.finish();
-    sums.detach();
-  };
-  if (is_last && sharded_) return run(*sharded_);
-  if (is_last && reducer_) return run(*reducer_);
-  state_.step.backward(loss);
+  const auto plain = [&] { state_.step.backward(loss); };
+  if (is_last && sharded_) return sharded_->backward(plain);
+  if (is_last && reducer_) return reducer_->backward(plain);
+  plain();
 }
 
 void Trainer::update() {

@@ -31,6 +31,7 @@ from built_programs import (
 )
 from tinyllama_tools.commands.ranks import free_port
 from tinyllama_tools.data.profiles import SCHEMA
+from tinyllama_tools.models.collectives import buckets_of
 
 # what a rank needs to start and to end; nothing in these tests computes for long
 PATIENCE_S = 60.0
@@ -128,6 +129,7 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
     sizes = "hidden-dim=256 n-layers=2 n-heads=4 n-kv-heads=2 intermediate-dim=512 vocab-size=64"
     options = [*ON_CPU, *(f"--{size}" for size in f"{sizes} seq=4 batch=1".split())]
     options += ["--variant=foreach_adamw", "--min-time=0.01", "--shard-optimizer"]
+    options += ["--bucket-mb=0.5"]
     options += ["--components=full_step,all_reduce", "--max-bytes=4KiB"]
     result = measured(tmp_path, scaling_program, 4, *options)
     rows, found = rows_of(tmp_path / "result.json"), result["context"]["distributed"]
@@ -154,6 +156,9 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
         assert 0 <= row["max_rel_error"] < 1e-6
     assert (found["world_size"], found["backend"], found["scaling"]) == (4, "gloo", "weak")
     assert sum(found["bucket_bytes"]) == found["gradient_bytes"] == found["parameter_bytes"]
+    dimensions = dict(size.replace("-", "_").split("=") for size in sizes.split())
+    planned = buckets_of({name: int(value) for name, value in dimensions.items()}, "f32", 2**19)
+    assert found["bucket_bytes"] == planned and len(planned) > 2
     peaks = {mode: rows[f"{start}/{mode}"][0].get("peak_memory_MiB") for mode in modes}
     assert peaks.pop("communication") is None
     of_weights = {m: peak * 2**20 / found["parameter_bytes"] for m, peak in peaks.items()}
@@ -210,6 +215,37 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
         assert in_a_step == pytest.approx(2 * 4, rel=0.01)
         # scripts/profile reads what is like the schema only
         jsonschema.validate(document, read_json(SCHEMA))
+
+
+def test_compressed_gradients_say_so_and_have_the_rounding_of_their_type(
+    scaling_program: Path, train_program: Path, tmp_path: Path
+) -> None:
+    for kind, allowed in (("bf16", 2e-2), ("f16", 5e-3)):
+        folder = tmp_path / kind
+        options = (*SCALE, "--batch=2", "--components=full_step", f"--compress={kind}")
+        found = measured(folder, scaling_program, 2, *options)["context"]["distributed"]
+        assert (found["compress"], 2 * sum(found["bucket_bytes"])) == (
+            kind,
+            found["gradient_bytes"],
+        )
+        rows = rows_of(folder / "result.json")
+        for mode in ("no_overlap", "overlap"):
+            for row in rows[f"{START}/{mode}"]:
+                assert row["label"].startswith(f"gradients sent and summed as {kind}")
+                assert allowed / 300 < row["max_rel_error"] < allowed
+        assert "gradients" not in rows[f"{START}/local"][0].get("label", "")
+    losses = {}
+    for kind in ("none", "bf16"):
+        folder = tmp_path / f"train_{kind}"
+        given = (*TRAIN, "--num-steps=4", f"--compress={kind}", f"--output-dir={folder}")
+        run_ranks(folder, train_program, 2, *given)
+        document = summary(folder)
+        assert document["distributed"]["compress"] == kind
+        assert document["distributed"]["weights_are_identical"] is True
+        jsonschema.validate(document, read_json(SCHEMA))
+        losses[kind] = [step["loss"] for step in document["steps"]]
+    assert losses["bf16"] == pytest.approx(losses["none"], rel=1e-3)
+    assert losses["bf16"] != losses["none"]
 
 
 def test_launchers_that_people_use(

@@ -303,6 +303,7 @@ WORK_COUNTERS = ("model_flops", "parameters")
 KEYS = (
     "schema_version",
     *("distributed world_size", "distributed backend", "distributed bucket_MiB"),
+    "distributed compress",
     *("distributed started_by", "distributed scaling", "device name", "device backend"),
     *("device architecture", "host_name", "threads", "device driver_version"),
     *("device runtime_version", "torch_version", "library_version", "cold_cache", "verify"),

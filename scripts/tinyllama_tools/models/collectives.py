@@ -139,16 +139,17 @@ def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
     """Bytes of each bucket in the order in which a backward fills them; the last one is full only
     when the backward ends. `sizes`: bytes of each gradient in the order of the model.
 
-    The rule of benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
-    order in the model; a new bucket begins where the next parameter would make one larger than
-    asked for. The first bucket holds at most 1 MiB, and a larger parameter has its own bucket.
+    The rule of c10d's compute_bucket_assignment_by_size: parameters in the reverse of their order
+    in the model; a bucket ends with the one that makes it as large as was asked for, the first 1
+    MiB.
     """
     buckets: list[float] = []
+    limit = 0.0
     for size in reversed(sizes):
-        limit = min(FIRST_BUCKET_BYTES, bucket_bytes) if len(buckets) <= 1 else bucket_bytes
-        if buckets and buckets[-1] + size <= limit:
+        if buckets and buckets[-1] < limit:
             buckets[-1] += size
         else:
+            limit = bucket_bytes if buckets else min(FIRST_BUCKET_BYTES, bucket_bytes)
             buckets.append(size)
     return buckets
 

@@ -252,6 +252,7 @@ class Analysis:
 SAME = (
     *("device", "git_commit", "git_dirty", "torch_version", "threads", "seed", PLUGINS),
     *("distributed.bucket_MiB", "distributed.scaling", "distributed.gradient_bytes"),
+    "distributed.compress",
 )
 
 
@@ -515,6 +516,8 @@ def projection_of(
             buckets = last.distributed["bucket_bytes"]
         elif size in sizes:
             buckets = buckets_of(sizes[size], name.dtype, MIB * last.distributed["bucket_MiB"])
+            if last.distributed.get("compress", "none") != "none":
+                buckets = [size / 2 for size in buckets]  # of float32
         else:
             continue
         known.append(asdict(step) | {"name": str(step.name), "device": device_text(step.device)})

@@ -86,6 +86,8 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
         f"{what}; {ranks['scaling']}: {batch}; buckets of {ranks['bucket_MiB']:g} MiB "
         f"({len(ranks['bucket_bytes'])} of them, {ranks['gradient_bytes']:,} bytes)"
     )
+    if (sent := ranks.get("compress", "none")) != "none":
+        yield f"gradients are sent and summed as {sent}"
     yield from (f"not alike: {text}" for text in analysis.warnings)
     for what, key in (("of", "missing"), ("over", "links_left_out")):
         reasons: dict[str, list[str]] = {}

@@ -26,6 +26,12 @@ class ProcessGroupNCCL final : public Backend {
 
   const std::string getBackendName() const override { return "nccl"; }
 
+  c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors,
+                                     const BroadcastOptions& options) override {
+    std::vector<at::Tensor> hosts;
+    for (const at::Tensor& tensor : tensors) hosts.push_back(on_host(tensor));
+    return gloo_->broadcast(hosts, options);
+  }
   c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors,
                                      const AllreduceOptions& options) override {
     std::vector<at::Tensor> hosts;
