@@ -417,10 +417,9 @@ TEST_F(RunnerTest, EnergyOfACpuIsReadBeforeAndAfterARepetition) {
                                           {"clock_MHz", 2000}, {"power_watts", 10.0 * ++*looks}};
                                     },
                                 .only_at_ends = true};
-  run({testing::small_case(honest, Pass::forward)}, 2);
-  EXPECT_EQ(*looks, 4);
+  run({testing::small_case(honest, Pass::forward)});
+  EXPECT_EQ(*looks, 2);
   EXPECT_EQ(entry(0).at("power_W"), 20);
-  EXPECT_EQ(entry(1).at("power_W"), 40);
   EXPECT_TRUE(entry(0).contains("joules_per_token"));
   EXPECT_FALSE(entry(0).contains("clock_MHz")) << "of one moment, not of the repetition";
 }
