@@ -33,7 +33,7 @@ FIRST_STEP, PROFILED_STEP, OTHER_VARIANT = 3.0, 1.1, 0.7
 PROFILED_STEPS = range(2, 5)
 FOUR_RANKS = {
     **{"world_size": 4, "backend": "gloo", "started_by": "torchrun"},
-    **{"bucket_MiB": 25, "overlap": True, "shard_optimizer": False},
+    **{"bucket_MiB": 25, "overlap": True, "share": "ddp"},
 }
 
 

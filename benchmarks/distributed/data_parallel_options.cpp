@@ -12,9 +12,13 @@
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/size_options.hpp"
+#include "benchmarks/distributed/sharded_parameters.hpp"
+#include "benchmarks/distributed/tensor_parallel.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/digest.hpp"
 #include "core/version.hpp"
+#include "model/memory_prediction.hpp"
+#include "model/tiny_llama.hpp"
 
 namespace tinyllama::distributed {
 namespace {
@@ -30,6 +34,11 @@ std::string program_digest() {
   return file.bad() ? "unknown" : digest.text();
 }
 
+const std::vector<std::pair<std::string, Share>> kShares = {{"ddp", Share::ddp},
+                                                            {"zero1", Share::zero1},
+                                                            {"zero3", Share::zero3},
+                                                            {"tensor", Share::tensor}};
+
 const std::vector<std::pair<std::string, std::optional<c10::ScalarType>>> kCompressions = {
     {"none", std::nullopt}, {"bf16", c10::ScalarType::BFloat16}, {"f16", c10::ScalarType::Half}};
 
@@ -41,9 +50,13 @@ std::string compression_name(const DataParallelOptions& options) {
       ->first;
 }
 
+std::string_view to_string(Share share) {
+  return kShares[static_cast<size_t>(share)].first;
+}
+
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
-                               const std::string& shard_words) {
+                               const std::string& share_words) {
   app.add_option("--bucket-mb", options.bucket_MiB,
                  "gradients travel together once they are so many MiB or more (the first time: 1)")
       ->check(console::number_from(1.0 / 1024, 1 << 20))
@@ -56,7 +69,8 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
       app, "--compress", options.compress, kCompressions,
       "none, bf16 or f16: the type that float32 gradients are sent and summed in")
       ->group(group);
-  app.add_flag("--shard-optimizer", options.shard_optimizer, shard_words)->group(group);
+  console::add_choice(app, "--share", options.share, kShares, share_words)->group(group);
+  app.add_flag("--shard-optimizer")->description("short for --share zero1")->group(group);
   app.add_option("--timeout", options.timeout_seconds,
                  "seconds after which a rank that does not answer is given up")
       // Up to eleven days: far below what clocks that count nanoseconds overflow at.
@@ -98,19 +112,53 @@ void apply_size(const CLI::App& app, DataParallelOptions& options, const char* b
   if (app.count(seq_option) == 0) options.seq = size.seq;
 }
 
-void check_data_parallel_options(const DataParallelOptions& options) {
-  if (options.shard_optimizer && options.dtype == Dtype::amp_f16) {
+void apply_share(const CLI::App& app, DataParallelOptions& options) {
+  if (app.count("--shard-optimizer") == 0) return;
+  if (app.count("--share") > 0 && options.share != Share::zero1) {
     throw std::invalid_argument(
-        "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
-        "gradients, and a rank has a share of them only; take amp_bf16");
+        fmt::format("--shard-optimizer with --share {}: it is short for --share zero1; leave one "
+                    "out",
+                    to_string(options.share)));
+  }
+  options.share = Share::zero1;
+}
+
+namespace {
+
+void check_share(const DataParallelOptions& options, int ranks) {
+  const ModelConfig config(options.dimensions);
+  switch (options.share) {
+    case Share::ddp:
+      return;
+    case Share::zero1:
+      if (options.dtype != Dtype::amp_f16) return;
+      throw std::invalid_argument(
+          "dtype amp_f16 (--shard-optimizer): whether a step is skipped is decided on all "
+          "gradients, and a rank has a share of them only; take amp_bf16");
+    case Share::zero3:
+      return refuse_sharded_parameters(config, options.dtype);
+    case Share::tensor:
+      refuse_tensor_parallel(options.dtype);
+      static_cast<void>(tensor_share(config, 0, ranks));
+  }
+}
+
+}  // namespace
+
+void check_data_parallel_options(const DataParallelOptions& options, int ranks) {
+  try {
+    check_share(options, ranks);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(
+        fmt::format("--share {}: {}", to_string(options.share), error.what()));
   }
   if (!options.compress) return;
   const std::string given = "--compress " + compression_name(options);
-  if (options.shard_optimizer)
+  if (options.share != Share::ddp) {
     throw std::invalid_argument(
-        given +
-        " with --shard-optimizer: a share is summed in the gradients' own type; leave one "
-        "out");
+        fmt::format("{} with --share {}: shares are sent in their own type; leave one out", given,
+                    to_string(options.share)));
+  }
   if (storage_type(options.dtype) != c10::ScalarType::Float) {
     throw std::invalid_argument(
         fmt::format("{} with --dtype {}: only float32 gradients can be compressed; leave it out",
@@ -118,12 +166,57 @@ void check_data_parallel_options(const DataParallelOptions& options) {
   }
 }
 
-Variant variant_of_ranks(const Variant& variant) {
-  if (variant.is_optimized()) return variant.without(Switch::graph).named_optimized();
-  if (!variant.has(Switch::graph)) return variant;
-  throw std::invalid_argument(
-      fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
-                  variant.name()));
+namespace {
+
+// `variant` without a switch that `optimized` may have, and nobody may name. `why`: it cannot be.
+Variant without_switch(const Variant& variant, Switch unwanted, const char* why) {
+  if (variant.is_optimized()) return variant.without(unwanted).named_optimized();
+  if (!variant.has(unwanted)) return variant;
+  throw std::invalid_argument(fmt::format("--variant '{}': {}", variant.name(), why));
+}
+
+}  // namespace
+
+Variant variant_of_ranks(const Variant& variant, Share share) {
+  const Variant found = without_switch(
+      variant, Switch::graph, "a captured step cannot wait for other ranks; leave graph out");
+  if (share != Share::tensor) return found;
+  if (found.filling(Slot::linear_cross_entropy) != nullptr) {
+    throw std::invalid_argument(
+        fmt::format("--variant '{}' with --share tensor: the loss is of all ranks' logits; leave "
+                    "the operator in linear_cross_entropy out",
+                    variant.name()));
+  }
+  return without_switch(
+      found, Switch::fused_loss,
+      "with --share tensor the loss is of all ranks' logits; leave fused_loss out");
+}
+
+int64_t predict_rank_bytes(const DataParallelOptions& options, int ranks, c10::DeviceType device) {
+  Workload workload = options.workload();
+  const int64_t plain = predict_step_memory(workload, device).peak();
+  if (ranks == 1) return plain;
+  const int64_t weights = count_parameters(workload.config) * storage_bytes(options.dtype);
+  switch (options.share) {
+    case Share::ddp:
+    case Share::zero1:
+      return plain + bytes_beside_step(weights, ranks, options.share == Share::zero1);
+    case Share::zero3: {
+      TensorInitializer shapes(options.seed, options.dtype, c10::Device(c10::DeviceType::Meta));
+      const TinyLlama whole(workload.config, options.variant, options.seq, shapes);
+      const ShardedBytes bytes = sharded_bytes(whole.parts(), ranks);
+      // In place of whole parameters, gradients and moments. It begins with a whole model.
+      return std::max(plain - 4 * weights + bytes.held() + bytes.in_flight,
+                      weights + 3 * bytes.share);
+    }
+    case Share::tensor:
+      workload.config = tensor_share(workload.config, 0, ranks);
+      // Its share comes from a whole model.
+      return std::max(
+          predict_step_memory(workload, device).peak(),
+          weights + 3 * count_parameters(workload.config) * storage_bytes(options.dtype));
+  }
+  return plain;
 }
 
 instruments::MachineChoice machine_choice(const DataParallelOptions& options,
@@ -159,7 +252,7 @@ Agreement shared_agreement(const DataParallelOptions& options) {
           {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
           {"--no-overlap", options.overlap ? "no" : "yes"},
           {"--compress", compression_name(options)},
-          {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"}};
+          {"--share", std::string(to_string(options.share))}};
 }
 
 }  // namespace tinyllama::distributed

@@ -23,6 +23,15 @@ class App;
 
 namespace tinyllama::distributed {
 
+/// What of a training step the ranks share, beside the samples.
+enum class Share {
+  ddp,    ///< nothing: each has the whole model, and gradients are summed
+  zero1,  ///< the optimizer's state
+  zero3,  ///< parameters, gradients and the optimizer's state
+  tensor  ///< the layers; they have the same samples
+};
+std::string_view to_string(Share share);
+
 struct DataParallelOptions {
   std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
   ModelDimensions dimensions;
@@ -39,7 +48,7 @@ struct DataParallelOptions {
   double bucket_MiB = 25;                   ///< gradients that travel together between ranks
   bool overlap = true;                      ///< they travel while the backward runs
   std::optional<c10::ScalarType> compress;  ///< the type they travel in, where not their own
-  bool shard_optimizer = false;             ///< each rank keeps a share of the optimizer's state
+  Share share = Share::ddp;                 ///< --share, or --shard-optimizer for zero1
   double timeout_seconds = 60;              ///< after which a rank that does not answer is given up
 
   /// The workload of one batch.
@@ -56,11 +65,15 @@ struct DataParallelOptions {
 /// "none", "bf16" or "f16".
 std::string compression_name(const DataParallelOptions& options);
 
-/// Adds --bucket-mb, --no-overlap, --compress, --shard-optimizer and --timeout in this group of the
-/// help. The program gives the help texts of the two flags.
+/// Adds --bucket-mb, --no-overlap, --compress, --share, --shard-optimizer and --timeout in this
+/// group of the help. The program gives the help texts of --no-overlap and --share.
 void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& group, const std::string& no_overlap_words,
-                               const std::string& shard_words);
+                               const std::string& share_words);
+
+/// What --shard-optimizer means for `share`. Throws std::invalid_argument where --share contradicts
+/// it.
+void apply_share(const CLI::App& app, DataParallelOptions& options);
 
 /// What --size or --config means beside those of console::kSizeOptions, and these of batch and
 /// sequence, that the command line has. Throws std::invalid_argument where the files have no such
@@ -72,12 +85,17 @@ void apply_size(const CLI::App& app, DataParallelOptions& options, const char* b
 /// console::kSizeOptions. `source`: the option that states it, with its value.
 void refuse_other_sizes(const CLI::App& app, const std::string& source);
 
-/// Throws std::invalid_argument that names options which do not go together, and what to do.
-void check_data_parallel_options(const DataParallelOptions& options);
+/// Throws std::invalid_argument that names options which do not go together, or not with so many
+/// ranks, and what to do.
+void check_data_parallel_options(const DataParallelOptions& options, int ranks);
 
-/// The variant without `graph`, because a captured step cannot wait for other ranks. `graph` is
-/// dropped where `optimized` chose it; where the user named it, throws std::invalid_argument.
-Variant variant_of_ranks(const Variant& variant);
+/// The variant without `graph`, because a captured step cannot wait for other ranks, and of
+/// `tensor` without what computes the loss in one, because that is of all ranks' logits. They are
+/// dropped where `optimized` chose them; where the user named one, throws std::invalid_argument.
+Variant variant_of_ranks(const Variant& variant, Share share);
+
+/// Bytes that one of `ranks` ranks needs for a step of these options at its most.
+int64_t predict_rank_bytes(const DataParallelOptions& options, int ranks, c10::DeviceType device);
 
 /// What of them says how a rank finds its place on the machine.
 instruments::MachineChoice machine_choice(const DataParallelOptions& options,

@@ -170,7 +170,6 @@ ShardedParameters::ShardedParameters(ProcessGroup& group, TinyLlama& model, cons
     parts_.push_back(std::move(part));
   }
   optimizer_.emplace(shares, variant, options);
-  begin();
   model.set_hooks(this);
 }
 
@@ -209,7 +208,7 @@ void ShardedParameters::release(Part& part) {
   part.whole.reset();
 }
 
-void ShardedParameters::release_all() {
+void ShardedParameters::release_parameters() {
   for (Part& part : parts_) release(part);
 }
 
@@ -251,7 +250,7 @@ void ShardedParameters::begin() {
 void ShardedParameters::on_gradient(size_t index, size_t parameter) {
   Part& part = parts_[index];
   const auto& [name, tensor] = part.parameters[parameter];
-  if (part.is_ready[parameter])
+  if (part.is_ready.at(parameter))
     throw std::logic_error(fmt::format("gradient {} was ready twice in one backward", name));
   const at::NoGradGuard no_grad;
   if (!part.message.defined())
@@ -298,8 +297,14 @@ void ShardedParameters::finish() {
   reducing_ = nullptr;
 }
 
+void ShardedParameters::backward(const std::function<void()>& plain) {
+  begin();
+  plain();
+  finish();
+}
+
 void ShardedParameters::step() {
-  release_all();
+  release_parameters();
   optimizer_->step();
 }
 
@@ -311,7 +316,7 @@ void ShardedParameters::clear_gradients() {
 }
 
 void ShardedParameters::communicate() {
-  release_all();
+  release_parameters();
   for (Part& part : parts_) {
     gather(part);
     release(part);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -53,11 +54,10 @@ class ShardedParameters final : public ModelHooks {
 
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
-  /// Call it before each backward, whose gradients are added to those of backwards before it.
-  void begin();
-  /// Call it after that backward: waits until this rank has the sum of its share of every gradient.
-  /// Throws RankLostError, and std::logic_error naming a part without a gradient.
-  void finish();
+  /// Runs `plain`, the backward of a forward before, whose gradients are added to those of
+  /// backwards before it. Then this rank has the sum of its share of every gradient. Throws
+  /// RankLostError, std::logic_error naming a part without a gradient, and what `plain` throws.
+  void backward(const std::function<void()>& plain);
   /// Updates this rank's shares.
   void step();
   void clear_gradients();
@@ -65,8 +65,9 @@ class ShardedParameters final : public ModelHooks {
   void communicate();
 
   /// All parameters, or their gradients, whole on every rank, for proofs and files: parameters
-  /// until the next forward or step, gradients until they are cleared.
+  /// until they are released, or the next forward or step; gradients until they are cleared.
   void gather_parameters();
+  void release_parameters();
   void gather_gradients();
 
   /// The optimizer of this rank's shares, a flat tensor a part.
@@ -80,12 +81,13 @@ class ShardedParameters final : public ModelHooks {
   void after_part(size_t part, const at::Tensor& output) override;
   void before_backward(size_t part);
   void on_gradient(size_t part, size_t parameter);
+  void begin();
+  void finish();
   /// Whether a backward reads the part's parameters, and has to gather them.
   bool is_gathered_again(size_t part) const;
   void start_gather(Part& part);
   void gather(Part& part);
   void release(Part& part);
-  void release_all();
   void reduce(Part& part);
   void settle(Part& part);
 

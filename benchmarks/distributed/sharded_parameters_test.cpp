@@ -50,10 +50,8 @@ struct Expected {
 };
 
 double backward(ProcessGroup& group, SmallTraining& training, ShardedParameters& sharded) {
-  sharded.begin();
   const at::Tensor loss = training.step.forward(training.samples_of(group.rank()), group.size());
-  training.step.backward(loss);
-  sharded.finish();
+  sharded.backward([&] { training.step.backward(loss); });
   at::Tensor sum = loss.detach().clone();
   group.all_reduce(sum).wait();
   return sum.item<double>();
@@ -116,9 +114,8 @@ TEST(ShardedParametersTest, GradientsOfMicroBatchesAddUp) {
     const TokenBatch mine = training.samples_of(group.rank());
     for (int64_t sample = 0; sample < testing::kSamplesOfARank; ++sample) {
       const TokenBatch one = {mine.tokens.narrow(0, sample, 1), mine.targets.narrow(0, sample, 1)};
-      sharded.begin();
-      training.step.backward(training.step.forward(one, testing::kSamplesOfARank * group.size()));
-      sharded.finish();
+      const at::Tensor loss = training.step.forward(one, testing::kSamplesOfARank * group.size());
+      sharded.backward([&] { training.step.backward(loss); });
     }
     sharded.gather_gradients();
     EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected.gradients),
@@ -143,8 +140,9 @@ TEST(ShardedParametersTest, AGradientThatIsMissingIsAnError) {
   run_ranks(1, [&](ProcessGroup& group) {
     SmallTraining training(1);
     ShardedParameters sharded(group, training.model, {}, kOptions, true);
-    EXPECT_CONTAINS(::tinyllama::testing::error_of<std::logic_error>([&] { sharded.finish(); }),
-                    "of the part that begins with model.embed_tokens.weight are missing");
+    EXPECT_CONTAINS(
+        ::tinyllama::testing::error_of<std::logic_error>([&] { sharded.backward([] {}); }),
+        "of the part that begins with model.embed_tokens.weight are missing");
   });
 }
 
@@ -212,14 +210,10 @@ TEST(ShardedParametersTest, PartsAreWholeOnlyWhileTheyCompute) {
     // Far below all parameters at once.
     ASSERT_LT(predicted.in_flight + 2 * activations, predicted.share / 2);
     ShardedParameters sharded(group, model, {}, kOptions, true);
-    sharded.begin();
     at::Tensor loss;
     const int64_t forward = peak_of([&] { loss = step.forward(batch); });
     EXPECT_LE(forward, predicted.in_flight + activations);
-    const int64_t backward_peak = peak_of([&] {
-      step.backward(loss);
-      sharded.finish();
-    });
+    const int64_t backward_peak = peak_of([&] { sharded.backward([&] { step.backward(loss); }); });
     // With gradients, which stay.
     EXPECT_LE(backward_peak, predicted.share + predicted.in_flight + activations);
   });

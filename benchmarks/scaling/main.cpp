@@ -8,6 +8,7 @@
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/scaling/collectives.hpp"
+#include "benchmarks/scaling/shared_steps.hpp"
 #include "benchmarks/scaling/steps.hpp"
 #include "core/data_folder.hpp"
 #include "core/file_io.hpp"
@@ -21,23 +22,25 @@ namespace {
 using console::ExitCode;
 using distributed::LaunchEnvironment;
 
-// What a rank holds at its most: a step, and the copies that messages are made in. A sharded step
-// has a model of its own beside the other, with its messages.
-int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch, c10::DeviceType device) {
+// What a rank holds at its most: a step, and the copies that messages are made in; and what
+// --share's way has beside it.
+int64_t rank_bytes(const ScalingOptions& options, int ranks, bool has_global_batch,
+                   c10::DeviceType device) {
   Workload workload = options.workload();
   if (has_global_batch) workload.batch = *options.global_batch;
   const int64_t weights =
       count_parameters(ModelConfig(options.dimensions)) * storage_bytes(options.dtype);
-  return predict_step_memory(workload, device).peak() + (options.shard_optimizer ? 6 : 2) * weights;
+  return predict_step_memory(workload, device).peak() + 2 * weights +
+         shared_step_bytes(options, ranks, device);
 }
 
 void refuse_for_memory(const ScalingOptions& options, const instruments::Device& device,
                        const LaunchEnvironment& where) {
   const int sharing = where.ranks_sharing(device);
   const auto type = device.torch().type();
-  const auto first =
-      static_cast<double>(rank_bytes(options, options.global_batch.has_value(), type));
-  const auto other = static_cast<double>(rank_bytes(options, false, type));
+  const auto first = static_cast<double>(
+      rank_bytes(options, where.world_size, options.global_batch.has_value(), type));
+  const auto other = static_cast<double>(rank_bytes(options, where.world_size, false, type));
   distributed::refuse_for_memory(where, device, first + (sharing - 1) * other,
                                  fmt::format("--size {} --batch {} --seq {}: a step", options.size,
                                              options.batch, options.seq),
@@ -114,8 +117,8 @@ ExitCode run(int argc, char** argv, const LaunchEnvironment& where) {
   if (!options) return ExitCode::ok;
   const instruments::BringUp machine("tiny_llama_scaling", argv,
                                      distributed::machine_choice(*options, where));
-  options->variant =
-      distributed::variant_of_ranks(machine.resolve(options->variant, options->dtype));
+  options->variant = distributed::variant_of_ranks(
+      machine.resolve(options->variant, options->dtype), options->share);
   instruments::start_computing();
   return run_scaling(*options, where, machine.device());
 }

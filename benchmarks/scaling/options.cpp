@@ -63,7 +63,9 @@ void add_communication_options(CLI::App& app, ScalingOptions& options) {
   app.option_defaults()->group(group);
   distributed::add_data_parallel_options(app, options, group,
                                          "leave out the steps that overlap communication",
-                                         "also steps whose optimizer state is cut over the ranks");
+                                         "ddp, or what the ranks share in further steps beside "
+                                         "it: zero1 (optimizer's state), zero3 (also parameters "
+                                         "and gradients) or tensor (layers)");
   app.add_option_function<std::string>(
       "--max-bytes",
       [&options](const std::string& text) {
@@ -111,10 +113,10 @@ void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks)
   options.batch = *options.global_batch / ranks;
 }
 
-void check(const ScalingOptions& options) {
+void check(const ScalingOptions& options, int ranks) {
   static_cast<void>(ModelConfig(options.dimensions));
   check_batch_and_seq(options.batch, options.seq);
-  distributed::check_data_parallel_options(options);
+  distributed::check_data_parallel_options(options, ranks);
   constexpr int64_t least = 1024;
   if (options.max_bytes.value_or(least) < least) {
     throw std::invalid_argument(
@@ -139,8 +141,9 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   add_measuring_options(app, options);
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   distributed::apply_size(app, options, "--batch", "--seq", sizes);
+  distributed::apply_share(app, options);
   apply_global_batch(app, options, ranks);
-  check(options);
+  check(options, ranks);
   return options;
 }
 

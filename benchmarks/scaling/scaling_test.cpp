@@ -81,7 +81,8 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
   for (const auto& [argument, part] : cases) EXPECT_CONTAINS(refusal({argument}), part);
   EXPECT_CONTAINS(refusal({"--shard-optimizer", "--dtype=amp_f16"}), "amp_f16");
   EXPECT_CONTAINS(refusal({"--compress=bf16", "--dtype=f16"}), "--compress bf16 with --dtype f16");
-  EXPECT_CONTAINS(refusal({"--compress=f16", "--shard-optimizer"}), "--compress f16 with --shard");
+  EXPECT_CONTAINS(refusal({"--compress=f16", "--shard-optimizer"}),
+                  "--compress f16 with --share zero1");
 }
 
 TEST(ScalingOptionsTest, RanksAgreeOnWhatIsComputedAndNotOnWhereItGoes) {
@@ -89,6 +90,23 @@ TEST(ScalingOptionsTest, RanksAgreeOnWhatIsComputedAndNotOnWhereItGoes) {
   EXPECT_EQ(one, agreement_of(parse({})));
   EXPECT_NE(one, agreement_of(parse({"--bucket-mb=1"})));
   EXPECT_NE(one, agreement_of(parse({"--seed=1"})));
+}
+
+TEST(ScalingOptionsTest, WhatRanksShareIsStatedOnceAndOnlyWhatIsProvedIsTaken) {
+  EXPECT_EQ(parse({}).share, distributed::Share::ddp);
+  EXPECT_EQ(parse({"--shard-optimizer"}).share, distributed::Share::zero1);
+  EXPECT_EQ(parse({"--shard-optimizer", "--share=zero1"}).share, distributed::Share::zero1);
+  EXPECT_CONTAINS(refusal({"--shard-optimizer", "--share=zero3"}),
+                  "--shard-optimizer with --share zero3: it is short for --share zero1");
+  EXPECT_CONTAINS(refusal({"--share=fsdp"}), "'fsdp' must be one of ddp, zero1, zero3, tensor");
+  EXPECT_CONTAINS(refusal({"--share=tensor"}, 3), "--share tensor: n_heads 8 over 3 ranks");
+  EXPECT_CONTAINS(refusal({"--share=zero3", "--dtype=amp_bf16"}), "--share zero3: ");
+  EXPECT_CONTAINS(refusal({"--share=zero3", "--compress=bf16"}), "--compress bf16 with --share");
+  EXPECT_NE(agreement_of(parse({"--share=zero3"})), agreement_of(parse({})));
+  const Variant fused({Switch::fused_loss});
+  EXPECT_EQ(distributed::variant_of_ranks(fused, distributed::Share::zero3), fused);
+  EXPECT_THROW(distributed::variant_of_ranks(fused, distributed::Share::tensor),
+               std::invalid_argument);
 }
 
 TEST(RandomOrderTest, EveryIndexComesOnceInTheSameOrderForTheSameNumbers) {
@@ -155,6 +173,18 @@ TEST(ScalingCountersTest, StrongScalingAlsoLosesToSmallBatchesAndAllOfItAddsUp) 
     if (name.starts_with("loss_") || name == "strong_efficiency_percent") sum += value;
   }
   EXPECT_NEAR(sum, 100, 1e-9);
+}
+
+TEST(ScalingCountersTest, LayersThatRanksShareAreStrongScalingOfOneBatch) {
+  const ModeSamples round = {{StepMode::alone, {{8}, {}}},
+                             {StepMode::local, {{100}, {100}}},
+                             {StepMode::tensor_local, {{5}, {6}}},
+                             {StepMode::tensor, {{10}, {9}}}};
+  const harness::Counters expected = {{"strong_efficiency_percent", 40},
+                                      {"loss_slower_local_percent", 15},
+                                      {"loss_imbalance_percent", 5},
+                                      {"loss_communication_percent", 40}};
+  EXPECT_EQ(scaling_counters(round, StepMode::tensor, 2), expected);
 }
 
 TEST(MessageSizesTest, SizesGrowByFourAndBucketsAreAmongThemInWholeShares) {

@@ -6,12 +6,15 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
+#include "benchmarks/distributed/tensor_parallel.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/scaling/shared_steps.hpp"
 #include "model/relative_error.hpp"
 #include "model/train_step.hpp"
 
@@ -20,15 +23,30 @@ namespace {
 
 constexpr double kPercent = 100.0;
 constexpr int64_t kWarmUpSteps = 3;
-// Training on one batch stays finite.
-constexpr double kLearningRate = 1e-3;
 
 bool is_alone(StepMode mode) {
   return mode == StepMode::alone || mode == StepMode::alone_global;
 }
 
-bool is_data_parallel(StepMode mode) {
-  return mode == StepMode::overlap || mode == StepMode::no_overlap || mode == StepMode::sharded;
+bool is_tensor(StepMode mode) {
+  return mode == StepMode::tensor_local || mode == StepMode::tensor ||
+         mode == StepMode::tensor_communication;
+}
+
+// Of a model of its own.
+bool is_shared(StepMode mode) {
+  return mode >= StepMode::sharded;
+}
+
+bool is_communication(StepMode mode) {
+  return mode == StepMode::communication || mode == StepMode::zero3_communication ||
+         mode == StepMode::tensor_communication;
+}
+
+// Of all ranks together.
+bool is_joint_step(StepMode mode) {
+  return !is_alone(mode) && !is_communication(mode) && mode != StepMode::local &&
+         mode != StepMode::tensor_local;
 }
 
 // Those that a run with these options has, in the order of its results.
@@ -38,50 +56,11 @@ std::vector<StepMode> step_modes(const ScalingOptions& options, int ranks) {
   if (ranks > 1) modes.insert(modes.end(), {StepMode::local, StepMode::no_overlap});
   if (options.overlap || ranks == 1)
     modes.push_back(options.overlap ? StepMode::overlap : StepMode::no_overlap);
-  if (options.shard_optimizer) modes.push_back(StepMode::sharded);
   if (ranks > 1) modes.push_back(StepMode::communication);
+  const auto shared = modes_of(options.share, ranks, options.overlap);
+  modes.insert(modes.end(), shared.begin(), shared.end());
   return modes;
 }
-
-// In the very first AdamW step an update is the sign of its gradient, so that rounding decides
-// where that is nearly 0. From here on it is a smooth function of it, and two ways of computing it
-// can be compared; gradients as usual still move a weight by a good part of the learning rate,
-// which narrow types can hold.
-void leave_first_step(AdamW& optimizer) {
-  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-20);
-}
-
-TokenBatch rows_of(const TokenBatch& all, int64_t first, int64_t count) {
-  return {all.tokens.narrow(0, first, count).contiguous(),
-          all.targets.narrow(0, first, count).contiguous()};
-}
-
-// A model of its own: its parameters lie in the buckets' memory.
-struct ShardedTraining {
-  ShardedTraining(const ScalingOptions& options, ProcessGroup& group)
-      : initializer(options.seed, options.dtype, group.device().torch()),
-        model(ModelConfig(options.dimensions), options.variant, options.seq, initializer),
-        parameters(model.parameters()),
-        optimizer(group, parameters, options.variant, {.learning_rate = kLearningRate},
-                  options.bucket_options()),
-        none({}, Variant()),
-        step(model, none) {
-    leave_first_step(optimizer.of_shares());
-  }
-
-  void run(const TokenBatch& batch, int ranks) {
-    const at::Tensor loss = step.forward(batch, ranks);
-    optimizer.backward([&] { step.backward(loss); });
-    optimizer.step();
-  }
-
-  TensorInitializer initializer;
-  TinyLlama model;
-  NamedTensors parameters;
-  distributed::ShardedAdamW optimizer;
-  AdamW none;  // the step's own: it updates nothing
-  TrainStep step;
-};
 
 int64_t live_bytes(const ProcessGroup& group) {
   return instruments::live_tensor_bytes(group.device().torch());
@@ -106,25 +85,26 @@ class StepSession {
         reducer_(group, optimizer_.parameters(), options.bucket_options()),
         with_messages_(live_bytes(group)) {
     leave_first_step(optimizer_);
-    if (options.shard_optimizer) sharded_ = std::make_unique<ShardedTraining>(options, group);
-    with_sharded_ = live_bytes(group);
+    shared_ = make_shared_step(options, group, {global_batch_, batch_});
+    with_shared_ = live_bytes(group);
   }
 
   // Before the first steps of a mode, whose peak is looked at: leaves nothing behind of the modes
   // before it, but the gradients that the sums alone are of. All ranks have to call it.
   void begin(StepMode mode) {
     if (mode == StepMode::communication) return compute_gradients(StepMode::no_overlap);
+    if (mode == StepMode::zero3_communication || mode == StepMode::tensor_communication) return;
     clear_gradients();
-    if (sharded_) sharded_->optimizer.clear_gradients();
+    if (shared_) shared_->clear_gradients();
   }
 
   // What lives meanwhile, and is not the mode's.
   int64_t unused_bytes(StepMode mode) const {
     const int64_t plain = with_plain_ - at_start_;
     const int64_t messages = with_messages_ - with_batches_;
-    const int64_t sharded = with_sharded_ - with_messages_;
-    if (mode == StepMode::sharded) return at_start_ + plain + messages;
-    return at_start_ + sharded + (is_data_parallel(mode) ? 0 : messages);
+    const int64_t shared = with_shared_ - with_messages_;
+    if (is_shared(mode)) return at_start_ + plain + messages;
+    return at_start_ + shared + (is_joint_step(mode) ? 0 : messages);
   }
 
   // All ranks have to call it, with the same arguments.
@@ -160,19 +140,17 @@ class StepSession {
   }
 
   void update() { step_.update(); }
-  // A whole step of the model whose optimizer is sharded.
-  void run_sharded() { run(StepMode::sharded); }
+  // Null with --share ddp.
+  SharedStep* shared() { return shared_.get(); }
 
   const NamedTensors& parameters() const { return optimizer_.parameters(); }
-  // Of the model with the sharded optimizer.
-  const NamedTensors& sharded_parameters() const { return sharded_->parameters; }
 
  private:
   void clear_gradients() { optimizer_.clear_gradients(); }
 
   // Untimed.
   void prepare(StepMode mode) {
-    if (mode == StepMode::sharded) return sharded_->optimizer.clear_gradients();
+    if (is_shared(mode)) return shared_->clear_gradients();
     if (mode != StepMode::communication) clear_gradients();
   }
 
@@ -196,11 +174,11 @@ class StepSession {
         compute_gradients();
         step_.update();
         return;
-      case StepMode::sharded:
-        sharded_->run(batch_, group_.size());
-        return;
       case StepMode::communication:
         reducer_.send_all();
+        return;
+      default:
+        shared_->run(mode);
         return;
     }
   }
@@ -217,8 +195,8 @@ class StepSession {
   int64_t with_batches_;
   distributed::GradientReducer reducer_;
   int64_t with_messages_;
-  std::unique_ptr<ShardedTraining> sharded_;
-  int64_t with_sharded_ = 0;
+  std::unique_ptr<SharedStep> shared_;
+  int64_t with_shared_ = 0;
 };
 
 struct Precision {
@@ -265,9 +243,9 @@ struct StepProof {
   // Largest error of a gradient that was summed over the ranks, against one process that has all
   // samples, over the largest magnitude of that gradient.
   double max_rel_error = 0;
-  // Likewise of a weight's change by one step of a sharded optimizer, beyond one unit in its last
-  // place, over the largest change of that tensor.
-  double sharded_error = 0;
+  // Likewise of a weight's change by one step of --share's way, beyond one unit in its last place,
+  // over the largest change of that tensor.
+  double shared_error = 0;
   // Empty, or what is wrong, with the numbers.
   std::string failure;
 };
@@ -307,30 +285,40 @@ void prove_gradients(StepSession& session, const ScalingOptions& options, Proces
   share(group, "gradients proved", proof.max_rel_error, proof.failure);
 }
 
-void prove_sharded_step(StepSession& session, const ScalingOptions& options, ProcessGroup& group,
-                        StepProof& proof) {
+// The weights of --share's model, by the names of the plain one's.
+NamedTensors shared_parameters(StepSession& session) {
+  NamedTensors named;
+  const std::vector<at::Tensor> tensors = session.shared()->parameters();
+  for (size_t i = 0; i < tensors.size(); ++i)
+    named.emplace_back(session.parameters()[i].first, tensors[i]);
+  return named;
+}
+
+void prove_shared_step(StepSession& session, const ScalingOptions& options, ProcessGroup& group,
+                       StepProof& proof) {
   std::vector<Values> before;
-  const NamedTensors& sharded = session.sharded_parameters();
-  for (const auto& [name, parameter] : sharded) {
+  for (const auto& [name, parameter] : shared_parameters(session)) {
     if (group.is_first()) before.push_back(to_values(parameter));
   }
-  session.run_sharded();
-  proof.failure = group.differing_ranks("sharded weights proved", sharded);
+  session.shared()->clear_gradients();
+  session.shared()->run_all_samples();
+  const NamedTensors shared = shared_parameters(session);
+  proof.failure = group.differing_ranks("shared weights proved", shared);
   if (!proof.failure.empty()) return;
   const Precision precision = precision_of(options);
   const double allowed = kUpdateFactor * precision.allowed_error;
-  for (size_t i = 0; i < sharded.size() && group.is_first(); ++i) {
+  for (size_t i = 0; i < shared.size() && group.is_first(); ++i) {
     const auto& [name, parameter] = session.parameters()[i];
-    const double error = change_error(before[i], sharded[i].second, parameter, precision.unit);
-    proof.sharded_error = std::max(proof.sharded_error, error);
+    const double error = change_error(before[i], shared[i].second, parameter, precision.unit);
+    proof.shared_error = std::max(proof.shared_error, error);
     if (error > allowed) {
       proof.failure = fmt::format(
-          "wrong result: one step of a sharded optimizer changes {} otherwise than that of a whole "
-          "one, by {:.3g} of its largest change, allowed are {:g}",
-          name, error, allowed);
+          "wrong result: one step of --share {} changes {} otherwise than that of a whole model, "
+          "by {:.3g} of its largest change, allowed are {:g}",
+          to_string(options.share), name, error, allowed);
     }
   }
-  share(group, "sharded step proved", proof.sharded_error, proof.failure);
+  share(group, "shared step proved", proof.shared_error, proof.failure);
 }
 
 // All ranks have to call it and get the same answer.
@@ -341,8 +329,8 @@ StepProof prove_step(StepSession& session, const ScalingOptions& options, Proces
   if (!proof.failure.empty()) return proof;
   session.update();
   proof.failure = group.differing_ranks("weights proved", session.parameters());
-  if (proof.failure.empty() && options.shard_optimizer)
-    prove_sharded_step(session, options, group, proof);
+  if (proof.failure.empty() && session.shared() != nullptr)
+    prove_shared_step(session, options, group, proof);
   return proof;
 }
 
@@ -353,7 +341,7 @@ class StepRounds {
       : options_(options), group_(group), progress_(progress), session_(options, group) {
     for (const StepMode mode : step_modes(options, group.size())) {
       const bool is_compressed =
-          options.compress && (is_data_parallel(mode) || mode == StepMode::communication);
+          options.compress && (is_joint_step(mode) || mode == StepMode::communication);
       const std::string label =
           is_compressed ? "gradients sent and summed as " + compression_name(options) : "";
       records_.push_back({.mode = mode, .row = {.name = name_of(mode), .label = label}});
@@ -364,8 +352,13 @@ class StepRounds {
   std::string prove() {
     proof_ = prove_step(session_, options_, group_);
     if (proof_.failure.empty()) {
-      progress_.say(fmt::format("proved: gradients within {:.1e} of one process with all samples",
-                                proof_.max_rel_error));
+      const std::string shared =
+          session_.shared() == nullptr
+              ? ""
+              : fmt::format("; weights after a step of --share {} within {:.1e} of their changes",
+                            to_string(options_.share), proof_.shared_error);
+      progress_.say(fmt::format("proved: gradients within {:.1e} of one process with all samples{}",
+                                proof_.max_rel_error, shared));
     }
     return proof_.failure;
   }
@@ -436,28 +429,31 @@ class StepRounds {
     const StepMode mode = record.mode;
     harness::Counters found = {{"ranks", group_.size()}};
     // Its gradients are those of a step before, whose peak is no figure of the sums.
-    if (mode == StepMode::communication) return found;
+    if (is_communication(mode)) return found;
     found["peak_memory_MiB"] = record.peak_bytes / 1048576.0;
     const Workload workload = workload_of(mode);
-    const auto samples = static_cast<double>(workload.batch * (is_alone(mode) ? 1 : group_.size()));
+    const bool is_one_batch = is_alone(mode) || is_tensor(mode);
+    const auto samples = static_cast<double>(workload.batch * (is_one_batch ? 1 : group_.size()));
     const auto flops = static_cast<double>(full_step_cost(workload).model_flops);
     found["samples_per_second"] = samples / seconds;
     found["tokens_per_second"] = samples * static_cast<double>(workload.seq) / seconds;
     // Of one rank, as its device's peak is.
     found["TFLOPS"] = flops / seconds * 1e-12;
     found["model_flops"] = flops;
-    if (!is_data_parallel(mode)) return found;
-    if (options_.verify) {
-      found["max_rel_error"] =
-          mode == StepMode::sharded ? proof_.sharded_error : proof_.max_rel_error;
-    }
+    if (!is_joint_step(mode)) return found;
+    if (options_.verify)
+      found["max_rel_error"] = is_shared(mode) ? proof_.shared_error : proof_.max_rel_error;
     found.merge(scaling_counters(round_, mode, group_.size()));
     return found;
   }
 
+  // Of one rank; of the layers' shares the first's.
   Workload workload_of(StepMode mode) const {
     Workload workload = options_.workload();
-    if (mode == StepMode::alone_global) workload.batch = *options_.global_batch;
+    const bool is_global = options_.global_batch && is_tensor(mode);
+    if (mode == StepMode::alone_global || is_global) workload.batch = *options_.global_batch;
+    if (is_tensor(mode))
+      workload.config = distributed::tensor_share(workload.config, 0, group_.size());
     return workload;
   }
 
@@ -481,35 +477,69 @@ class StepRounds {
 
 std::string_view to_string(StepMode mode) {
   // The two of rank 0 alone are told apart by the batch in the row's name.
-  constexpr std::string_view kNames[] = {"alone",   "alone",   "local",        "no_overlap",
-                                         "overlap", "sharded", "communication"};
+  constexpr std::string_view kNames[] = {"alone",
+                                         "alone",
+                                         "local",
+                                         "no_overlap",
+                                         "overlap",
+                                         "communication",
+                                         "sharded",
+                                         "zero3_no_overlap",
+                                         "zero3",
+                                         "zero3_communication",
+                                         "tensor_local",
+                                         "tensor",
+                                         "tensor_communication"};
   return kNames[static_cast<size_t>(mode)];
 }
+
+namespace {
+
+// What a step of all ranks is compared with.
+struct Comparison {
+  StepMode local;
+  std::optional<StepMode> plain;  // without overlap
+};
+
+Comparison comparison_of(StepMode mode) {
+  if (mode == StepMode::tensor) return {StepMode::tensor_local, {}};
+  if (mode == StepMode::zero3) return {StepMode::local, StepMode::zero3_no_overlap};
+  if (mode == StepMode::overlap) return {StepMode::local, StepMode::no_overlap};
+  return {StepMode::local, {}};
+}
+
+}  // namespace
 
 harness::Counters scaling_counters(const ModeSamples& round, StepMode mode, int ranks) {
   const auto has = [&](StepMode other) { return round.count(other) > 0; };
   harness::Counters counters;
   if (!has(StepMode::alone) || !has(mode)) return counters;
-  const double alone = slowest_seconds(round.at(StepMode::alone));
+  double alone = slowest_seconds(round.at(StepMode::alone));
   const double step = slowest_seconds(round.at(mode));
   const auto percent = [&](double seconds) { return kPercent * seconds / step; };
   // What a step would take if every rank were as fast as one alone and nothing were communicated.
   double ideal = alone;
-  if (has(StepMode::alone_global)) {
-    ideal = slowest_seconds(round.at(StepMode::alone_global)) / ranks;
+  const bool is_strong = has(StepMode::alone_global) || mode == StepMode::tensor;
+  if (is_strong) {
+    const StepMode whole = has(StepMode::alone_global) ? StepMode::alone_global : StepMode::alone;
+    ideal = slowest_seconds(round.at(whole)) / ranks;
     counters["strong_efficiency_percent"] = percent(ideal);
-    counters["loss_small_batch_percent"] = percent(alone - ideal);
+    if (mode == StepMode::tensor)
+      alone = ideal;
+    else
+      counters["loss_small_batch_percent"] = percent(alone - ideal);
   } else {
     counters["weak_efficiency_percent"] = percent(ideal);
   }
-  if (!has(StepMode::local)) return counters;
-  const double slowest = slowest_seconds(round.at(StepMode::local));
-  const double mean = mean_seconds(round.at(StepMode::local));
+  const auto [local, plain_mode] = comparison_of(mode);
+  if (!has(local)) return counters;
+  const double slowest = slowest_seconds(round.at(local));
+  const double mean = mean_seconds(round.at(local));
   counters["loss_slower_local_percent"] = percent(mean - alone);
   counters["loss_imbalance_percent"] = percent(slowest - mean);
   counters["loss_communication_percent"] = percent(step - slowest);
-  if (mode == StepMode::overlap && has(StepMode::no_overlap)) {
-    const double plain = slowest_seconds(round.at(StepMode::no_overlap));
+  if (plain_mode && has(*plain_mode)) {
+    const double plain = slowest_seconds(round.at(*plain_mode));
     // Where the sums cost nothing there is nothing to hide.
     if (plain > slowest)
       counters["overlap_percent"] = kPercent * (plain - step) / (plain - slowest);

@@ -253,7 +253,7 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
             {"causal_flops_per_step", cost.causal_flops},
             {"bytes_per_step", cost.bytes},
             {"predicted_peak_memory_bytes",
-             predict_step_memory(workload, device.torch().type()).peak()}}}};
+             distributed::predict_rank_bytes(options, options.ranks, device.torch().type())}}}};
 }
 
 Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group) {
@@ -263,7 +263,7 @@ Json distributed_json(const TrainOptions& options, const distributed::ProcessGro
           {"bucket_MiB", options.bucket_MiB},
           {"overlap", options.overlap},
           {"compress", distributed::compression_name(options)},
-          {"shard_optimizer", options.shard_optimizer}};
+          {"share", to_string(options.share)}};
 }
 
 Json sampling_json(const instruments::SystemSamples& samples) {

@@ -39,6 +39,7 @@ namespace tinyllama::training {
 namespace {
 
 using console::ExitCode;
+using distributed::Share;
 
 std::filesystem::path fixtures() {
   return data_folder() / "fixtures";
@@ -134,17 +135,18 @@ class TrainRun {
     }
     std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
               << std::endl;
-    ModelState state(options_, device_.torch());
+    ModelState state(options_, device_.torch(), [&](const NamedTensors& parameters) {
+      const std::string different = differing_ranks("initial weights", parameters);
+      if (!different.empty()) throw std::invalid_argument(fmt::format("--weights: {}", different));
+    });
     if (!state.config_text.empty() && options_.rank == 0) {
       if (!state.not_read.empty())
         fmt::print(stderr, "tiny_llama_train: note: {}\n", state.not_read);
       const std::string warning = longer_than_made_for(state.config_text, options_.seq);
       if (!warning.empty()) fmt::print(stderr, "tiny_llama_train: warning: {}\n", warning);
     }
-    const std::string different = differing_ranks("initial weights", state);
-    if (!different.empty()) throw std::invalid_argument(fmt::format("--weights: {}", different));
     attempts_.attempt([&] { train(state); });
-    attempts_.attempt([&] { compare_weights(state); });
+    attempts_.attempt([&] { compare_weights(); });
     // Nothing to tell, and an earlier run's files are worth more.
     if (steps_.empty()) {
       attempts_.rethrow();
@@ -164,11 +166,8 @@ class TrainRun {
     const distributed::LaunchEnvironment where =
         group_ ? group_->where() : distributed::LaunchEnvironment();
     const int64_t parameters = count_parameters(ModelConfig(options_.dimensions));
-    int64_t bytes = predict_step_memory(options_.workload(), device_.torch().type()).peak();
-    if (group_) {
-      bytes += distributed::bytes_beside_step(parameters * storage_bytes(options_.dtype),
-                                              group_->size(), options_.shard_optimizer);
-    }
+    const int64_t bytes =
+        distributed::predict_rank_bytes(options_, options_.ranks, device_.torch().type());
     distributed::refuse_for_memory(
         where, device_, static_cast<double>(bytes) * where.ranks_sharing(device_),
         fmt::format("--batch-size {} --seq-len {}: a step of {} parameters", options_.batch,
@@ -195,7 +194,7 @@ class TrainRun {
     progress_.start("training");
     attempts_.attempt([&] {
       trainer.run();
-      has_trained_ = true;
+      trained_ = trainer.whole_parameters();
     });
     progress_.clear();
     recording_ = std::move(trainer.memory_recording());
@@ -222,16 +221,15 @@ class TrainRun {
 
   // Empty where all ranks have the same weights, to the bit; else who differs. `when`: a name that
   // no other call has.
-  std::string differing_ranks(const std::string& when, const ModelState& state) {
-    if (!group_) return {};
-    return group_->differing_ranks(when, state.model.parameters());
+  std::string differing_ranks(const std::string& when, const NamedTensors& parameters) {
+    return group_ ? group_->differing_ranks(when, parameters) : std::string();
   }
 
   // What data-parallel training promises, checked where it can be. A file that could not be written
   // is one rank's own trouble, and keeps the others waiting no less.
-  void compare_weights(const ModelState& state) {
-    if (!group_ || !has_trained_) return;
-    const std::string different = differing_ranks("trained weights", state);
+  void compare_weights() {
+    if (!group_ || trained_.empty()) return;
+    const std::string different = differing_ranks("trained weights", trained_);
     document_["distributed"]["weights_are_identical"] = different.empty();
     weights_differ_ = !different.empty();
     if (weights_differ_) {
@@ -350,8 +348,9 @@ class TrainRun {
     }
     attempts_.attempt([&] {
       // A rank that was lost leaves weights of gradients that not all ranks are in.
-      if (weights_.exists() && (!group_ || has_trained_)) {
-        save_weights(weights_.path(), ModelConfig(options_.dimensions), state.model.parameters(),
+      const NamedTensors& parameters = group_ ? trained_ : state.model.parameters();
+      if (weights_.exists() && !parameters.empty()) {
+        save_weights(weights_.path(), ModelConfig(options_.dimensions), parameters,
                      state.config_text);
       }
     });
@@ -363,7 +362,7 @@ class TrainRun {
   const TrainOptions& options_;
   instruments::Device device_;
   distributed::ProcessGroup* group_;
-  bool has_trained_ = false;
+  NamedTensors trained_;  // whole; empty before the training has ended
   bool weights_differ_ = false;
   ResultFolder profiles_;
   ResultFolder output_;
@@ -442,12 +441,14 @@ void take_part(TrainOptions& options, const distributed::LaunchEnvironment& wher
                                  : options.profile_pytorch ? "--enable-pytorch-profiler"
                                  : options.profile_flops   ? "--enable-deepspeed-flops"
                                                            : nullptr;
-  if (in_the_way != nullptr && options.shard_optimizer) {
-    throw std::invalid_argument(fmt::format(
-        "{} with --shard-optimizer: the profilers know whole optimizers only; leave one out",
-        in_the_way));
+  if (in_the_way != nullptr && options.share != Share::ddp) {
+    throw std::invalid_argument(
+        fmt::format("{} with --share {}: the profilers know whole models and optimizers only; "
+                    "leave one out",
+                    in_the_way, to_string(options.share)));
   }
-  options.variant = distributed::variant_of_ranks(options.variant);
+  distributed::check_data_parallel_options(options, options.ranks);
+  options.variant = distributed::variant_of_ranks(options.variant, options.share);
   if (where.rank == 0) return;
   options.output_folder.clear();
   options.save_weights_folder.clear();
@@ -483,10 +484,11 @@ ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where)
   refuse_for_graph(*options);
   if (where.world_size > 1) {
     take_part(*options, where);
-  } else if (options->shard_optimizer) {
+  } else if (options->share != Share::ddp) {
     throw std::invalid_argument(
-        "--shard-optimizer: one process has nobody to share the optimizer's state with; start "
-        "several with torchrun, mpirun or srun");
+        fmt::format("--share {}: one process has nobody to share with; start several with "
+                    "torchrun, mpirun or srun",
+                    to_string(options->share)));
   }
   instruments::start_computing();
   if (options->deterministic) make_deterministic();

@@ -171,7 +171,7 @@ void apply_weights(const CLI::App& app, TrainOptions& options) {
 
 void check(TrainOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
-  distributed::check_data_parallel_options(options);
+  distributed::check_data_parallel_options(options, /*ranks=*/1);
   if ((options.profile_operators || options.profile_stacks) && !options.profile_pytorch) {
     throw std::invalid_argument(
         fmt::format("{}: refines the operator profiler; add --enable-pytorch-profiler",
@@ -237,11 +237,13 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
   distributed::add_data_parallel_options(
       app, options, "Data-parallel (started by torchrun, mpirun or srun)",
       "sum gradients after the backward, not during it",
-      "each rank keeps and updates a share of the optimizer's state");
+      "what ranks share beside samples: ddp (nothing), zero1 (optimizer's state), zero3 (also "
+      "parameters and gradients) or tensor (layers, of the same samples)");
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, options.dtype, use_amp);
   refuse_two_configs(options);
   distributed::apply_size(app, options, "--batch-size", "--seq-len", sizes);
+  distributed::apply_share(app, options);
   apply_weights(app, options);
   if (!options.data_file.empty() && app.count("--eval-interval") == 0)
     options.eval_interval = kEvalIntervalWithData;

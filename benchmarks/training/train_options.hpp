@@ -53,7 +53,9 @@ struct TrainOptions : distributed::DataParallelOptions {
   StepRange memory_steps() const;
   StepRange flops_steps() const;
   /// Samples of all ranks together.
-  int64_t samples_per_step() const { return batch * gradient_accumulation_steps * ranks; }
+  int64_t samples_per_step() const {
+    return batch * gradient_accumulation_steps * (share == distributed::Share::tensor ? 1 : ranks);
+  }
 };
 
 /// Reads the command line. Prints help and returns nothing for --help; throws

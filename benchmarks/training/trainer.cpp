@@ -17,19 +17,48 @@
 
 namespace tinyllama::training {
 
-ModelState::ModelState(const TrainOptions& options, c10::Device device)
+using distributed::Share;
+
+namespace {
+
+ModelConfig config_of(const TrainOptions& options) {
+  const ModelConfig whole(options.dimensions);
+  if (options.share != Share::tensor) return whole;
+  return distributed::tensor_share(whole, options.rank, options.ranks);
+}
+
+// Sharded optimizers have parameters and moments of their own.
+bool has_own_optimizer(const TrainOptions& options) {
+  return options.share == Share::zero1 || options.share == Share::zero3;
+}
+
+}  // namespace
+
+ModelState::ModelState(const TrainOptions& options, c10::Device device,
+                       const std::function<void(const NamedTensors&)>& check)
     : initializer(options.seed, options.dtype, device),
-      model(ModelConfig(options.dimensions), options.variant, options.seq, initializer),
-      // A sharded optimizer has moments of its own.
-      optimizer(options.shard_optimizer ? NamedTensors() : model.parameters(), options.variant,
+      model(config_of(options), options.variant, options.seq, initializer),
+      optimizer(has_own_optimizer(options) ? NamedTensors() : model.parameters(), options.variant,
                 {.learning_rate = options.learning_rate}),
       step(model, optimizer),
       config_text(options.config_text) {
-  if (options.weights_folder.empty()) return;
-  const Weights weights(options.weights_folder);
-  weights.copy_to(model.parameters());
-  config_text = weights.config_text();
-  not_read = weights.not_read();
+  const auto fill = [&](const NamedTensors& parameters) {
+    if (!options.weights_folder.empty()) {
+      const Weights weights(options.weights_folder);
+      weights.copy_to(parameters);
+      config_text = weights.config_text();
+      not_read = weights.not_read();
+    }
+    check(parameters);
+  };
+  if (options.share != Share::tensor) {
+    fill(model.parameters());
+    return;
+  }
+  TensorInitializer same(options.seed, options.dtype, device);
+  const TinyLlama whole(ModelConfig(options.dimensions), options.variant, options.seq, same);
+  fill(whole.parameters());
+  distributed::copy_share(whole.parameters(), model.parameters(), options.rank);
 }
 
 double ModelState::evaluate(const TokenBatch& batch) const {
@@ -99,13 +128,7 @@ Trainer::Trainer(const TrainOptions& options, const instruments::Device& device,
       group_(group),
       clock_(std::make_unique<PhaseClock>(device)),
       meter_(device) {
-  if (group != nullptr && options.shard_optimizer) {
-    sharded_.emplace(*group, state.model.parameters(), options.variant,
-                     AdamWOptions{.learning_rate = options.learning_rate},
-                     options.bucket_options());
-  } else if (group != nullptr) {
-    reducer_.emplace(*group, state.model.parameters(), options.bucket_options());
-  }
+  if (group != nullptr) share_steps();
   if (!options.variant.has(Switch::graph)) return;
   // The captured step reads its batch where it was captured; later ones are copied there.
   graph_batch_ = data.train_batch(1, 0);
@@ -114,7 +137,50 @@ Trainer::Trainer(const TrainOptions& options, const instruments::Device& device,
   capture_peak_bytes_ = meter_.read().peak_bytes;
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  state_.model.set_hooks(nullptr);
+}
+
+void Trainer::share_steps() {
+  const AdamWOptions adamw = {.learning_rate = options_.learning_rate};
+  switch (options_.share) {
+    case Share::ddp:
+      reducer_.emplace(*group_, state_.model.parameters(), options_.bucket_options());
+      return;
+    case Share::zero1:
+      sharded_.emplace(*group_, state_.model.parameters(), options_.variant, adamw,
+                       options_.bucket_options());
+      return;
+    case Share::zero3:
+      sharded_parameters_.emplace(*group_, state_.model, options_.variant, adamw, options_.overlap);
+      return;
+    case Share::tensor:
+      tensor_parallel_.emplace(*group_, ModelConfig(options_.dimensions));
+      state_.model.set_hooks(&*tensor_parallel_);
+      return;
+  }
+}
+
+NamedTensors Trainer::whole_parameters() {
+  NamedTensors parameters = state_.model.parameters();
+  if (sharded_parameters_) {
+    sharded_parameters_->gather_parameters();
+    for (auto& [name, parameter] : parameters) parameter = parameter.detach().clone();
+  }
+  if (tensor_parallel_) {
+    TensorInitializer shapes(options_.seed, options_.dtype, c10::Device(c10::DeviceType::Meta));
+    const TinyLlama whole(ModelConfig(options_.dimensions), options_.variant, options_.seq, shapes);
+    std::vector<at::Tensor> shares;
+    for (const auto& [name, parameter] : parameters) shares.push_back(parameter.detach());
+    const auto joined = distributed::join_shares(*group_, whole.parameters(), shares);
+    for (size_t i = 0; i < joined.size(); ++i) parameters[i].second = joined[i];
+  }
+  return parameters;
+}
+
+int64_t Trainer::sample_ranks() const {
+  return group_ != nullptr && options_.share != Share::tensor ? group_->size() : 1;
+}
 
 void Trainer::begin(Phase phase) {
   phase_range_.reset();
@@ -140,8 +206,8 @@ at::Tensor Trainer::train(int64_t step) {
   }
   // The micro-batches of all ranks follow each other, as those of one process with all of them.
   const int64_t micro_steps = options_.gradient_accumulation_steps;
-  const int64_t ranks = group_ ? group_->size() : 1;
-  const int64_t first = group_ ? group_->rank() * micro_steps : 0;
+  const int64_t ranks = sample_ranks();
+  const int64_t first = ranks > 1 ? group_->rank() * micro_steps : 0;
   // Names the step, for whoever loses a rank in it.
   if (group_) group_->enter(fmt::format("step {}", step));
   at::Tensor total;
@@ -165,24 +231,27 @@ at::Tensor Trainer::train(int64_t step) {
 }
 
 // The last backward of a step sums its gradients over the ranks, with those of the micro-batches
-// before it. Waiting for the sums is a part of the backward that they overlap.
+// before it; sharded parameters every one. Waiting for the sums is a part of the backward that they
+// overlap.
 void Trainer::backward(const at::Tensor& loss, bool is_last) {
   const auto plain = [&] { state_.step.backward(loss); };
+  if (sharded_parameters_) return sharded_parameters_->backward(plain);
   if (is_last && sharded_) return sharded_->backward(plain);
   if (is_last && reducer_) return reducer_->backward(plain);
   plain();
 }
 
 void Trainer::update() {
-  if (sharded_) {
+  const auto run = [&](auto& optimizer) {
     {
       const ComponentRange range("optimizer");
-      sharded_->step();
+      optimizer.step();
     }
     begin(Phase::other);
-    sharded_->clear_gradients();
-    return;
-  }
+    optimizer.clear_gradients();
+  };
+  if (sharded_) return run(*sharded_);
+  if (sharded_parameters_) return run(*sharded_parameters_);
   state_.step.update();
   begin(Phase::other);
   state_.optimizer.clear_gradients();
@@ -244,8 +313,8 @@ void Trainer::agree(StepRecord& record) {
   group_->all_reduce(values).wait();
   const at::Tensor here = values.cpu();
   const double* const sums = here.const_data_ptr<double>();
-  // Each rank's loss was its share of the mean.
-  record.loss = sums[0];
+  // Each rank's loss was its share of the mean; with the same samples the whole.
+  record.loss = sums[0] * static_cast<double>(sample_ranks()) / group_->size();
   if (sums[1] == 0) return;
   interrupted_together_ = true;
   // What another rank was told counts here too, for the summary and the exit status.

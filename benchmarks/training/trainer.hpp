@@ -14,6 +14,8 @@
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/distributed/process_group.hpp"
+#include "benchmarks/distributed/sharded_parameters.hpp"
+#include "benchmarks/distributed/tensor_parallel.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/training/memory_recording.hpp"
@@ -28,9 +30,12 @@ namespace tinyllama::training {
 
 /// The model with its optimizer, and the ways to run a step of it.
 struct ModelState {
-  /// Weights from --weights or drawn from the seed. Throws what Weights throws, c10::Error where
-  /// memory does not suffice.
-  ModelState(const TrainOptions& options, c10::Device device);
+  /// Weights from --weights or drawn from the seed, of --share tensor this rank's share. `check`
+  /// sees them whole before. Throws what `check` and Weights throw, c10::Error where memory does
+  /// not suffice.
+  ModelState(
+      const TrainOptions& options, c10::Device device,
+      const std::function<void(const NamedTensors&)>& check = [](const NamedTensors&) {});
 
   /// Mean loss over the batch, without gradients.
   double evaluate(const TokenBatch& batch) const;
@@ -70,8 +75,8 @@ using StepRecords = std::deque<StepRecord>;
 class Trainer {
  public:
   /// Holds references; everything must outlive it. `operators`: null without that profiler.
-  /// `group`: the ranks that train together, each with its own samples and all with the same
-  /// weights; null for a process alone.
+  /// `group`: the ranks that train together as --share says, with the same weights at first; null
+  /// for a process alone.
   Trainer(const TrainOptions& options, const instruments::Device& device, ModelState& state,
           TokenData& data, OperatorRecorder* operators = nullptr,
           distributed::ProcessGroup* group = nullptr);
@@ -85,6 +90,8 @@ class Trainer {
   /// reported. Throws std::runtime_error where a profiler's file cannot be written, after the step
   /// was reported; RankLostError where another rank is lost.
   void run();
+  /// The trained parameters, whole on every rank. All ranks have to call it.
+  NamedTensors whole_parameters();
   /// The recording of --profile-memory, where its steps were run.
   std::optional<MemoryRecording>& memory_recording() { return memory_recording_; }
 
@@ -95,8 +102,11 @@ class Trainer {
   };
   class PhaseClock;
 
+  void share_steps();
   void run_step(int64_t step);
   at::Tensor train(int64_t step);
+  /// How many ranks have samples of their own.
+  int64_t sample_ranks() const;
   void begin(Phase phase);
   void backward(const at::Tensor& loss, bool is_last);
   void update();
@@ -113,9 +123,11 @@ class Trainer {
   TokenData& data_;
   OperatorRecorder* operators_;
   distributed::ProcessGroup* group_;
-  // With ranks one of the two, as --shard-optimizer says.
+  // With ranks one of them, as --share says.
   std::optional<distributed::GradientReducer> reducer_;
   std::optional<distributed::ShardedAdamW> sharded_;
+  std::optional<distributed::ShardedParameters> sharded_parameters_;
+  std::optional<distributed::TensorParallel> tensor_parallel_;
   /// Some rank's signal, as all ranks know it.
   bool interrupted_together_ = false;
   std::function<void(const StepRecord&)> report_ = [](const StepRecord&) {};

@@ -114,7 +114,7 @@ TEST(TrainerTest, EveryStepHasTheRangesOfItsPhasesWhoeverElseListens) {
 TEST(TrainerTest, AStateOfShardedMomentsIsMadeWithAnyUpdate) {
   for (const Switch form : {Switch::library_adamw, Switch::fused_adamw, Switch::foreach_adamw}) {
     TrainOptions options = small_options();
-    options.shard_optimizer = true;
+    options.share = distributed::Share::zero1;
     options.variant = Variant({form});
     ModelState state(options, c10::kCPU);
     // The ranks' shares have them.

@@ -133,7 +133,7 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
     options += ["--components=full_step,all_reduce", "--max-bytes=4KiB"]
     result = measured(tmp_path, scaling_program, 4, *options)
     rows, found = rows_of(tmp_path / "result.json"), result["context"]["distributed"]
-    modes = ["alone", "local", "no_overlap", "overlap", "sharded", "communication"]
+    modes = ["alone", "local", "no_overlap", "overlap", "communication", "sharded"]
     start = "full_step/train/foreach_adamw/custom/f32/batch:1/seq:4/ranks:4"
     assert list(rows)[:6] == [f"{start}/{mode}" for mode in modes]
     row = rows["all_reduce/f32/bytes:4096/ranks:4"][0]
@@ -182,6 +182,44 @@ def test_strong_scaling_and_a_world_of_one(scaling_program: Path, tmp_path: Path
     assert result["context"]["distributed"]["backend"] == "none"
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("share", ["zero3", "tensor"])
+def test_ways_to_share_a_step(
+    scaling_program: Path, tmp_path: Path, share: str, ranks: int
+) -> None:
+    """Rows beside those of ddp, proved, with losses that add up, and the memory of a share."""
+    sizes = "hidden-dim=256 n-layers=8 n-heads=8 n-kv-heads=4 intermediate-dim=512 vocab-size=64"
+    options = [*ON_CPU, *(f"--{size}" for size in f"{sizes} seq=4 batch=1".split())]
+    options += ["--min-time=0.01", f"--share={share}", "--components=full_step"]
+    result = measured(tmp_path, scaling_program, ranks, *options)
+    rows = rows_of(tmp_path / "result.json")
+    modes = {
+        "zero3": ("zero3_no_overlap", "zero3", "zero3_communication"),
+        "tensor": ("tensor_local", "tensor", "tensor_communication"),
+    }[share]
+    ddp = ("alone", "local", "no_overlap", "overlap", "communication")
+    start = f"{STEP}/batch:1/seq:4/ranks:{ranks}"
+    assert list(rows) == [f"{start}/{mode}" for mode in (*ddp, *modes)]
+    kind = "strong" if share == "tensor" else "weak"
+    for row in rows[f"{start}/{share}"]:
+        lost = sum(value for name, value in row.items() if name.startswith("loss_"))
+        assert row[f"{kind}_efficiency_percent"] + lost == pytest.approx(100, abs=1e-6)
+        assert 0 <= row["max_rel_error"] < 3e-4
+        samples = row["samples_per_second"] * row["real_time"] * 1e-3
+        assert samples == pytest.approx(1 if share == "tensor" else ranks)
+    weights = result["context"]["distributed"]["parameter_bytes"]
+    assert result["context"]["distributed"]["share"] == share
+    of_weights = {
+        mode: rows[f"{start}/{mode}"][0]["peak_memory_MiB"] * 2**20 / weights
+        for mode in ("alone", share)
+    }
+    assert of_weights["alone"] == pytest.approx(4, abs=0.2)
+    # shares of parameters, gradients and two moments; with zero3 parts on their way, and what Gloo
+    # copies of them
+    on_top = 1.2 if share == "zero3" else 0.2
+    assert 4 / ranks < of_weights[share] < 4 / ranks + on_top
+
+
 def test_losses_and_weights_are_those_of_one_process_with_all_samples(
     train_program: Path, tmp_path: Path
 ) -> None:
@@ -196,10 +234,15 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
 
     one, expected = trained("one", 1, "--gradient-accumulation-steps=4")
     losses = [step["loss"] for step in one["steps"]]
-    for name, ranks, more in (
-        ("buckets", 4, ("--bucket-mb=0.01",)),
-        ("sharded", 4, ("--bucket-mb=0.01", "--shard-optimizer")),
-        ("accumulated", 2, ("--gradient-accumulation-steps=2", "--no-overlap")),
+    accumulated = "--gradient-accumulation-steps=2"
+    for name, share, ranks, more in (
+        ("buckets", "ddp", 4, ("--bucket-mb=0.01",)),
+        ("sharded", "zero1", 4, ("--bucket-mb=0.01", "--shard-optimizer")),
+        ("accumulated", "ddp", 2, (accumulated, "--no-overlap")),
+        ("zero3", "zero3", 4, ("--share=zero3",)),
+        ("zero3_accumulated", "zero3", 2, ("--share=zero3", accumulated, "--no-overlap")),
+        # the same samples on both
+        ("tensor", "tensor", 2, ("--share=tensor", "--gradient-accumulation-steps=4")),
     ):
         document, weights = trained(name, ranks, *more)
         assert [step["loss"] for step in document["steps"]] == pytest.approx(losses, rel=1e-5)
@@ -209,7 +252,7 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
             assert np.abs(weights[tensor] - values).max() < 2e-2 * np.abs(values).max(), tensor
         found, of_all = document["distributed"], document["summary"]
         assert (found["world_size"], found["weights_are_identical"]) == (ranks, True)
-        assert found["shard_optimizer"] is (name == "sharded")
+        assert found["share"] == share
         # the speed of all ranks together
         in_a_step = of_all["samples_per_second"] * of_all["median_step_seconds"]
         assert in_a_step == pytest.approx(2 * 4, rel=0.01)
@@ -381,7 +424,8 @@ def test_ranks_that_cannot_begin_say_why(
     for program, options, said in (
         (scaling_program, (*ENDLESS_SCALE, "--benchmark_out=/no/such/folder/r.json"), "/no/such/"),
         (scaling_program, ("--device=cpu", "--max-bytes=5000000TiB"), "--max-bytes 549755813888"),
-        (train_program, (*TRAIN, "--shard-optimizer"), "--shard-optimizer"),
+        (train_program, (*TRAIN, "--shard-optimizer"), "--share zero1"),
+        (scaling_program, ("--shard-optimizer", "--share=tensor"), "--share tensor: it is short"),
     ):
         finished = Program(program).run(*options)
         assert finished.returncode == 2 and "round" not in finished.stderr

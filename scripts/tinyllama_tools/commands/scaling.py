@@ -58,7 +58,7 @@ EPILOG = """\
 Sets up what is missing and builds, then starts tiny_llama_scaling as local processes, one number of
 ranks after the other, each rank on cores of its own (GPUs: each on its own device), and watches
 them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --plugin, --batch,
---seq, --rounds, --bucket-mb, --no-overlap, --shard-optimizer, --components, --device, ...;
+--seq, --rounds, --bucket-mb, --no-overlap, --share, --components, --device, ...;
 --global-batch for strong scaling, one batch for all ranks together); -- --help lists all.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
 scaling.json and scaling.md: parallel efficiency, what communication costs and what of it is hidden,

@@ -30,8 +30,9 @@ AXES = ("component", "pass", "variant", "size", "dtype", "batch", "seq")
 
 @dataclass(frozen=True)
 class CaseName:
-    """A case by its axes. `ranks`, `mode`: those of a data-parallel step (docs/distributed.md),
-    whose `batch` is that of each rank; None and empty for every other case."""
+    """A case by its axes. `ranks`, `mode`: those of a step over several ranks
+    (docs/distributed.md), whose `batch` is that of each rank, of `tensor` that of all together;
+    None and empty for every other case."""
 
     component: str
     pass_name: str
@@ -87,8 +88,9 @@ ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
 # strong scaling's step of the whole batch on one rank
 ALONE_GLOBAL = "alone_global"
 SHARDED, COMMUNICATION = "sharded", "communication"
-# modes of a data-parallel step; efficiency is that of the first which was measured
-STEPS = (OVERLAP, NO_OVERLAP, SHARDED)
+ZERO3, ZERO3_NO_OVERLAP, TENSOR = "zero3", "zero3_no_overlap", "tensor"
+# modes of a step of all ranks; efficiency is that of the first which was measured
+STEPS = (OVERLAP, NO_OVERLAP, SHARDED, ZERO3, ZERO3_NO_OVERLAP, TENSOR)
 # c10d's back-end for CPUs
 GLOO = "gloo"
 COLLECTIVE_PATTERN = re.compile(

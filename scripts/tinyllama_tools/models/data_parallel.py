@@ -27,11 +27,13 @@ from tinyllama_tools.data.names import (
     ALONE,
     COMMUNICATION,
     GLOO,
+    NO_OVERLAP,
     OVERLAP,
-    SHARDED,
     STEPS,
     STRONG,
+    TENSOR,
     WEAK,
+    ZERO3,
     CaseName,
 )
 from tinyllama_tools.data.programs import CaseCost, read_costs
@@ -65,7 +67,7 @@ class ScalingPoint:
     not measured. `communication`: by how much the step is longer than what the slowest rank
     computes without any, of the step. `busy`: how much of the all-reduce, timed by itself, rank 0's
     processors work for it; where a rank has no processor to spare, only the rest of it can be
-    hidden. None on a GPU, and for a sharded step, which makes no all-reduce."""
+    hidden. None on a GPU, and for steps with other collectives."""
 
     ranks: int
     mode: str
@@ -86,7 +88,7 @@ def over_rounds(values: Iterable[float]) -> Estimate | None:
 
 
 def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
-    """One for each way of a data-parallel step that was measured, the main one first. Shares are
+    """One for each way of a step of all ranks that was measured, the main one first. Shares are
     computed by the program, in each round."""
     # with one rank, strong scaling is weak scaling
     kind, busy = result.scaling if result.ranks > 1 else WEAK, None
@@ -97,18 +99,22 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
     for mode in (mode for mode in STEPS if mode in result.steps):
         row = result.steps[mode]
         batch, seconds = row.name.batch, over_rounds(row.figures(SECONDS).values())
-        efficiency = row.figures(f"{kind}_efficiency_percent").values()
+        # one batch for all ranks
+        is_joint = mode == TENSOR
+        efficiency = row.figures(f"{STRONG if is_joint else kind}_efficiency_percent").values()
         yield ScalingPoint(
             result.ranks,
             mode,
             batch,
             seconds,
-            result.ranks * batch / seconds.median,
+            (1 if is_joint else result.ranks) * batch / seconds.median,
             over_rounds(efficiency),
             over_rounds(result.ranks * percent / 100 for percent in efficiency),
             over_rounds(row.figures("loss_communication_percent").values()),
-            over_rounds(row.figures("overlap_percent").values()) if mode == OVERLAP else None,
-            busy if mode != SHARDED else None,
+            over_rounds(row.figures("overlap_percent").values())
+            if mode in (OVERLAP, ZERO3)
+            else None,
+            busy if mode in (OVERLAP, NO_OVERLAP) else None,
         )
 
 
