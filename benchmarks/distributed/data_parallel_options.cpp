@@ -194,7 +194,8 @@ Variant variant_of_ranks(const Variant& variant, Share share) {
 
 int64_t predict_rank_bytes(const DataParallelOptions& options, int ranks, c10::DeviceType device) {
   Workload workload = options.workload();
-  const int64_t plain = predict_step_memory(workload, device).peak();
+  const PredictedMemory step = predict_step_memory(workload, device);
+  const int64_t plain = step.peak();
   if (ranks == 1) return plain;
   const int64_t weights = count_parameters(workload.config) * storage_bytes(options.dtype);
   switch (options.share) {
@@ -205,8 +206,13 @@ int64_t predict_rank_bytes(const DataParallelOptions& options, int ranks, c10::D
       TensorInitializer shapes(options.seed, options.dtype, c10::Device(c10::DeviceType::Meta));
       const TinyLlama whole(workload.config, options.variant, options.seq, shapes);
       const ShardedBytes bytes = sharded_bytes(whole.parts(), ranks);
-      // In place of whole parameters, gradients and moments. It begins with a whole model.
-      return std::max(plain - 4 * weights + bytes.held() + bytes.in_flight,
+      // Beside parameters, gradients and moments: a backward may have as much again as it begins
+      // with, and no more than in a plain step.
+      const int64_t activations =
+          std::min(step.inputs + 2 * step.activations,
+                   std::max(step.peaks.forward, step.peaks.backward) - 3 * weights);
+      // It begins with a whole model.
+      return std::max(bytes.held() + bytes.in_flight_over(device) + activations,
                       weights + 3 * bytes.share);
     }
     case Share::tensor:

@@ -88,6 +88,7 @@ ShardedBytes sharded_bytes(const std::vector<NamedTensors>& parts, int ranks) {
     const int64_t own = i > 0 ? 2 * wholes[i] : wholes[i];
     bytes.in_flight =
         std::max(bytes.in_flight, before + own + behind + largest_parameter(parts[i]));
+    if (ranks > 1) bytes.copied = std::max(bytes.copied, before + wholes[i] + behind);
   }
   return bytes;
 }

@@ -27,6 +27,11 @@ struct ShardedBytes {
   /// before it, its gradients and those of the part behind it, as messages, and one gradient that
   /// is not in its message yet.
   int64_t in_flight = 0;
+  /// What Gloo has of those on top, at most: copies of three parts' messages.
+  int64_t copied = 0;
+  int64_t in_flight_over(c10::DeviceType device) const {
+    return in_flight + (device == c10::DeviceType::CPU ? copied : 0);
+  }
   /// Sent and received in a step, as wholes: a forward gathers every part, a backward all but the
   /// embedding, which it does not read, and the last, which is still there; then all gradients are
   /// reduce-scattered.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/distributed/data_parallel_options.hpp"
 #include "benchmarks/distributed/testing.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 
@@ -185,13 +186,47 @@ TEST(ShardedParametersTest, ARankHoldsWhatIsPredictedOfIt) {
 }
 
 // A model whose activations are small beside its parameters.
+ModelConfig large_config() {
+  return ModelConfig({.vocab_size = 64,
+                      .hidden_dim = 64,
+                      .n_layers = 16,
+                      .n_heads = 4,
+                      .n_kv_heads = 2,
+                      .intermediate_dim = 256});
+}
+
+TEST(ShardedParametersTest, RanksTogetherNeedNoMoreThanIsPredicted) {
+  for (const int ranks : {2, 4}) {
+    run_ranks(ranks, [&](ProcessGroup& group) {
+      DataParallelOptions options;
+      options.dimensions = large_config().dimensions();
+      options.batch = 1;
+      options.seq = 2;
+      options.share = Share::zero3;
+      const int64_t predicted = predict_rank_bytes(options, ranks, c10::DeviceType::CPU);
+      const int64_t before = live_bytes(group);
+      TensorInitializer initializer(7, Dtype::f32, c10::Device(c10::DeviceType::CPU));
+      TinyLlama model(large_config(), {}, options.seq, initializer);
+      ShardedParameters sharded(group, model, {}, kOptions, true);
+      AdamW none({}, {});
+      const TrainStep step(model, none);
+      const TokenBatch batch =
+          random_token_batch(model.config(), options.batch, options.seq, initializer);
+      live_bytes(group);
+      if (group.is_first()) instruments::host_allocator::reset_peak();
+      group.barrier();
+      const at::Tensor loss = step.forward(batch);
+      sharded.backward([&] { step.backward(loss); });
+      sharded.step();
+      group.barrier();
+      EXPECT_LE(read().peak_bytes - before, group.size() * predicted);
+      EXPECT_GE(read().peak_bytes - before, group.size() * predicted / 2) << "of any use";
+    });
+  }
+}
+
 TEST(ShardedParametersTest, PartsAreWholeOnlyWhileTheyCompute) {
-  const ModelConfig config({.vocab_size = 64,
-                            .hidden_dim = 64,
-                            .n_layers = 16,
-                            .n_heads = 4,
-                            .n_kv_heads = 2,
-                            .intermediate_dim = 256});
+  const ModelConfig config = large_config();
   run_ranks(1, [&](ProcessGroup& group) {
     constexpr int64_t kShortest = 2;
     TensorInitializer initializer(7, Dtype::f32, c10::Device(c10::DeviceType::CPU));

@@ -199,7 +199,7 @@ int64_t shared_step_bytes(const ScalingOptions& options, int ranks, c10::DeviceT
       const WholeModel whole(options, c10::Device(c10::DeviceType::Meta));
       const auto bytes = distributed::sharded_bytes(whole.model.parts(), ranks);
       // It begins with the whole model, and ends a proof with it.
-      return std::max(weights, bytes.in_flight) + bytes.held();
+      return std::max(weights, bytes.in_flight_over(device)) + bytes.held();
     }
     case Share::tensor: {
       Workload workload = options.workload();
