@@ -17,9 +17,12 @@ from typing import Any, NamedTuple
 
 from built_programs import write_json
 from campaign.runs import JOBS, Scope, Tried, end_of, scratch
+from fake_bench import make_build
 from fake_training import made_up_summary, write_profile
-from published import FOLDER, MEASURED, OLDER, RECORDED, STUDY
+from published import FOLDER, MEASURED, OLDER, RECORDED, STUDY, analysis_of, write_run
 from tinyllama_tools.__main__ import main as run_tool
+from tinyllama_tools.data.results import read_result_set
+from tinyllama_tools.models.machine_file import machine_document
 
 Json = Any
 # stands for arrays within each other, more than a parser that calls itself can bear
@@ -141,6 +144,10 @@ COMPARE = "compare {folder}/base.json {folder}/new.json"
 CALIBRATE = "compare calibrate --recording {folder}/blocks.jsonl --out {folder}/out "
 REPORT = "report --format md -o {folder}/page.md {folder}/"
 AGAIN = "scaling --from {folder}/ranks"
+PREDICT = (
+    "study --grid tiny --batch 8 --seq 128 --build-folder {folder}/build --ranks 2,16 "
+    "--machine {folder}/machine.json"
+)
 ANALYSIS = "profile --analyze-existing {folder}/training"
 READERS = {
     "compare": Reader("new.json", COMPARE),
@@ -162,7 +169,7 @@ READERS = {
     "profile": Reader("training/performance_summary.json", ANALYSIS),
     "ranks": Reader("ranks/ranks_2.json", AGAIN, WITHOUT),
     "a file of ranks": Reader("ranks/ranks_2.json", AGAIN + "/ranks_2.json"),
-    "step source": Reader("study/costs.json", AGAIN + " --local-step {folder}/study"),
+    "machine": Reader("machine.json", PREDICT),
     "ablation": Reader("ablation.json", "ablation --from {folder}/ablation.json --out {folder}"),
     "peers": Reader("peers.json", "peers --from {folder}/peers.json --out {folder}"),
 }
@@ -216,6 +223,7 @@ def write_files(folder: Path) -> None:
     # in one line, as damaged() has a document
     scaled = folder / "ranks/scaling.json"
     write_json(scaled, json.loads(scaled.read_bytes()))
+    write_machine(folder)
     write_profile(folder / "training", summary)
     # four blocks of a component and of the step: the more cases, the slower a read
     recording = RECORDED.read_bytes()
@@ -228,6 +236,16 @@ def write_files(folder: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         store = ["--store", str(folder / "history.jsonl")]
         run_tool(["compare", "history", "add", *store, *map(str, results)])
+
+
+def write_machine(folder: Path) -> None:
+    """Of the published study, and of ranks as if on its device."""
+    study = read_result_set(sorted(STUDY.glob("round_*.json")))
+    document = machine_document(study, [analysis_of(write_run(folder / "of_ranks", (1, 2), 2))])
+    document["sources"][1]["device"] = document["sources"][0]["device"]
+    document["ranks"]["most_ranks"] = None
+    write_json(folder / "machine.json", shortened(document))
+    make_build(folder / "build", cases={})
 
 
 FULL = 20_000

@@ -43,7 +43,7 @@ class Launch:
 
     def arguments(self, *more: str) -> list[str]:
         folders = [f"--build-folder={self.build}", f"--out={self.out}"]
-        return ["--oversubscribe", "--interconnects=ethernet_10g", *folders, *more]
+        return ["--oversubscribe", *folders, *more]
 
     def run(self, *more: str) -> int:
         return scaling(self.arguments(*more))
@@ -230,17 +230,15 @@ def test_no_rank_outlives_its_launcher_and_what_was_measured_is_written(
 
 
 def test_bad_places_and_files_are_told_before_anything_is_measured(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frontier, many = tmp_path / "frontier.json", 4 * len(allowed_cores())
-    frontier.write_text('{"kind": "frontier"}', encoding="utf-8")
+    many = 4 * len(allowed_cores())
     for arguments, said in (
         (f"--processes=1,{many}", f"--processes {many} with --threads 1: {many} logic"),
         ("--from=no_such_folder/ranks_2.json", "cannot be read: No such file"),
-        (f"--local-step={frontier}", "frontier.json: is no result of"),
         ("--build-folder=none", "tiny_llama_scaling: no such program that can be started; build"),
     ):
-        build, output = launch.arguments()[2:]
+        build, output = launch.arguments()[1:]
         places = [build] if "--from" in arguments else [build, output]
         status = scaling([*places, *arguments.split()])
         assert (status, said in capsys.readouterr().err) == (2, True), arguments

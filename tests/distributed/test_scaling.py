@@ -1,7 +1,8 @@
 """What scripts/scaling and the report say of runs: the reference's figures against those computed
 anew from its rows, what is refused, and that file, page and report say the same; and the formulas
-of collectives and projections against independent ones."""
+of collectives and of steps over links against independent ones."""
 
+import itertools
 import json
 import math
 import re
@@ -17,8 +18,6 @@ from scipy import optimize
 from built_programs import PROJECT_ROOT, Json, read_json, write_json
 from fake_training import set_key
 from published import (
-    MEASURED,
-    STUDY,
     analysis_of,
     document,
     reference,
@@ -40,23 +39,25 @@ from tinyllama_tools.models.collectives import (
     link_of_ring,
     plan_buckets,
     read_interconnects,
+    stands_for,
 )
-from tinyllama_tools.models.data_parallel import (
-    Analysis,
-    ScalingPoint,
-    local_steps,
-    projection_of,
-    read_step_source,
+from tinyllama_tools.models.data_parallel import Analysis, ScalingPoint
+from tinyllama_tools.models.over_ranks import (
+    DDP,
+    ZERO1,
+    Interconnect,
+    Range,
+    over_ranks,
+    rank_figures,
 )
 from tinyllama_tools.report.command import build_document
-from tinyllama_tools.report.document import Section, number_text
+from tinyllama_tools.report.document import Section
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit
 from tinyllama_tools.stats.rank_tests import Estimate
 from tools import compare
 from tools import scaling as main
 
-LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"
 STEP = "full_step/train/baseline/small/f32"
 KINDS = ("ranks", "ranks_4gbit", "ranks_strong")
 Times = dict[str, np.ndarray]
@@ -122,28 +123,27 @@ def test_shares_of_a_step_are_medians_over_what_each_round_says(kind: str) -> No
 
 
 def test_the_model_is_checked_by_what_was_run(tmp_path: Path) -> None:
-    """With a fit of the same ranks, and with that of the next smaller world, as a ring."""
+    """With fits of the same ranks, and with those of other numbers, as a ring."""
     found, of = analysis_of(write_run(tmp_path, ranks=(1, 2, 4), rounds=99)), times_of("ranks")
-    buckets = np.array(found.results[0].distributed["bucket_bytes"])
+    figures, buckets = rank_figures(found), np.array(found.results[0].distributed["bucket_bytes"])
     fit = next(fit for fit in found.fits if (fit.operation, fit.ranks) == ("all_reduce", 2))
     own = fit.alpha + buckets / fit.bandwidth
     # of two ranks a ring is two messages of a half; of four six of a fourth
     ring = 6 * (fit.alpha / 2 + buckets / 4 / fit.bandwidth)
-    alone = 1e-3 * np.median(of["alone"])
-    for ranks, fitted_at, each in ((2, 2, own), (4, 2, ring)):
-        key = {"ranks": ranks, "fitted_at": fitted_at}
-        sums, step = (c for c in found.checks if key.items() <= c.items())
-        measured = 1e-3 * np.median(of["communication"])
-        assert sums["low"] == sums["high"] == pytest.approx(each.sum())
-        assert sums["percent_off"] == pytest.approx(100 * (each.sum() / measured - 1))
-        least = max(each[-1], each.sum() - 2 / 3 * alone)
-        assert step["low"] == pytest.approx(alone + least)
-        assert step["high"] == pytest.approx(alone + each.sum())
-        # slower local work, which is not in the model, is more
-        measured = 1e-3 * np.median(of["overlap"])
-        expected = 100 * (min(max(measured, step["low"]), step["high"]) / measured - 1)
-        assert step["percent_off"] == pytest.approx(expected)
-    assert len(found.checks) == 2 * 3
+    alone, slower = 1e-3 * np.median(of["alone"]), np.median(of["local"] / of["alone"]) - 1
+    held = {(one.axis, one.value, "ranks:4" in one.case): one for one in figures.held_out}
+    assert len(held) == len(figures.held_out) == 2 * 2
+    # on one host, four slow each other three times as much as two
+    for key, times, share in (
+        (("way", "ddp", False), own, 1),
+        (("ranks", "4", True), ring, 3),
+    ):
+        one, local = held[key], alone * (1 + share * slower)
+        # over Gloo nothing is hidden
+        assert one.predicted == pytest.approx(local + times.sum())
+        assert one.measured == pytest.approx(1e-3 * np.median(of["overlap"]))
+        least = max(times[-1], times.sum() - 2 / 3 * local)
+        assert one.low < local + least and one.high > one.predicted
 
 
 def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) -> None:
@@ -169,13 +169,12 @@ def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) ->
     assert found.refused == (
         "all_gather, 2 ranks: 1 sizes, at least 3 are needed; raise --max-bytes",
     )
-    # and without any step there is no projection
+    # and without any step there are collectives all the same
     few = [row for row in every if "full_step" not in row["run_name"]]
     write_world(tmp_path, 2, made | {"benchmarks": few})
     assert main([f"--from={tmp_path}"]) == 0
     stated = read_json(tmp_path / "scaling.json")
     assert stated["points"] == [] and len(stated["fits"]) == 3
-    assert "no data-parallel step was measured" in stated["projection"]["missing"]["tiny"]
 
 
 def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_path: Path) -> None:
@@ -219,9 +218,8 @@ def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_p
     said, found = "distributed.bucket_MiB is 1.0, in ranks_2.json 25.0", analysis_of(tmp_path)
     assert found.warnings == (f"ranks_4.json: {said}",)
     # nothing is carried from the one to the other
-    assert {check["ranks"] - check["fitted_at"] for check in found.checks} == {0}
-    projection = projection_of(found, None, read_interconnects())
-    assert said in projection["missing"]["small"] and projection["steps"] == []
+    with pytest.raises(BadInputError, match=f"not alike: ranks_4.json: {said}"):
+        rank_figures(found)
 
 
 def on_nodes(made: Json, nodes: int) -> Json:
@@ -238,10 +236,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ranks in (1, 2, 4):
         write_world(made, ranks, on_nodes(document(ranks), 2))
     (made / "ranks_8.json").write_text("{", encoding="utf-8")
-    assert main([f"--from={made}", LINKS]) == 1
+    assert main([f"--from={made}"]) == 1
     # what is known to have failed stays known
     (made / "ranks_8.json").unlink()
-    assert main([f"--from={made}", LINKS]) == 1
+    assert main([f"--from={made}"]) == 1
     return made
 
 
@@ -270,8 +268,6 @@ def test_document_page_and_section_say_the_same(
     assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(8, 1)]
     medians = [point["efficiency"]["median"] for point in found["points"]]
     assert medians == [point.efficiency.median for point in analysis.points]
-    links = [one["name"] for one in found["projection"]["interconnects"]]
-    assert links == ["measured", "ethernet_10g"]
     assert [figure.id for figure in of.figures] == ["speedup", "scaling_loss"]
     points = rows(of, "parallel_efficiency")
     assert [row["step"] for row in points] == [
@@ -288,20 +284,16 @@ def test_document_page_and_section_say_the_same(
     assert rate["algorithm"] == pytest.approx(1e-9 * 1024 / (1e-6 * rate["time"]))
     # nccl-tests: 2 (N - 1) / N
     assert rate["bus"] == pytest.approx(1.5 * rate["algorithm"])
-    first = found["projection"]["steps"][0]
-    ends = dict.fromkeys(f"{first[f'efficiency_{end}']:.0f}" for end in ("low", "high"))
-    assert rows(of, "projected_efficiency")[0]["8 devices"] == " to ".join(ends)
-    _measured, link = rows(of, "projection_links")
-    assert (link["bandwidth"], link["latency"]) == pytest.approx((1.25, 10))
+    held = {row["left out"]: row for row in rows(of, "held_out_ranks")}
+    assert held["ranks"]["values"] == "2, 4" and held["way"]["steps"] == 2
     capsys.readouterr()
-    assert main([f"--from={folder / 'ranks_4.json'}", LINKS]) == 0
+    assert main([f"--from={folder / 'ranks_4.json'}"]) == 0
     said, page = capsys.readouterr().out, (folder / "scaling.md").read_text(encoding="utf-8")
     assert "scaling.json" not in said and "8 ranks" not in said
     for text in (said, page):
-        assert text.count("## ") >= 5 and "None" not in text and "nan" not in text
+        assert text.count("## ") >= 4 and "None" not in text and "nan" not in text
         assert points[3]["efficiency"].text in text
     assert "ranks_8.json: is cut short" in page
-    assert f" {number_text(1e3 * first['seconds_high'])} " in page
 
 
 def test_tables_are_printed_first_and_fit_a_terminal(
@@ -332,12 +324,12 @@ def test_a_report_of_several_runs_names_what_it_lacks(
     inputs: ReportInputs, folder: Path, tmp_path: Path
 ) -> None:
     one_file = section(read_inputs([source_of(folder / "ranks_4.json")]))
-    assert any("scripts/scaling --from" in one.reason for one in one_file.omissions)
+    assert not one_file.omissions
     (failed,) = (one for one in section(inputs).omissions if one.is_error)
     assert failed.kind == "ranks" and failed.name.endswith("8 ranks")
-    # a second run whose projections are damaged; its figures count
+    # a second run whose file of failures is damaged; its figures count
     other, found = write_run(tmp_path / "other", (2, 3), 3), read_json(folder / "scaling.json")
-    set_key(found, "projection.steps.3.ranks", "many")
+    set_key(found, "failures.0.ranks", "many")
     write_json(other / "scaling.json", found)
     both = read_inputs([*inputs.sources, source_of(other)])
     (damaged,) = both.omissions
@@ -474,147 +466,92 @@ def tree(ranks: int, size: float, link: Link) -> float:
 def test_an_all_reduce_is_the_faster_of_ring_and_tree(ranks: int, size: float) -> None:
     link = Link(1e-5, 1e9)
     ways = {"ring": ring(ranks, size, link), "tree": tree(ranks, size, link)}
-    seconds, algorithm = flat_all_reduce(ranks, size, link)
     # between whole numbers of packets the formula may be a little faster
-    assert seconds == pytest.approx(min(ways.values()), rel=5e-3)
-    assert ways[algorithm] == pytest.approx(min(ways.values()), rel=2e-3)
+    assert flat_all_reduce(ranks, size, link) == pytest.approx(min(ways.values()), rel=5e-3)
     # the link of a measured ring
     alpha, per_byte = 2 * (ranks - 1) * link.latency, 2 * (ranks - 1) / ranks / link.bandwidth
     found = link_of_ring(alpha, 1 / per_byte, ranks)
     assert (found.latency, found.bandwidth) == pytest.approx((1e-5, 1e9))
 
 
-def on_device(folder: Path, device: Json, nodes: int = 1) -> Analysis:
-    """The reference's ranks as if of this device, on so many hosts."""
-    folder.mkdir(exist_ok=True)
-    for ranks in (1, 2):
-        made = document(ranks)
-        made["context"]["device"] |= device
-        write_world(folder, ranks, on_nodes(made, nodes))
-    return analysis_of(folder)
+MI300X = {"name": "AMD Instinct MI300X", "backend": "hip", "threads": 8, "whole_node": True}
+H100 = MI300X | {"name": "NVIDIA H100 80GB HBM3", "backend": "cuda"}
+XEON = MI300X | {"name": "Intel(R) Xeon(R) Processor", "backend": "cpu"}
 
 
-H100 = {"name": "NVIDIA H100 80GB HBM3", "backend": "cuda"}
-MI300X = {"name": "AMD Instinct MI300X", "backend": "hip"}
-
-
-def test_projections_are_bounds_of_what_links_and_buckets_allow(tmp_path: Path) -> None:
+def test_steps_over_links_are_bounds_of_what_links_and_buckets_allow() -> None:
     """Nothing hidden, and all that can be; over nodes of one device and of several."""
-    analysis = on_device(tmp_path, H100, nodes=2)
     wanted = {"nvlink4_ndr", "ethernet_10g"}
     links = [one for one in read_interconnects() if one["name"] in wanted]
     assert sorted(link["devices_per_node"] for link in links) == [1, 8]
-    over = {one["name"]: one for one in (analysis.interconnect, *links)}
-    rows = projection_of(analysis, None, links)["steps"]
-    assert len(rows) == 3 * 10 and {row["size"] for row in rows} == {"small"}
-    local = analysis.results[0].steps["alone"].median_seconds
-    for row in rows:
-        one, ranks = over[row["interconnect"]], row["ranks"]
+    buckets = document(2)["context"]["distributed"]["bucket_bytes"]
+    for one, ranks in itertools.product(links, (8, 64, 512, 4096)):
         each, per_node = [], one["devices_per_node"]
         network, device = (one[key] and Link(**one[key]["link"]) for key in ("network", "device"))
-        for size in analysis.results[-1].distributed["bucket_bytes"]:
+        for size in buckets:
             within = ring(per_node, size, device) if device else 0
             of = (ranks // per_node, size / per_node, network)
             between = min(ring(*of), tree(*of)) if ranks > per_node else 0
             each.append(within + between)
-        # of the last bucket all is seen
-        least = max(each[-1], sum(each) - 2 / 3 * local)
-        for key, other, seconds in (("low", "high", least), ("high", "low", sum(each))):
-            assert row[f"seconds_{key}"] - local == pytest.approx(seconds, rel=5e-3)
-            efficiency = 100 * local / row[f"seconds_{key}"]
-            assert row[f"efficiency_{other}"] == pytest.approx(efficiency)
+        for local in (0.01, 2.0):
+            # of the last bucket all is seen
+            least = local + max(each[-1], sum(each) - 2 / 3 * local)
+            own = (ranks, Range(local, local, local), 0.004, buckets, Interconnect(one))
+            found = over_ranks(DDP, *own)
+            assert found == pytest.approx((least, least, local + sum(each)), rel=5e-3)
+            # a reduce-scatter and an all-gather of each bucket; of the update a share
+            sharded = local - 0.004 * (1 - 1 / ranks) + sum(each)
+            assert over_ranks(ZERO1, *own) == pytest.approx([sharded] * 3, rel=5e-3)
+    (nvlink,) = (one for one in links if one["devices_per_node"] == 8)
     with pytest.raises(ValueError, match="12 ranks: must be a multiple of the 8 devices"):
-        all_reduce(12, 1024, over["nvlink4_ndr"])
+        all_reduce(12, 1024, nvlink)
+    with pytest.raises(BadInputError, match="nvlink4_ndr: 12 ranks: must be a multiple"):
+        Interconnect(nvlink).seconds("all_gather", 12, 1024)
 
 
 @pytest.mark.parametrize(
     ("device", "expected"),
     [
-        ({}, set()),
         (H100, {"nvlink4_ndr"}),
         (H100 | {"name": "NVIDIA H200"}, {"nvlink4_ndr"}),
         (H100 | {"name": "NVIDIA GH200 480GB"}, set()),
         (H100 | {"name": "NVIDIA H100 PCIe"}, {"pcie5_100gbe"}),
         (H100 | {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}, set()),
         (MI300X, {"mi300x_ndr"}),
-        (MI300X | {"backend": "cpu"}, set()),
         (MI300X | {"name": "AMD Instinct MI250X"}, {"mi250x_slingshot11"}),
+        (XEON, set()),
+        # any GPU may be alone in a node with an adapter, and a CPU whose step had all of its host
+        (XEON | {"whole_node": False}, None),
     ],
 )
-def test_a_step_is_projected_over_links_of_its_own_device_alone(
-    device: Json, expected: set[str], tmp_path: Path
-) -> None:
-    """Two ranks on one host: of any link of other devices, and of what that host has no room for,
-    nothing is said but what is missing. Any GPU may be alone in a node with an adapter, and a rank
-    of a CPU that shares its host with no other."""
-    analysis = on_device(tmp_path, device)
-    found = projection_of(analysis, None, every := read_interconnects())
-    ethernet = {"ethernet_100g", "ethernet_10g"}
-    used = expected | (
-        set() if analysis.results[0].context["device"]["backend"] == "cpu" else ethernet
-    )
-    assert {row["interconnect"] for row in found["steps"]} == used
-    assert {one["name"] for one in found["interconnects"]} == used
-    left_out, names = found["links_left_out"], {one["name"] for one in every}
-    assert left_out.keys() == {"measured"} | names - used
-    assert left_out.pop("measured").startswith("beyond 2 ranks: all that were measured were on one")
-    name = analysis.device
-    assert all(f"{name} (" in why and "--local-step" in why for why in left_out.values())
-    assert all("a part of one" in left_out[link] for link in ethernet - used)
-    for row in found["steps"]:
-        assert row["device"].startswith(name) and row["measured_ranks"] == 2
-        assert row["link_from"].startswith("datasheet") and row["ranks"] >= 8
-    # of several hosts the link that was measured is one between hosts
-    found = projection_of(on_device(tmp_path, device, nodes=2), None, every)
-    (kind,) = {r["link_from"] for r in found["steps"] if r["interconnect"] == "measured"}
-    assert kind == "measured" and "measured" not in found["links_left_out"]
-    assert {row["interconnect"] for row in found["steps"]} == {"measured"} | ethernet | expected
-
-
-def test_a_step_of_another_device_has_its_own_links_and_a_row_that_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ranks of a CPU, and a step of a GPU given with --local-step."""
-    run, source = write_run(tmp_path / "run", (1, 2)), tmp_path / "gpu.json"
-    made = read_json(MEASURED)
-    made["context"]["device"] |= MI300X
-    write_json(source, made)
-    assert main([f"--from={run}", f"--local-step={source}"]) == 0
-    found, said = read_json(run / "scaling.json")["projection"], capsys.readouterr().out
-    pairs = {(r["size"], r["device"].partition(" (")[0], r["interconnect"]) for r in found["steps"]}
-    cpu = read_json(run / "ranks_1.json")["context"]["device"]["name"]
-    ethernet = ("ethernet_100g", "ethernet_10g")
-    expected = {("tiny", MI300X["name"], link) for link in ("mi300x_ndr", *ethernet)}
-    # of the ranks, which share their host, nothing
-    assert pairs == expected
-    devices = {step["name"].split("/")[3]: step["device"] for step in found["local_steps"]}
-    threads = made["context"]["threads"]
-    assert devices["tiny"] == f"{MI300X['name']} (hip, threads: {threads})"
-    assert devices["small"] == f"{cpu} (cpu, threads: 1)"
-    assert f"other devices than a step, which is of {cpu} (cpu, threads: 1); measure" in said
-    # a step of all threads of the host stands for a node, but for no rank with one of them
-    own = tmp_path / "own.json"
-    of_ranks = read_json(run / "ranks_1.json")["context"]
-    made_here = read_json(MEASURED)
-    made_here["context"] |= {key: of_ranks[key] for key in ("device", "num_cpus")}
-    write_json(own, made_here)
-    assert main([f"--from={run}", f"--local-step={own}"]) == 0
-    found = read_json(run / "scaling.json")["projection"]
-    assert {(r["size"], r["interconnect"]) for r in found["steps"]} == {
-        ("tiny", link) for link in ethernet
+def test_links_stand_for_their_own_device_alone(device: Json, expected: set[str] | None) -> None:
+    found = {
+        one["name"]
+        for one in read_interconnects()
+        if stands_for(one, device | {"architecture": ""})
     }
-    assert "(cpu, threads: 2)" in found["links_left_out"]["measured"]
-    # the link is of the ranks that it was measured between, whatever was run without collectives
-    made_4 = on_nodes(document(4), 2)
-    rows = [row for row in made_4["benchmarks"] if "full_step" in row["run_name"]]
-    write_world(run, 4, made_4 | {"benchmarks": rows})
-    assert analysis_of(run).interconnect["most_ranks"] == 2
-    (run / "ranks_4.json").unlink()
-    # caches that were made cold are no step's
-    made["context"]["cold_cache"] = True
-    write_json(source, made)
-    assert main([f"--from={run}", f"--local-step={source}"]) == 2
-    assert "was measured with --cold-cache" in capsys.readouterr().err
+    ethernet = {"ethernet_100g", "ethernet_10g"}
+    assert found == (set() if expected is None else expected | ethernet)
+
+
+def test_ranks_on_one_host_say_nothing_of_more_than_it_has_room_for(tmp_path: Path) -> None:
+    for nodes, most in ((1, 2), (2, None)):
+        for ranks in (1, 2):
+            write_world(tmp_path, ranks, on_nodes(document(ranks), nodes))
+        figures = rank_figures(analysis_of(tmp_path))
+        assert figures.most_ranks == most
+        # of two ranks the published step is predicted from the one of a rank alone
+        (held,) = figures.held_out
+        assert held.axis == "way" and held.low < held.measured < held.high
+        assert held.predicted == pytest.approx(held.measured, rel=0.01)
+    found = figures.seconds("all_reduce", 4096, 1e6)
+    assert found.low < found.value < found.high
+    # the room is that of the ranks that were run last, with collectives or without
+    made = on_nodes(document(4), 1)
+    rows = [row for row in made["benchmarks"] if "full_step" in row["run_name"]]
+    write_world(tmp_path, 2)
+    write_world(tmp_path, 4, made | {"benchmarks": rows})
+    assert rank_figures(analysis_of(tmp_path)).most_ranks == 4
 
 
 def test_buckets() -> None:
@@ -646,33 +583,3 @@ def test_links_have_their_sources_and_a_bad_one_is_named(tmp_path: Path) -> None
         write_whole(path, good.replace(text, wrong, 1))
         with pytest.raises(BadInputError, match=rf"interconnects\[0\].*{said}"):
             read_interconnects(path)
-
-
-def test_local_steps_are_measured_before_they_are_predicted(tmp_path: Path) -> None:
-    weak, strong = (analysis_of(reference(kind)).results for kind in ("ranks", "ranks_strong"))
-    steps, missing = local_steps(weak, None, "f32", "baseline")
-    # of the world with the fewest ranks
-    assert steps["small"].seconds == weak[0].steps["alone"].median_seconds
-    assert str(steps["small"].name) == "full_step/train/baseline/small/f32/batch:8/seq:256"
-    assert [*steps, *missing] == ["small", "tiny", "medium", "large", "very_large"]
-    assert "--local-step" in missing["large"]
-    # of one batch for all ranks, the whole one
-    assert local_steps(strong, None, "f32", "baseline")[0]["small"].name.batch == 8
-    # a named result counts more than the rank alone
-    path = tmp_path / "tiny.json"
-    path.write_text(MEASURED.read_text(encoding="utf-8"), encoding="utf-8")
-    source = read_step_source(path)
-    steps, missing = local_steps(weak, source, "f32", "baseline")
-    assert source.path.name in steps["tiny"].source
-    assert "it has no costs of other sizes" in missing["medium"]
-    # and predicts the others where it has their costs
-    study = read_step_source(STUDY)
-    steps, missing = local_steps(weak, study, "f32", "baseline")
-    kinds = ["measured"] * 2 + ["predicted"] * 3
-    assert ([step.kind for step in steps.values()], missing) == (kinds, {})
-    assert steps["medium"].low < steps["medium"].seconds < steps["medium"].high
-    assert steps["tiny"].name.batch == 8 and "round_1.json" in steps["small"].source
-    # where it has them at a size's own batch and sequence, though it has longer ones
-    assert steps["tiny"].name.seq == 128 and str(steps["tiny"].name) in study.results.cases
-    found, missing = local_steps(weak, study, "bf16", "baseline")
-    assert list(found) == ["small"] and "measure embedding" in missing["tiny"]

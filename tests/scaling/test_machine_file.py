@@ -11,7 +11,7 @@ import pytest
 import published
 from built_programs import built_program, write_json
 from simulated_machine import SimulatedMachine, costs
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.collectives import AlphaBeta, Link, ring_all_reduce
 from tinyllama_tools.models.data_parallel import Analysis
@@ -93,6 +93,10 @@ def test_what_is_read_predicts_as_what_was_measured(tmp_path: Path) -> None:
     fits = {(fit.operation, fit.ranks): fit for fit in found.collectives}
     assert fits["all_gather", 4].alpha == pytest.approx(3 * LINK.latency, rel=1e-3)
     assert found.most_ranks is None and found.bucket_bytes == 25 * 2**20
+    # what is compressed sends half of float32, and all of a type that is as short
+    size, sent = problem_sizes()["small"], replace(found, compress="bf16")
+    assert sum(sent.buckets(size, "f32")) == sum(found.buckets(size, "f32")) / 2
+    assert sent.buckets(size, "bf16") == found.buckets(size, "bf16")
 
 
 def test_numbers_of_ranks_that_were_not_run_are_predicted(tmp_path: Path) -> None:
@@ -141,7 +145,7 @@ def a_fit(operation: str, ranks: int = 2) -> AlphaBeta:
 
 def test_what_was_not_measured_is_not_predicted(tmp_path: Path) -> None:
     local = Range(1.0, 0.9, 1.1)
-    one_host = RankFigures("gloo", 25e6, 2, (a_fit("all_reduce"),), {})
+    one_host = RankFigures("gloo", 25e6, "none", 2, (a_fit("all_reduce"),), {})
     with pytest.raises(BadInputError, match=r"64 ranks: all .* on one host, which has room for 2"):
         over_ranks(DDP, 64, local, 0.1, BUCKETS, one_host)
     with pytest.raises(BadInputError, match="reduce_scatter: no alpha and beta were measured"):
@@ -159,7 +163,9 @@ def test_what_was_not_measured_is_not_predicted(tmp_path: Path) -> None:
     # a grid with two threads says nothing of a rank with one
     results = grid_results()
     two = replace(results, context=results.context | {"threads": 2})
-    with pytest.raises(BadInputError, match=r"threads: 2\), its collectives .* threads: 1\): a"):
+    with pytest.raises(
+        BadInputError, match=r"threads: 2\), collectives of ranks .* threads: 1\): a"
+    ):
         read_machine(written(tmp_path, two, run)).rank_figures()
     # collectives alone are kept, and no step is predicted from them
     nothing = ResultSet((), {}, {})

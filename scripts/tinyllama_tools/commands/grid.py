@@ -32,13 +32,14 @@ from tinyllama_tools.core.options import (
     add_plugin,
     list_of,
     plugin_options,
+    positive,
     positive_list,
     script_parser,
 )
 from tinyllama_tools.core.process import ProgramError, Progress, program_in, run_program
 from tinyllama_tools.core.text import say
 from tinyllama_tools.data import studies
-from tinyllama_tools.data.names import BASELINE, STEP, TRAIN
+from tinyllama_tools.data.names import BASELINE, STEP, SWITCHES, TRAIN
 from tinyllama_tools.data.programs import (
     NUMBERS,
     SuiteProgram,
@@ -95,6 +96,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--variants", default="baseline", metavar="LIST", help="default: %(default)s")
     add("--dtypes", default="f32", metavar="LIST", help="default: %(default)s")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
+    add("--threads", type=positive, metavar="N", help="of the processor (default: all)")
     check = f"whose steps are timed at the end, to check predictions by (default: {CHECK_SIZE})"
     add("--check-size", choices=(*names, NO_CHECK), default=CHECK_SIZE, help=check)
     add_plugin(parser)
@@ -133,10 +135,16 @@ def check_axes(options: argparse.Namespace) -> dict[str, str]:
     return {n: v if isinstance(v, str) else ",".join(map(str, v)) for n, v in axes.items()}
 
 
+def shared_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Of every process."""
+    threads = (f"--threads={options.threads}",) if options.threads else ()
+    return (*threads, *plugin_options(options))
+
+
 def cases_at(options: argparse.Namespace, **axes: str | None) -> list[str]:
     """Options for the grid's passes and variants over these axes."""
     own = {"dtypes": options.dtypes, "variants": options.variants, "passes": ",".join(PASSES)}
-    return case_options(options.device, NO_PEAKS, *plugin_options(options), **own, **axes)
+    return case_options(options.device, NO_PEAKS, *shared_options(options), **own, **axes)
 
 
 def grid_of(options: argparse.Namespace) -> list[str]:
@@ -150,13 +158,13 @@ def runs_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """The files that are measured, in their order, each by one process with these options."""
     sizes, axes = ",".join(options.sizes), check_axes(options)
     asked = {"dtypes": options.dtypes, "components": "peak", "sizes": sizes}
-    plugins = plugin_options(options)
-    how = ("--verify=off", THREE, PRODUCTS_ONLY, *plugins)
+    shared = shared_options(options)
+    how = ("--verify=off", THREE, PRODUCTS_ONLY, *shared)
     products = case_options(options.device, *how, **asked)
     found = {SUITE_FILE: [*grid_of(options), *MEASURING], studies.PRODUCTS: products}
     steps = {"dtypes": options.dtypes, "components": STEP, "variants": options.variants, **axes}
     return found | (
-        {studies.CHECK: case_options(options.device, *CHECKING, *plugins, **steps)} if axes else {}
+        {studies.CHECK: case_options(options.device, *CHECKING, *shared, **steps)} if axes else {}
     )
 
 
@@ -305,9 +313,10 @@ def predict(options: argparse.Namespace) -> int:
     asked = [(d, v) for d in options.dtypes.split(",") for v in options.variants.split(",")]
     # a variant's parts may be the baseline's
     variants = ",".join(dict.fromkeys([BASELINE, *options.variants.split(",")]))
-    axes = {"passes": ",".join(PASSES), "dtypes": options.dtypes, "variants": variants}
+    axes = {"components": ",".join([*SWITCHES, STEP]), "passes": ",".join(PASSES)}
+    axes |= {"dtypes": options.dtypes, "variants": variants}
     axes |= {"sizes": ",".join(options.sizes), "batch": options.batch, "seq": options.seq}
-    how = (NO_PEAKS, *plugin_options(options))
+    how = (NO_PEAKS, *shared_options(options))
     program = program_in(options.build_folder, "tiny_llama_bench")
     costs = ask_costs(program, case_options(options.device, *how, **axes))
     return print_predictions(file, costs, asked, options.ranks or (), options.interconnects)

@@ -1,14 +1,13 @@
 """scripts/study --grid --machine: predicts the steps of a grid from what a run told of its machine,
 and measures nothing."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 
-from tinyllama_tools.core.app import BadInputError, Json, problem_sizes, say_line
+from tinyllama_tools.core.app import BadInputError, say_line
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import section
 from tinyllama_tools.data.programs import CaseCost
-from tinyllama_tools.models.collectives import buckets_of, read_interconnects, stands_for
+from tinyllama_tools.models.collectives import read_interconnects, stands_for
 from tinyllama_tools.models.machine_file import (
     BANDWIDTH,
     GEMMS,
@@ -17,13 +16,14 @@ from tinyllama_tools.models.machine_file import (
     MachineFile,
     source_text,
 )
-from tinyllama_tools.models.over_ranks import WAYS, Interconnect, Network, Range, over_ranks
+from tinyllama_tools.models.over_ranks import Interconnect, Network
 from tinyllama_tools.models.prediction import (
     StepPrediction,
     errors_by_axis,
     predict_steps,
 )
 from tinyllama_tools.report.document import Table, markdown_section, step_text, table_of
+from tinyllama_tools.report.sections.predictions import rows_over_ranks
 
 # what each section of the file is used as
 WORDS = {
@@ -63,27 +63,14 @@ def _sources(file: MachineFile, networks: Sequence[Network]) -> Iterator[str]:
             yield f"- links, not measured: {one.title}"
 
 
-def _over_ranks(
-    steps: Sequence[StepPrediction], ranks: Sequence[int], network: Network
-) -> Iterator[Json]:
-    """A row for each step, number of ranks and way."""
-    for step in steps:
-        local, name = Range(step.seconds, step.low, step.high), step.cost.name
-        buckets = buckets_of(problem_sizes()[name.size], name.dtype, network.bucket_bytes)
-        for number, way in itertools.product(ranks, WAYS):
-            found = over_ranks(way, number, local, step.update_seconds, buckets, network)
-            row = {"what": step_text(name), "ranks": number, "way": way, **found._asdict()}
-            yield row | {"efficiency": 100 * step.seconds / found.value}
-
-
 def _held_out_tables(file: MachineFile, asked: Sequence[tuple[str, str]]) -> Iterator[Table]:
     """For each dtype and variant, and for ranks."""
-    found = [(file.models[key].held_out, file.models[key].basis()) for key in asked]
+    for model in (file.models[key] for key in asked):
+        rows = (error._asdict() for error in errors_by_axis(model.held_out))
+        yield table_of("held_out_steps", rows, basis=model.basis())
     if file.ranks is not None:
-        found.append((file.ranks.held_out, "steps over ranks"))
-    for held_out, basis in found:
-        rows = (error._asdict() for error in errors_by_axis(held_out))
-        yield table_of("held_out_steps", rows, basis=basis)
+        rows = (error._asdict() for error in errors_by_axis(file.ranks.held_out))
+        yield table_of("held_out_ranks", rows)
 
 
 def print_predictions(
@@ -104,10 +91,16 @@ def print_predictions(
         found, lacking = predict_steps(model, costs)
         steps += found
         refused += [why for _, why in lacking]
+    if not steps:
+        why = "; ".join(refused) or "no training step (full_step/train) has these axes"
+        raise BadInputError(f"nothing to predict from {shown(file.path)}: {why}")
     rows = [{**step._asdict(), "what": step_text(step.cost.name)} for step in steps]
     tables = [table_of("predicted_grid", rows)]
     for network in networks:
-        over = _over_ranks(steps, ranks, network)
+        try:
+            over = list(rows_over_ranks(steps, ranks, network))
+        except BadInputError as error:
+            raise BadInputError(f"{shown(file.path)}: {error}") from error
         tables.append(table_of("predicted_ranks", over, over=network.title))
     tables += _held_out_tables(file, asked)
     lines = [f"Predicted from {shown(file.path)}, and not measured:", *_sources(file, networks), ""]

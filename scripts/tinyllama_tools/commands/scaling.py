@@ -1,5 +1,5 @@
 """scripts/scaling: measures a step on several numbers of ranks, or reads an earlier run, and writes
-efficiencies, losses and projections."""
+efficiencies, losses and what collectives take."""
 
 import argparse
 import itertools
@@ -27,7 +27,6 @@ from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.options import (
     add_build_folder,
     add_out,
-    list_of,
     positive,
     positive_list,
     script_parser,
@@ -42,15 +41,7 @@ from tinyllama_tools.data.studies import (
     SCALING_PAGE,
     SCALING_SCHEMA_VERSION,
 )
-from tinyllama_tools.models.collectives import read_interconnects
-from tinyllama_tools.models.data_parallel import (
-    EFFICIENCY,
-    Analysis,
-    StepSource,
-    analyse,
-    projection_of,
-    read_step_source,
-)
+from tinyllama_tools.models.data_parallel import EFFICIENCY, Analysis, analyse
 from tinyllama_tools.report.document import markdown_section, number_text
 from tinyllama_tools.report.sections import data_parallel
 
@@ -62,9 +53,9 @@ them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --p
 --global-batch for strong scaling, one batch for all ranks together); -- --help lists all.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
 scaling.json and scaling.md: parallel efficiency, what communication costs and what of it is hidden,
-where the rest went, latency and bandwidth of each collective, and projections over links of the
-same device, as far as 4,096. The files hold no name of a host and no path outside the checkout.
-docs/distributed.md explains all.
+where the rest went, latency and bandwidth of each collective. The files hold no name of a host and
+no path outside the checkout. docs/distributed.md explains all. From them and a grid study,
+scripts/report --format machine makes what other numbers of ranks are predicted from.
 
 If a rank dies or hangs, the others end within four times --timeout and 30 s; no process is
 left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung;
@@ -80,7 +71,7 @@ OWN = ("--benchmark_out", "--benchmark_format", "--benchmark_out_format", "--thr
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """The options; `program`: those for tiny_llama_scaling. A bad value ends the command with
     status 2."""
-    parser = script_parser("scaling", "Data-parallel scaling on this machine, and further.", EPILOG)
+    parser = script_parser("scaling", "Data-parallel scaling on this machine.", EPILOG)
     parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
     processes_help = "numbers of ranks, measured in this order (default: 1,2)"
@@ -90,16 +81,6 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--timeout", type=seconds, default=60.0, metavar="S", help="default: 60")
     from_help = "read results again, and measure nothing; of one file: show the tables only"
     add("--from", dest="source", type=Path, metavar="FOLDER", help=from_help)
-    local_help = (
-        "of scripts/bench or scripts/study --grid: projections start from its steps, and from a "
-        "grid those of other sizes are predicted (default: the rank that computed alone)"
-    )
-    add("--local-step", type=Path, metavar="RESULT", help=local_help)
-    links_help = (
-        "of fixtures/interconnects.json, with commas (default: all, and the one measured here)"
-    )
-    names = list_of([one["name"] for one in read_interconnects()], "interconnect")
-    add("--interconnects", type=names, metavar="NAMES", help=links_help)
     add_out(parser, "a new folder (default: results/<UTC time>_scaling)")
     add_build_folder(parser)
     given = list(arguments)
@@ -116,9 +97,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def scaling_document(
-    analysis: Analysis, projection: Json, command: str, failures: Iterable[Failure]
-) -> Json:
+def scaling_document(analysis: Analysis, command: str, failures: Iterable[Failure]) -> Json:
     """The content of scaling.json: times in s, bandwidths in bytes/s, shares in percent."""
     return {
         "kind": SCALING_KIND,
@@ -138,8 +117,6 @@ def scaling_document(
         "losses": analysis.losses,
         "fits": [asdict(fit) for fit in analysis.fits],
         "fits_refused": analysis.refused,
-        "projection_checks": analysis.checks,
-        "projection": projection,
     }
 
 
@@ -167,40 +144,32 @@ def answer(analysis: Analysis) -> str:
 
 
 # the tables that are printed; the page has all
-ON_TERMINAL = (
-    *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
-    "projected_efficiency",
-)
+ON_TERMINAL = (*("parallel_efficiency", "scaling_losses", "collective_fits", "held_out_ranks"),)
 
 
 def write_results(
     results: Sequence[ScalingResult],
     failures: Sequence[Failure],
     folder: Path | None,
-    links: Sequence[Json],
-    source: StepSource | None,
     command: str,
 ) -> None:
     """Prints the answer and the main tables; writes scaling.json and scaling.md into `folder`, if
     there is one. BadInputError where they cannot be written."""
     analysis = analyse(results)
-    projection = projection_of(analysis, source, links)
     head = [answer(analysis), ""]
-    head += [f"- {text}" for text in data_parallel.facts(analysis, projection)]
+    head += [f"- {text}" for text in data_parallel.facts(analysis)]
     omissions = data_parallel.omissions_of(analysis, failures, "run")
     left_out = [
         f"- {' '.join(f'{omission.kind} {omission.name}: {omission.reason}'.split())}"
         for omission in omissions
     ]
     left_out = section("Left out", left_out) if left_out else []
-    tables = {
-        table.id: markdown_section(table) for table in data_parallel.tables_of(analysis, projection)
-    }
+    tables = {table.id: markdown_section(table) for table in data_parallel.tables_of(analysis)}
     few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
     # first, since writing the files may fail after hours of measuring
     say_line("\n".join([*head, "", *few, *left_out]))
     if folder is not None:
-        document = scaling_document(analysis, projection, command, failures)
+        document = scaling_document(analysis, command, failures)
         text = without_folders(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
         page = ["# Data-parallel scaling", "", *head, "", *itertools.chain(*tables.values())]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
@@ -225,10 +194,6 @@ def main(arguments: Sequence[str]) -> int:
     if not {"--help", "-h"}.isdisjoint(options.program):
         program = program_in(options.build_folder, PROGRAM)
         return subprocess.run([program, "--help"], check=False).returncode
-    # errors in these files are told before hours of measuring
-    wanted = options.interconnects
-    links = [one for one in read_interconnects() if wanted is None or one["name"] in wanted]
-    steps = read_step_source(options.local_step) if options.local_step else None
     if options.source is not None:
         (results, failures), status = read_scaling_run(options.source), 0
         # for a single file nothing is written: scaling.json is about the whole folder
@@ -246,5 +211,5 @@ def main(arguments: Sequence[str]) -> int:
             what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
             Progress().line(what)
             return status or 1
-    write_results(results, failures, folder, links, steps, command)
+    write_results(results, failures, folder, command)
     return status or int(bool(failures) or any(one.failed for one in results))

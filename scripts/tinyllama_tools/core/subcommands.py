@@ -33,7 +33,7 @@ COMMANDS = {
     "compare history": Command("compare.history", "results over commits"),
     "report": Command("report.command", "one document of what was measured"),
     "study": Command("commands.study", "train each problem size; --grid: batch x sequence x size"),
-    "scaling": Command("commands.scaling", "data-parallel scaling, and what it would be further"),
+    "scaling": Command("commands.scaling", "data-parallel scaling"),
     "profile": Command("commands.profile", "run the profilers, and report"),
     "exercise": Command("commands.exercise", "the workshop's exercises, worksheets filled in"),
     "ablation": Command("commands.ablation", "every optimisation added and removed"),

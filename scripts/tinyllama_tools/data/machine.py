@@ -38,6 +38,16 @@ def device_of(context: Context) -> dict[str, Any]:
     return {key.rpartition(".")[2]: value_at(context, key) for key in SAME_DEVICE}
 
 
+def placed_device(context: Context) -> dict[str, Any]:
+    """device_of() and `whole_node`: whether a step had its node to itself. A GPU's has: other GPUs
+    do not slow it. A CPU's has where it ran a thread for each core, which may be two logical
+    processors, and no other rank was on the node."""
+    device, ranks = device_of(context), (context.get("distributed") or {}).get("ranks") or ()
+    is_shared = len({rank["node"] for rank in ranks}) < len(ranks)
+    has_all = 2 * (device["threads"] or 0) >= context.get("num_cpus", 0) and not is_shared
+    return device | {"whole_node": device["backend"] != "cpu" or has_all}
+
+
 def device_text(device: Mapping[str, Any]) -> str:
     """`Intel(R) Xeon(R) Processor (cpu, threads: 2)`, from what device_of() found."""
     known = {key: value or "unknown" for key, value in device.items()}

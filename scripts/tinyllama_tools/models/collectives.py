@@ -58,18 +58,17 @@ def tree_all_reduce(ranks: int, size: float, link: Link) -> float:
     return 2 * (steps + packets) * (link.latency + whole / packets)
 
 
-def flat_all_reduce(ranks: int, size: float, link: Link) -> tuple[float, str]:
-    """Seconds of the faster of ring and tree, and which that is."""
+def flat_all_reduce(ranks: int, size: float, link: Link) -> float:
+    """Seconds of the faster of ring and tree."""
     if ranks < 2:
-        return 0.0, "none"
-    ring, tree = ring_all_reduce(ranks, size, link), tree_all_reduce(ranks, size, link)
-    return min((ring, "ring"), (tree, "tree"))
+        return 0.0
+    return min(ring_all_reduce(ranks, size, link), tree_all_reduce(ranks, size, link))
 
 
-def all_reduce(ranks: int, size: float, over: Json) -> tuple[float, str]:
-    """Seconds, and the faster algorithm. Over several nodes: a reduce-scatter within each node, an
-    all-reduce between nodes, in which every device sends its share over a network link of its own,
-    and an all-gather within each node; the algorithm is then that between nodes.
+def all_reduce(ranks: int, size: float, over: Json) -> float:
+    """Seconds. Over several nodes: a reduce-scatter within each node, an all-reduce between nodes,
+    in which every device sends its share over a network link of its own, and an all-gather within
+    each node.
 
     ValueError where the ranks do not fill whole nodes.
     """
@@ -81,8 +80,8 @@ def all_reduce(ranks: int, size: float, over: Json) -> tuple[float, str]:
         return flat_all_reduce(ranks, size, device)
     if ranks % per_node:
         raise ValueError(f"{ranks} ranks: must be a multiple of the {per_node} devices of a node")
-    between, algorithm = flat_all_reduce(ranks // per_node, size / per_node, network)
-    return ring_all_reduce(per_node, size, device) + between, algorithm
+    between = flat_all_reduce(ranks // per_node, size / per_node, network)
+    return ring_all_reduce(per_node, size, device) + between
 
 
 def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
@@ -92,12 +91,10 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
 
 
 FIXTURE = DATA / "fixtures/interconnects.json"
-# the interconnect that was measured here; and the kind of a local step that was measured
-MEASURED = "measured"
 
 
 def read_interconnects(path: Path = FIXTURE) -> list[Json]:
-    """In the form of scaling.json; BadInputError names the value that is wrong."""
+    """BadInputError names the value that is wrong."""
     document, _ = read_json(path)
     schema = {"properties": {"interconnects": SCHEMAS["interconnects"]}}
     if problem := schema_problem(document, schema | {"required": ["interconnects"]}):
@@ -123,8 +120,6 @@ def stands_for(over: Json, device: Mapping[str, Any]) -> bool:
 
 def figures_from(over: Json) -> str:
     """Where the latency and bandwidth of an interconnect's links come from."""
-    if over["name"] == MEASURED:
-        return "measured"
     links = [link for link in (over["device"], over["network"]) if link]
     is_assumed = any(link["is_assumed"] for link in links)
     return "datasheet, latency assumed" if is_assumed else "datasheet"

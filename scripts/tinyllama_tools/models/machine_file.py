@@ -11,7 +11,7 @@ there. docs/report.md describes the keys."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,20 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.core.installation import typed
-from tinyllama_tools.data.machine import BYTES, Machine, ProductRate, device_of, device_text
-from tinyllama_tools.data.names import CaseName, full_step
+from tinyllama_tools.data.machine import (
+    BYTES,
+    Machine,
+    ProductRate,
+    device_of,
+    device_text,
+    placed_device,
+)
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.models.collectives import AlphaBeta
-from tinyllama_tools.models.data_parallel import Analysis, placed
-from tinyllama_tools.models.over_ranks import Range, RankFigures, rank_figures
+from tinyllama_tools.models.data_parallel import Analysis
+from tinyllama_tools.models.over_ranks import Range, RankFigures, rank_figures, why_other_ranks
 from tinyllama_tools.models.prediction import (
-    OPTIMIZER,
     Costs,
     ErrorModel,
     HeldOut,
@@ -54,11 +59,9 @@ def _source(
     context: Mapping[str, Any], paths: Sequence[Path], cases: Sequence[MeasuredCase]
 ) -> Json:
     """`cases`: those that may have been disturbed."""
-    ranks = (context.get("distributed") or {}).get("ranks") or ()
-    is_shared = len({rank["node"] for rank in ranks}) < len(ranks)
     return {
         "files": [path.name for path in paths],
-        "device": placed(context, is_shared=is_shared),
+        "device": placed_device(context),
         "date": str(context.get("date") or ""),
         "git_commit": str(context.get("git_commit") or ""),
         "git_dirty": context.get("git_dirty") is True,
@@ -91,16 +94,6 @@ def _ranks_json(figures: RankFigures) -> Json:
     return found
 
 
-def _update_share(results: ResultSet, name: CaseName | None) -> float:
-    """The optimizer's share of a step of this size; 0 where it was not measured."""
-    if name is None:
-        return 0.0
-    step = full_step(name.size, name.dtype, name.batch, name.seq, name.variant)
-    update = replace(step, component=OPTIMIZER, pass_name="update")
-    times = [results.cases.get(str(one)) for one in (update, step)]
-    return times[0].median_seconds / times[1].median_seconds if all(times) else 0.0
-
-
 def machine_document(results: ResultSet, runs: Sequence[Analysis]) -> Json:
     """The content of machine.json: of results of the suite and, of data-parallel runs, the first
     whose collectives have fits, of those on the suite's device with as many threads if there are
@@ -128,7 +121,7 @@ def machine_document(results: ResultSet, runs: Sequence[Analysis]) -> Json:
     here = device_of(results.context)
     for run in sorted(runs, key=lambda run: device_of(run.results[-1].context) != here):
         try:
-            figures = rank_figures(run, _update_share(results, run.name))
+            figures = rank_figures(run, results)
         except BadInputError as error:
             missing[RANKS] = str(error)
             continue
@@ -186,16 +179,9 @@ class MachineFile:
         steps."""
         if self.ranks is None:
             raise self._lacks(RANKS, RANKS)
-        of_steps, of_ranks = (self.source_of.get(key) for key in (STEPS, RANKS))
-        if of_steps and _device(of_steps) != _device(of_ranks):
-            here, there = (device_text(_device(one)) for one in (of_steps, of_ranks))
-            raise bad_file(
-                self.path,
-                f"its steps are of {here}, its collectives of ranks on {there}: a step over such "
-                "ranks was measured on neither",
-                "measure the grid and the ranks on the same device with as many threads, or name "
-                "an interconnect",
-            )
+        devices = [self.source_of[key]["device"] for key in (STEPS, RANKS) if key in self.source_of]
+        if len(devices) > 1 and (why := why_other_ranks(*devices)):
+            raise BadInputError(f"{self.path}: its {why}")
         return self.ranks
 
     def _lacks(self, section: str, otherwise: str) -> BadInputError:
@@ -241,7 +227,7 @@ def _model(found: Json, machine: Machine) -> StepModel:
 def _ranks(found: Json) -> RankFigures:
     rows = [dict(row) for row in found["slowdown"]]
     return RankFigures(
-        *(found["backend"], found["bucket_bytes"], found["most_ranks"]),
+        *(found["backend"], found["bucket_bytes"], found["compress"], found["most_ranks"]),
         tuple(AlphaBeta(**fit) for fit in found["collectives"]),
         {row.pop("ranks"): Range(**row) for row in rows},
         tuple(HeldOut(**held) for held in found["held_out"]),

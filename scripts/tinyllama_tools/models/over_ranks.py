@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import MIB
+from tinyllama_tools.data.machine import device_of, device_text
 from tinyllama_tools.data.names import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -26,22 +27,65 @@ from tinyllama_tools.data.names import (
     OVERLAP,
     REDUCE_SCATTER,
     SHARDED,
+    CaseName,
+    full_step,
 )
-from tinyllama_tools.data.results import SECONDS, ScalingResult
+from tinyllama_tools.data.results import SECONDS, ResultSet, ScalingResult
 from tinyllama_tools.models.collectives import (
+    BYTES,
     AlphaBeta,
     Link,
     all_reduce,
+    buckets_of,
     figures_from,
     flat_all_reduce,
     link_of_ring,
 )
-from tinyllama_tools.models.data_parallel import Analysis, most_ranks, over_rounds, step_range
-from tinyllama_tools.models.prediction import RANKS, WAY, HeldOut
+from tinyllama_tools.models.data_parallel import Analysis, over_rounds
+from tinyllama_tools.models.prediction import OPTIMIZER, RANKS, WAY, HeldOut
 
+# of --bucket-mb and --compress
+USUAL_BUCKET_BYTES, NO_COMPRESSION = 25 * MIB, "none"
 DDP, ZERO1 = "ddp", "zero1"
 # way to share a step: the mode of the rows that measure it
 WAYS: Mapping[str, str] = {DDP: OVERLAP, ZERO1: SHARDED}
+
+
+# of the local step: by FLOPs, twice the forward; the optimizer's time is neglected
+BACKWARD_SHARE = 2 / 3
+
+
+def step_range(local: float, buckets: Sequence[float]) -> tuple[float, float]:
+    """Seconds of a step with as much communication hidden as possible, and with none hidden.
+    `buckets`: seconds of each all-reduce; the last can begin only when the backward has ended."""
+    total = sum(buckets)
+    return local + max(buckets[-1], total - BACKWARD_SHARE * local), local + total
+
+
+def most_ranks(world: ScalingResult) -> int | None:
+    """How many ranks there is room for on the host that all were on; None where they were on
+    several. The file does not say how many GPUs a host has."""
+    if len({rank["node"] for rank in world.distributed["ranks"]}) > 1:
+        return None
+    device = device_of(world.context)
+    rooms = world.context.get("num_cpus", 0) // (device["threads"] or 1)
+    return max(world.ranks, rooms if device["backend"] == "cpu" else 0)
+
+
+def why_other_ranks(steps: Json, ranks: Json) -> str:
+    """Why no step is predicted over ranks with this device, from steps on that; empty where it is.
+    Both as placed_device() has them."""
+    here, there = ({**one, "whole_node": None} for one in (steps, ranks))
+    if here == there:
+        return ""
+    names = [
+        device_text({k: v for k, v in one.items() if k != "whole_node"}) for one in (here, there)
+    ]
+    return (
+        f"steps are of {names[0]}, collectives of ranks on {names[1]}: a step over such ranks was "
+        "measured on neither; measure both on the same device with as many threads, or name an "
+        "interconnect"
+    )
 
 
 class Range(NamedTuple):
@@ -70,7 +114,7 @@ def _seconds(fit: AlphaBeta, ranks: int, size: float) -> float:
     if ranks == fit.ranks:
         return fit.seconds(size)
     if fit.operation == ALL_REDUCE:
-        return flat_all_reduce(ranks, size, link_of_ring(fit.alpha, fit.bandwidth, fit.ranks))[0]
+        return flat_all_reduce(ranks, size, link_of_ring(fit.alpha, fit.bandwidth, fit.ranks))
     steps = fit.ranks - 1
     link = Link(fit.alpha / steps, fit.bandwidth * steps / fit.ranks)
     return (ranks - 1) * (link.latency + size / ranks / link.bandwidth)
@@ -83,11 +127,13 @@ def _nearest(known: Sequence[int], ranks: int) -> int:
 @dataclass(frozen=True)
 class RankFigures:
     """What a data-parallel run tells: fits of `collectives`; `slowdown`: local work of the slowest
-    of so many ranks on a host, over that of one alone. `most_ranks`: how many the one host has room
-    for, where all were on one; None otherwise."""
+    of so many ranks on a host, over that of one alone. `compress`: the type that gradients are sent
+    in, or `none`. `most_ranks`: how many the one host has room for, where all were on one; None
+    otherwise."""
 
     backend: str
     bucket_bytes: float
+    compress: str
     most_ranks: int | None
     collectives: tuple[AlphaBeta, ...]
     slowdown: Mapping[int, Range]
@@ -102,6 +148,11 @@ class RankFigures:
         """Whether it is likeliest that all is hidden that can be. Gloo's sums are the processors'
         own work (docs/distributed.md)."""
         return self.backend != GLOO
+
+    def buckets(self, size: Mapping[str, int], dtype: str) -> list[float]:
+        """Bytes of each that is sent, of a problem size."""
+        share = 1.0 if self.compress == NO_COMPRESSION else 2 / BYTES[dtype]
+        return [share * of for of in buckets_of(size, dtype, self.bucket_bytes)]
 
     def seconds(self, operation: str, ranks: int, size: float) -> Range:
         """BadInputError where the collective was not measured, or not for so many ranks."""
@@ -133,18 +184,21 @@ class Interconnect:
     measured them."""
 
     over: Json
-    bucket_bytes: float = 25 * MIB
     hides: bool = True
 
     @property
     def title(self) -> str:
         return f"{self.over['title']} ({figures_from(self.over)})"
 
+    def buckets(self, size: Mapping[str, int], dtype: str) -> list[float]:
+        """Bytes of each, of a problem size."""
+        return buckets_of(size, dtype, USUAL_BUCKET_BYTES)
+
     def seconds(self, operation: str, ranks: int, size: float) -> Range:
         """An all-reduce is a reduce-scatter and an all-gather. BadInputError where the ranks do not
         fill whole nodes."""
         try:
-            whole = all_reduce(ranks, size, self.over)[0]
+            whole = all_reduce(ranks, size, self.over)
         except ValueError as error:
             raise BadInputError(f"{self.over['name']}: {error}") from error
         return Range(*[whole if operation == ALL_REDUCE else whole / 2] * 3)
@@ -225,17 +279,32 @@ def _held_out(
                 yield HeldOut(axis, value, str(row.name), *seconds)
 
 
-def rank_figures(analysis: Analysis, update: float = 0.0) -> RankFigures:
-    """Of a run. `update`: the optimizer's share of its step, which a sharded one divides.
-    BadInputError where no collective has a fit."""
+def _update_share(results: ResultSet, name: CaseName | None) -> float:
+    """The optimizer's share of a step of this size; 0 where it was not measured."""
+    if name is None:
+        return 0.0
+    step = full_step(name.size, name.dtype, name.batch, name.seq, name.variant)
+    update = replace(step, component=OPTIMIZER, pass_name="update")
+    times = [results.cases.get(str(one)) for one in (update, step)]
+    return times[0].median_seconds / times[1].median_seconds if all(times) else 0.0
+
+
+def rank_figures(analysis: Analysis, results: ResultSet | None = None) -> RankFigures:
+    """Of a run. `results`: of the suite on the same device, for what a sharded step's update takes,
+    which is 0 where they do not say. BadInputError where no collective has a fit, or numbers
+    of ranks differ in more than that."""
+    if analysis.warnings:
+        raise BadInputError(f"numbers of ranks are not alike: {analysis.warnings[0]}")
     if not analysis.fits:
         why = "; ".join(analysis.refused) or "no collective was measured on 2 ranks or more"
         raise BadInputError(f"{analysis.results[0].path.parent}: {why}")
     last = analysis.results[-1]
     slowdowns = {one.ranks: _slowdown(one) for one in analysis.results}
     figures = RankFigures(
-        *(last.distributed["backend"], last.distributed["bucket_MiB"] * MIB, most_ranks(last)),
+        *(last.distributed["backend"], last.distributed["bucket_MiB"] * MIB),
+        *(last.distributed.get("compress", NO_COMPRESSION), most_ranks(last)),
         analysis.fits,
         {ranks: found for ranks, found in slowdowns.items() if found},
     )
+    update = _update_share(results, analysis.name) if results is not None else 0.0
     return replace(figures, held_out=tuple(_held_out(analysis.results, figures, update)))

@@ -58,6 +58,7 @@ from tinyllama_tools.data.names import CaseName, full_step, parts_of
 from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.roofline import ATTENTION, BLOCK, FFN, step_gemms
+from tinyllama_tools.stats.laws import LARGEST_WIDTH
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 Array = np.ndarray
@@ -95,7 +96,8 @@ class Work(NamedTuple):
 
 
 def _gemm_seconds(name: CaseName, flops: float, machine: Machine) -> float:
-    """Of the FLOPs that a part really executes, at the mean rate of its GEMMs in the baseline."""
+    """Of the FLOPs that a part really executes, at the mean rate of its GEMMs in the baseline; of
+    one that has none there, of the step's."""
     if not flops:
         return 0.0
     type_name, among = (
@@ -103,14 +105,12 @@ def _gemm_seconds(name: CaseName, flops: float, machine: Machine) -> float:
         COMPONENTS_OF.get(name.component, (name.component,)),
     )
     every = step_gemms(problem_sizes()[name.size], name.batch, name.seq)
-    own = [gemm for gemm in every if gemm.component in among]
+    own = [gemm for gemm in every if gemm.component in among] or every
     total = sum(gemm.flops for gemm in own)
     seconds = sum(
         gemm.flops / machine.gemm_rate(type_name, (gemm.batch, gemm.m, gemm.n, gemm.k))
         for gemm in own
     )
-    if not total:
-        raise BadInputError(f"{name}: has FLOPs of GEMMs, and its component has no GEMM")
     return flops * seconds / total
 
 
@@ -335,7 +335,7 @@ class ErrorModel(NamedTuple):
             deviation * float(stdtrit(degrees, (1 + WANTED_CONFIDENCE) / 2))
             for deviation, degrees in pairs
         ]
-        return math.exp(math.hypot(*halves))
+        return math.exp(min(math.hypot(*halves), LARGEST_WIDTH))
 
 
 def error_model(held_out: Iterable[HeldOut]) -> ErrorModel:

@@ -41,6 +41,7 @@ from tinyllama_tools.report.sections import (
     gpu_check,
     growth,
     measured,
+    predictions,
     variants,
 )
 
@@ -54,7 +55,7 @@ SECTIONS: Sequence[tuple[str, str, Fill]] = (
     ("data_parallel", "Data-parallel scaling", data_parallel.build),
     ("memory", "Memory", growth.memory),
     ("frontier", "What fits into memory", growth.frontier),
-    ("predictions", "Predictions", growth.predictions),
+    ("predictions", "Predictions", predictions.predictions),
     ("cases", "Cases", measured.cases),
     ("environment", "Environment", measured.environment),
 )

@@ -256,13 +256,11 @@ class GridStudy(NamedTuple):
 @dataclass(frozen=True)
 class ScalingRun:
     """`analysis`: computed from the results, not read from scaling.json. `failures`: numbers of
-    ranks without a usable result. `projection`: that of scaling.json; None where there is no such
-    file, or it is damaged."""
+    ranks without a usable result."""
 
     path: Path
     analysis: Analysis
     failures: Sequence[Failure] = ()
-    projection: Json | None = None
 
     @property
     def context(self) -> Context:
@@ -431,18 +429,11 @@ def _checked(path: Path, kind: str, remedy: str) -> Json:
 def _read_scaling_run(path: Path, omissions: list[Omission]) -> ScalingRun:
     """BadInputError where no result can be used."""
     (results, failures), file = read_scaling_run(path), path / SCALING_FILE
-    document, again = None, f"{typed('scaling')} --from FOLDER"
     if path.is_dir() and file.exists():
-        document = _attempt(omissions, file, lambda path: _checked(path, "scaling", again))
-    analysis = analyse(results)
-    made_of = (analysis.device, [one.ranks for one in analysis.results])
-    if document and (document.get("device"), document.get("processes")) != made_of:
-        what = f"is of {document.get('device')}, ranks {document.get('processes')}"
-        why = f"{what}, and the results of {made_of[0]}, {made_of[1]}; make it again: {again}"
-        omissions.append(Omission("file", shown_path(file), why, is_error=True))
-        document = None
-    projection = document["projection"] if document else None
-    return ScalingRun(path, analysis, failures, projection)
+        # it says what failed
+        again = f"{typed('scaling')} --from FOLDER"
+        _attempt(omissions, file, lambda path: _checked(path, "scaling", again))
+    return ScalingRun(path, analyse(results), failures)
 
 
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy:

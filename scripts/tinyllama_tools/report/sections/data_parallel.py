@@ -1,17 +1,19 @@
-"""Data-parallel runs: what each added rank brings, what the rest of the step is, and projections.
-The page of scripts/scaling shows the same tables.
+"""Data-parallel runs: what each added rank brings, what the rest of the step is, and how far
+predictions of their steps are off. The page of scripts/scaling shows the same tables.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.core.installation import typed
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
-from tinyllama_tools.data.results import Failure, commit_text
+from tinyllama_tools.data.results import Failure, ResultSet, commit_text
 from tinyllama_tools.models.data_parallel import Analysis
+from tinyllama_tools.models.over_ranks import rank_figures
+from tinyllama_tools.models.prediction import errors_by_axis
 from tinyllama_tools.report.document import (
     GREY,
     Kind,
@@ -35,41 +37,25 @@ def _rates(analysis: Analysis) -> Iterator[Json]:
         yield row.name._asdict() | {"seconds": seconds, "algorithm": rate, "bus": on_bus * rate}
 
 
-def _overview(projection: Json) -> Iterable[Json]:
-    """A row for each size, device, scaling and interconnect, with efficiencies by ranks; weak
-    scaling first."""
-    found: dict[tuple[str, ...], Json] = {}
-    for step in sorted(projection["steps"], key=lambda step: step["scaling"] != WEAK):
-        ends = (f"{step['efficiency_low']:.0f}", f"{step['efficiency_high']:.0f}")
-        own = (step["size"], step["device"], step["scaling"], step["interconnect"])
-        row = found.setdefault(own, dict(step))
-        row[f"{step['ranks']} devices"] = " to ".join(dict.fromkeys(ends))
-    return found.values()
+def _held_out(analysis: Analysis, results: ResultSet | None) -> Iterator[Json]:
+    with contextlib.suppress(BadInputError):
+        yield from (e._asdict() for e in errors_by_axis(rank_figures(analysis, results).held_out))
 
 
-def tables_of(analysis: Analysis, projection: Json | None) -> list[Table]:
-    """Those that have rows. `projection`: that of scaling.json."""
+def tables_of(analysis: Analysis, results: ResultSet | None = None) -> list[Table]:
+    """Those that have rows. `results`: of the suite on the same device."""
     rows: dict[str, Iterable[Any]] = {
         "parallel_efficiency": analysis.points,
         "scaling_losses": analysis.losses,
         "collective_fits": analysis.fits,
         "collective_rates": _rates(analysis),
-        "projection_checks": analysis.checks,
+        "held_out_ranks": _held_out(analysis, results),
     }
-    if projection is not None:
-        links = [
-            {"interconnect": one["name"], **link}
-            for one in projection["interconnects"]
-            for link in (one["device"], one["network"])
-            if link
-        ]
-        rows |= {"local_steps": projection["local_steps"], "projection_links": links}
-        rows |= {"projected_efficiency": _overview(projection), "projections": projection["steps"]}
     tables = (table_of(identity, own) for identity, own in rows.items())
     return [table for table in tables if table.records]
 
 
-def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
+def facts(analysis: Analysis) -> Iterator[str]:
     """What the figures belong to, and what to know before reading any."""
     context, ranks = analysis.results[0].context, analysis.results[-1].distributed
     name = analysis.name
@@ -89,12 +75,6 @@ def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
     if (sent := ranks.get("compress", "none")) != "none":
         yield f"gradients are sent and summed as {sent}"
     yield from (f"not alike: {text}" for text in analysis.warnings)
-    for what, key in (("of", "missing"), ("over", "links_left_out")):
-        reasons: dict[str, list[str]] = {}
-        for one, reason in (projection or {}).get(key, {}).items():
-            reasons.setdefault(reason, []).append(one)
-        for reason, names in reasons.items():
-            yield f"no projection {what} {', '.join(names)}: {reason}"
 
 
 def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) -> Iterator[Omission]:
@@ -152,14 +132,9 @@ def build(page: Section, inputs: ReportInputs) -> None:
     for number, run in enumerate(inputs.scalings):
         # not _2, which a second device has
         mark = f"_run_{number + 1}" if number else ""
-        page.text += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
+        page.text += [f"{run.title}: {text}." for text in facts(run.analysis)]
         _speedup_figure(page, f"speedup{mark}", run.analysis)
         _loss_figure(page, f"scaling_loss{mark}", run.analysis)
-        for table in tables_of(run.analysis, run.projection):
-            # scaling.md has the hundreds of rows of that table
-            if table.id != "projections":
-                page.tables.append(replace(table, id=table.id + mark))
+        for table in tables_of(run.analysis, inputs.main):
+            page.tables.append(replace(table, id=table.id + mark))
         page.omissions += omissions_of(run.analysis, run.failures, run.title)
-        if run.projection is None:
-            why = f"no projection in scaling.json: {typed('scaling')} --from FOLDER makes it"
-            page.leave_out("projection", run.title, why)

@@ -1,5 +1,5 @@
 """How a step's time and memory grow with batch and sequence: laws, held-out cells, and the parts of
-the peak; what fits into memory; and what sizes that were not run would cost.
+the peak; and what fits into memory.
 """
 
 import re
@@ -13,7 +13,6 @@ from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.studies import AXES, BY_SEQ, Axis
-from tinyllama_tools.models.prediction import errors_by_axis
 from tinyllama_tools.report.document import (
     COLOURS,
     GIB,
@@ -30,7 +29,7 @@ from tinyllama_tools.report.document import (
     shape_text,
     trace,
 )
-from tinyllama_tools.report.inputs import PredictedStep, ReportInputs, SeriesFit
+from tinyllama_tools.report.inputs import ReportInputs, SeriesFit
 from tinyllama_tools.report.order import (
     HOLLOW,
     WHOLE_PASSES,
@@ -242,55 +241,3 @@ def frontier(page: Section, inputs: ReportInputs) -> None:
     for over in AXES.values():
         if file.get(over.key):
             _frontier(page, file, over)
-
-
-def _off(value: float, measured: float) -> float | None:
-    """Percent of the measured, above 0 where too much was predicted."""
-    # the counter in MiB is rounded: what is right to the byte is 0
-    return round(100 * (value / measured - 1), 3) if measured else None
-
-
-def _prediction_row(step: PredictedStep) -> Mapping[str, Any]:
-    prediction, cost, case = step.prediction, step.prediction.cost, step.measured
-    row = {
-        **step._asdict(),
-        "batch x sequence": shape_text(cost.name),
-        "fits": "yes" if cost.fits else cost.reason or "no",
-        "inside the range": "",
-    }
-    if case is not None:
-        peak = MIB * case.counters.get("peak_memory_MiB", 0.0)
-        is_inside = prediction.low <= case.median_seconds <= prediction.high
-        row["off by"] = _off(prediction.seconds, case.median_seconds)
-        row["inside the range"] = "yes" if is_inside else "no"
-        row["memory off by"] = _off(cost.predicted_memory_bytes, peak)
-    return row
-
-
-def predictions(page: Section, inputs: ReportInputs) -> None:
-    """Every problem size at its own batch and sequence, steps that were run to check them, and how
-    far steps that were held out are off."""
-    found = inputs.predictions
-    page.omissions += found.omissions
-    if found.model is not None:
-        rows = [error._asdict() for error in errors_by_axis(found.model.held_out)]
-        page.table("held_out_steps", rows, basis=found.model.basis())
-    if found.refusal:
-        raise Missing(f"{found.refusal}; measure a grid: {Kind.STUDY.command}")
-    # a size may be there at two shapes
-    steps = {f"{step.name.size}, {shape_text(step.name)}": step for step in found.steps}
-    every = [step.prediction for step in steps.values()]
-    known = {label: s.measured.median_seconds for label, s in steps.items() if s.measured}
-    ends = ([one.low for one in every], [one.high for one in every])
-    values = [one.seconds for one in every]
-    traces = [
-        trace("predicted", steps, values, symbol="diamond", ends=ends),
-        trace("measured", known, list(known.values())),
-    ]
-    x = axis("size and batch x sequence", type="category")
-    y = axis("time of a step [s]", log=True)
-    title = "Time of a step at each size's batch x sequence"
-    page.figure("predictions_plot", title, traces, x, y)
-    first = found.steps[0].name
-    about = {"what": f"{first.variant}, {first.dtype}", "basis": found.model.basis()}
-    page.table("predicted_steps", map(_prediction_row, found.steps), **about)
