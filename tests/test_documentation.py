@@ -186,7 +186,7 @@ scaling --timeout=-1 | must be a positive number of seconds
 scaling --from=x --processes=2 | --processes: nothing is measured with --from
 scaling --from=x -- --size=tiny | what follows --: nothing is measured with --from
 scaling -- --threads=4 | '--threads=4' after --: scripts/scaling gives it itself
-scaling --interconnects=token_ring | interconnect 'token_ring': must be one of
+study --grid tiny --interconnects=token_ring | interconnect 'token_ring': must be one of
 study | required: SIZE
 study tony | size 'tony': must be one of tiny
 study tiny --max-seconds-per-case=x | 'x': must be a positive number of seconds
