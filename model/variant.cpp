@@ -16,9 +16,20 @@
 #include <ATen/core/GraphImplInterface.h>
 #define TINYLLAMA_HAS_GRAPHS
 #endif
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 namespace tinyllama {
 namespace {
+
+#ifdef __x86_64__
+// GCC 11's __builtin_cpu_supports does not know it. Leaf 7, bit 23 of EDX (Intel's manual, CPUID).
+bool has_avx512_fp16() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 23 & 1) != 0;
+}
+#endif
 
 struct Exclusion {
   Switch other;
@@ -475,7 +486,7 @@ DeviceTraits device_traits(c10::Device device) {
   const bool is_amd = __builtin_cpu_is("amd");
   traits.fast_bf16_gemm =
       is_amd ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("amx-bf16");
-  traits.fast_f16_gemm = __builtin_cpu_supports("avx512fp16");
+  traits.fast_f16_gemm = __builtin_cpu_supports("avx512f") && has_avx512_fp16();
   traits.fast_tiled_gemm = is_amd && __builtin_cpu_supports("avx512f");
 #endif
   return traits;

@@ -318,7 +318,7 @@ Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool w
   for (const Phase phase : kPhases) {
     const bool unknown = whole_steps && is_part_of_launch(phase);
     const Json seconds = unknown ? Json(nullptr) : figure_of(mean, phases[phase]);
-    breakdown[to_string(phase)] = {
+    breakdown[std::string(to_string(phase))] = {
         {"seconds", seconds},
         {"percent", seconds.is_null() || average == 0
                         ? Json(nullptr)
@@ -326,7 +326,7 @@ Json summarize(const StepRecords& steps, int64_t samples, int64_t tokens, bool w
   }
   for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer}) {
     summary[fmt::format("average_{}_seconds", to_string(phase))] =
-        breakdown[to_string(phase)]["seconds"];
+        breakdown[std::string(to_string(phase))]["seconds"];
   }
   summary["breakdown"] = breakdown;
   const auto& plain = by_profiler[Profiled::no];

@@ -119,7 +119,9 @@ void TensorboardEvents::append(std::string_view event) {
   record += event;
   append_little_endian(record, masked_crc(event));
   if (const int error = descriptor_.write(record.data(), std::ssize(record)); error != 0) {
-    static_cast<void>(::ftruncate(descriptor_.number(), bytes_));
+    // Half a record would end every reader. Where this fails too, the first error is the one to
+    // tell.
+    [[maybe_unused]] const int cut = ::ftruncate(descriptor_.number(), bytes_);
     fail_writing(path_, error);
   }
   bytes_ += std::ssize(record);
