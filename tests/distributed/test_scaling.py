@@ -47,6 +47,7 @@ from tinyllama_tools.models.over_ranks import (
     ZERO1,
     Interconnect,
     Range,
+    Sent,
     over_ranks,
     rank_figures,
 )
@@ -496,12 +497,21 @@ def test_steps_over_links_are_bounds_of_what_links_and_buckets_allow() -> None:
         for local in (0.01, 2.0):
             # of the last bucket all is seen
             least = local + max(each[-1], sum(each) - 2 / 3 * local)
-            own = (ranks, Range(local, local, local), 0.004, buckets, Interconnect(one))
+            # as if the buckets were the parts of a model of three blocks
+            sent = Sent(buckets, buckets)
+            own = (ranks, Range(local, local, local), 0.004, sent, Interconnect(one))
             found = over_ranks(DDP, *own)
             assert found == pytest.approx((least, least, local + sum(each)), rel=5e-3)
-            # a reduce-scatter and an all-gather of each bucket; of the update a share
-            sharded = local - 0.004 * (1 - 1 / ranks) + sum(each)
-            assert over_ranks(ZERO1, *own) == pytest.approx([sharded] * 3, rel=5e-3)
+            # an all-reduce is a reduce-scatter and an all-gather; of the update a share
+            shared, half = local - 0.004 * (1 - 1 / ranks), sum(each) / 2
+            least = shared + half + max(each[-1] / 2, half - 2 / 3 * shared)
+            found = over_ranks(ZERO1, *own)
+            assert found == pytest.approx((least, least, shared + 2 * half), rel=5e-3)
+            # blocks are gathered twice
+            total = 2 * half + sum(each[1:-1]) / 2
+            least = shared + max(each[0], total - shared)
+            found = over_ranks("zero3", *own)
+            assert found == pytest.approx((least, least, shared + total), rel=5e-3)
     (nvlink,) = (one for one in links if one["devices_per_node"] == 8)
     with pytest.raises(ValueError, match="12 ranks: must be a multiple of the 8 devices"):
         all_reduce(12, 1024, nvlink)

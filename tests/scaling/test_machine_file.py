@@ -16,7 +16,7 @@ from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.collectives import AlphaBeta, Link, ring_all_reduce
 from tinyllama_tools.models.data_parallel import Analysis
 from tinyllama_tools.models.machine_file import machine_document, machine_text, read_machine
-from tinyllama_tools.models.over_ranks import DDP, ZERO1, Range, RankFigures, over_ranks
+from tinyllama_tools.models.over_ranks import DDP, ZERO1, Range, RankFigures, Sent, over_ranks
 from tinyllama_tools.models.prediction import errors_by_axis, fit_step_model, predict_steps
 from tools import report, study
 
@@ -25,6 +25,7 @@ DEVICE = {"name": "Intel(R) Xeon(R) Processor", "architecture": "x86-64 AVX512",
 LINK = Link(20e-6, 2e9)
 ALONE, SLOWED = 2.0, 1.03
 BUCKETS = [2048000, 24389632, 25276416, 24387584, 7458816]
+SENT = Sent(BUCKETS, [2048000, *[9941504] * 8, 2050048])
 
 
 def grid_results() -> ResultSet:
@@ -95,8 +96,11 @@ def test_what_is_read_predicts_as_what_was_measured(tmp_path: Path) -> None:
     assert found.most_ranks is None and found.bucket_bytes == 25 * 2**20
     # what is compressed sends half of float32, and all of a type that is as short
     size, sent = problem_sizes()["small"], replace(found, compress="bf16")
-    assert sum(sent.buckets(size, "f32")) == sum(found.buckets(size, "f32")) / 2
-    assert sent.buckets(size, "bf16") == found.buckets(size, "bf16")
+    assert sum(sent.sent(size, "f32").buckets) == sum(found.sent(size, "f32").buckets) / 2
+    assert sent.sent(size, "bf16") == found.sent(size, "bf16")
+    # what the program says of itself: embedding, 8 blocks, LM head with the final norm
+    parts = found.sent(size, "f32").parts
+    assert len(parts) == 10 and sum(parts) == sum(BUCKETS) and parts[-1] == parts[0] + 4 * 512
 
 
 def test_numbers_of_ranks_that_were_not_run_are_predicted(tmp_path: Path) -> None:
@@ -104,13 +108,13 @@ def test_numbers_of_ranks_that_were_not_run_are_predicted(tmp_path: Path) -> Non
     local = Range(ALONE, 0.9 * ALONE, 1.1 * ALONE)
     # a ring is faster than a tree only for some; both are exact by the link that was fitted
     ring = [ring_all_reduce(16, size, LINK) for size in BUCKETS]
-    found = over_ranks(DDP, 16, local, 0.1, BUCKETS, figures)
+    found = over_ranks(DDP, 16, local, 0.1, SENT, figures)
     assert found.value == pytest.approx(ALONE * SLOWED + sum(ring), rel=0.01)
     assert found.low < 0.95 * found.value and found.high > 1.08 * found.value
     # reduce-scatter and all-gather are an all-reduce; a rank updates a 16th of its weights
-    sharded = over_ranks(ZERO1, 16, local, 0.1, BUCKETS, figures)
+    sharded = over_ranks(ZERO1, 16, local, 0.1, SENT, figures)
     assert sharded.value == pytest.approx(found.value - 0.1 * 15 / 16, rel=0.01)
-    assert over_ranks(DDP, 1, local, 0.1, BUCKETS, figures) == local
+    assert over_ranks(DDP, 1, local, 0.1, SENT, figures) == local
     # where all share a host, more of them slow each other more
     crowded = replace(figures, most_ranks=16)
     assert crowded.slowed(16).value == pytest.approx(1 + (SLOWED - 1) * 15 / 7)
@@ -147,11 +151,11 @@ def test_what_was_not_measured_is_not_predicted(tmp_path: Path) -> None:
     local = Range(1.0, 0.9, 1.1)
     one_host = RankFigures("gloo", 25e6, "none", 2, (a_fit("all_reduce"),), {})
     with pytest.raises(BadInputError, match=r"64 ranks: all .* on one host, which has room for 2"):
-        over_ranks(DDP, 64, local, 0.1, BUCKETS, one_host)
+        over_ranks(DDP, 64, local, 0.1, SENT, one_host)
     with pytest.raises(BadInputError, match="reduce_scatter: no alpha and beta were measured"):
-        over_ranks(ZERO1, 2, local, 0.1, BUCKETS, one_host)
+        over_ranks(ZERO1, 2, local, 0.1, SENT, one_host)
     # without an end of the fit's range there is one of the prediction all the same
-    found = over_ranks(DDP, 2, local, 0.1, BUCKETS, one_host)
+    found = over_ranks(DDP, 2, local, 0.1, SENT, one_host)
     assert 0.9 < found.low < found.value < found.high
 
     alone = read_machine(written(tmp_path, grid_results()))

@@ -73,7 +73,7 @@ measure again, and believe what both pages say.
 
 With --machine nothing is measured: the full step of each size, batch, sequence, dtype and variant
 is predicted from that file, which scripts/report --format machine made, on this machine or another;
-with --ranks also over so many ranks, shared as ddp and zero1. What the file lacks is refused.
+with --ranks also over so many ranks, shared as ddp, zero1, zero3. What the file lacks is refused.
 
 Ctrl-C, SIGTERM or a closed terminal keep every case that was measured: the same command with
 --resume goes on.

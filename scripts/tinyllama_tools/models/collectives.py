@@ -12,6 +12,7 @@ the buckets that gradients are reduced in.
   scan, Parallel Computing 35 (2009): the double binary tree.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -149,17 +150,22 @@ def plan_buckets(sizes: Sequence[float], bucket_bytes: float) -> list[float]:
     return buckets
 
 
-def buckets_of(size: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[float]:
-    """plan_buckets() for a size of fixtures/problem_sizes.json, or with a head_dim of its own. The
-    order of its parameters: embedding, layers (norm, Q, K, V, O, norm, gate, up, down:
-    model/block.cpp), final norm, LM head."""
+def parts_of(size: Mapping[str, int], dtype: str) -> list[list[float]]:
+    """Bytes of each parameter of a size of fixtures/problem_sizes.json, or with a head_dim of its
+    own, in the order of the model: embedding, blocks (norm, Q, K, V, O, norm, gate, up, down:
+    model/block.cpp), final norm with LM head."""
     hidden = size["hidden_dim"]
     head = hidden * size.get("head_dim", hidden // size["n_heads"])
     query, key = head * size["n_heads"], head * size["n_kv_heads"]
     table, inner = hidden * size["vocab_size"], hidden * size["intermediate_dim"]
-    layer = [hidden, query, key, key, query, hidden, inner, inner, inner]
-    counts = [table, *layer * size["n_layers"], hidden, table]
-    return plan_buckets([BYTES[dtype] * count for count in counts], bucket_bytes)
+    block = [hidden, query, key, key, query, hidden, inner, inner, inner]
+    counts = [[table], *[block] * size["n_layers"], [hidden, table]]
+    return [[BYTES[dtype] * count for count in part] for part in counts]
+
+
+def buckets_of(size: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[float]:
+    """plan_buckets() of parts_of()."""
+    return plan_buckets([*itertools.chain(*parts_of(size, dtype))], bucket_bytes)
 
 
 FEWEST_SIZES = 3

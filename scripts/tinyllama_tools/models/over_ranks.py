@@ -1,7 +1,11 @@
 """A training step over several ranks, predicted from the step alone and what collectives take.
 
     ddp:   L f(N) + what of the buckets' all-reduces is not hidden behind the backward
-    zero1: L f(N) - U (1 - 1/N) + a reduce-scatter and an all-gather of every bucket
+    zero1: L f(N) - U (1 - 1/N) + what of the buckets' reduce-scatters is not hidden behind the
+           backward + their all-gathers
+    zero3: L f(N) - U (1 - 1/N) + what is not hidden of an all-gather of each part of the model
+           before its forward, and of each block before its backward, and of a reduce-scatter of
+           each part behind its backward
 
 with L the local step, U its optimizer and f(N) by how much N ranks slow each other's local work on
 their host. A collective takes alpha + bytes / bandwidth at the ranks that were measured; at others
@@ -15,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.machine import device_of, device_text
 from tinyllama_tools.data.names import (
@@ -27,6 +31,7 @@ from tinyllama_tools.data.names import (
     OVERLAP,
     REDUCE_SCATTER,
     SHARDED,
+    ZERO3,
     CaseName,
     full_step,
 )
@@ -40,6 +45,7 @@ from tinyllama_tools.models.collectives import (
     figures_from,
     flat_all_reduce,
     link_of_ring,
+    parts_of,
 )
 from tinyllama_tools.models.data_parallel import Analysis, over_rounds
 from tinyllama_tools.models.prediction import OPTIMIZER, RANKS, WAY, HeldOut
@@ -47,8 +53,8 @@ from tinyllama_tools.models.prediction import OPTIMIZER, RANKS, WAY, HeldOut
 # of --bucket-mb and --compress
 USUAL_BUCKET_BYTES, NO_COMPRESSION = 25 * MIB, "none"
 DDP, ZERO1 = "ddp", "zero1"
-# way to share a step: the mode of the rows that measure it
-WAYS: Mapping[str, str] = {DDP: OVERLAP, ZERO1: SHARDED}
+# way to share a step, as --share names it: the mode of the rows that measure it
+WAYS: Mapping[str, str] = {DDP: OVERLAP, ZERO1: SHARDED, ZERO3: ZERO3}
 
 
 # of the local step: by FLOPs, twice the forward; the optimizer's time is neglected
@@ -60,6 +66,24 @@ def step_range(local: float, buckets: Sequence[float]) -> tuple[float, float]:
     `buckets`: seconds of each all-reduce; the last can begin only when the backward has ended."""
     total = sum(buckets)
     return local + max(buckets[-1], total - BACKWARD_SHARE * local), local + total
+
+
+def zero1_range(
+    local: float, scattered: Sequence[float], gathered: Sequence[float]
+) -> tuple[float, float]:
+    """As step_range(): buckets are scattered in the backward, and gathered after the update."""
+    low, high = step_range(local, scattered)
+    return low + sum(gathered), high + sum(gathered)
+
+
+def zero3_range(
+    local: float, scattered: Sequence[float], gathered: Sequence[float]
+) -> tuple[float, float]:
+    """As step_range(), of the parts of the model: all are gathered for the forward, the blocks once
+    more for the backward, each while the one before it computes, and scattered behind that.
+    Nothing hides the first that is gathered and the last that is scattered."""
+    total = sum(scattered) + sum(gathered) + sum(gathered[1:-1])
+    return local + max(gathered[0] + scattered[0], total - local), local + total
 
 
 def most_ranks(world: ScalingResult) -> int | None:
@@ -86,6 +110,14 @@ def why_other_ranks(steps: Json, ranks: Json) -> str:
         "measured on neither; measure both on the same device with as many threads, or name an "
         "interconnect"
     )
+
+
+class Sent(NamedTuple):
+    """Bytes of what travels: `buckets` of gradients, and the parameters of each of the model's
+    `parts` (embedding, blocks, LM head with the final norm)."""
+
+    buckets: Sequence[float]
+    parts: Sequence[float]
 
 
 class Range(NamedTuple):
@@ -149,10 +181,11 @@ class RankFigures:
         own work (docs/distributed.md)."""
         return self.backend != GLOO
 
-    def buckets(self, size: Mapping[str, int], dtype: str) -> list[float]:
-        """Bytes of each that is sent, of a problem size."""
+    def sent(self, size: Mapping[str, int], dtype: str) -> Sent:
+        """Of a problem size."""
         share = 1.0 if self.compress == NO_COMPRESSION else 2 / BYTES[dtype]
-        return [share * of for of in buckets_of(size, dtype, self.bucket_bytes)]
+        buckets = [share * of for of in buckets_of(size, dtype, self.bucket_bytes)]
+        return Sent(buckets, [*map(sum, parts_of(size, dtype))])
 
     def seconds(self, operation: str, ranks: int, size: float) -> Range:
         """BadInputError where the collective was not measured, or not for so many ranks."""
@@ -190,9 +223,9 @@ class Interconnect:
     def title(self) -> str:
         return f"{self.over['title']} ({figures_from(self.over)})"
 
-    def buckets(self, size: Mapping[str, int], dtype: str) -> list[float]:
-        """Bytes of each, of a problem size."""
-        return buckets_of(size, dtype, USUAL_BUCKET_BYTES)
+    def sent(self, size: Mapping[str, int], dtype: str) -> Sent:
+        """Of a problem size."""
+        return Sent(buckets_of(size, dtype, USUAL_BUCKET_BYTES), [*map(sum, parts_of(size, dtype))])
 
     def seconds(self, operation: str, ranks: int, size: float) -> Range:
         """An all-reduce is a reduce-scatter and an all-gather. BadInputError where the ranks do not
@@ -213,24 +246,31 @@ Network = RankFigures | Interconnect
 
 
 def over_ranks(
-    way: str, ranks: int, local: Range, update: float, buckets: Sequence[float], network: Network
+    way: str, ranks: int, local: Range, update: float, sent: Sent, network: Network
 ) -> Range:
-    """Seconds of a step. `local`: of one alone, and `update` its optimizer; `buckets`: bytes of the
-    gradients. BadInputError as of the network's seconds()."""
+    """Seconds of a step. `local`: of one alone, and `update` its optimizer. BadInputError as of the
+    network's seconds()."""
     if ranks == 1:
         return local
-    # by end: likeliest, fastest, slowest
+
+    def times(operation: str, messages: Sequence[float]) -> list[Range]:
+        return [network.seconds(operation, ranks, size) for size in messages]
+
+    def ends_of(each: Sequence[Range]) -> Iterator[tuple[float, ...]]:
+        """By end (likeliest, fastest, slowest), the time of each message."""
+        return zip(*each, strict=True)
+
     slowed = local.times(network.slowed(ranks))
-    if way == ZERO1:
-        saved = update * (1 - 1 / ranks)
-        both = [
-            network.seconds(op, ranks, n) for op in (REDUCE_SCATTER, ALL_GATHER) for n in buckets
-        ]
-        return Range(*(a - saved + sum(own) for a, *own in zip(slowed, *both, strict=True)))
-    each = [network.seconds(ALL_REDUCE, ranks, size) for size in buckets]
-    likeliest, fastest, slowest = (
-        step_range(a, own) for a, *own in zip(slowed, *each, strict=True)
-    )
+    shared = [end - update * (1 - 1 / ranks) for end in slowed]
+    if way == DDP:
+        reduced = ends_of(times(ALL_REDUCE, sent.buckets))
+        ends = [step_range(a, own) for a, own in zip(slowed, reduced, strict=True)]
+    else:
+        messages = sent.buckets if way == ZERO1 else sent.parts
+        both = (ends_of(times(op, messages)) for op in (REDUCE_SCATTER, ALL_GATHER))
+        rule = zero1_range if way == ZERO1 else zero3_range
+        ends = [rule(a, *own) for a, *own in zip(shared, *both, strict=True)]
+    likeliest, fastest, slowest = ends
     return Range(likeliest[0 if network.hides else 1], fastest[0], slowest[1])
 
 
@@ -267,9 +307,14 @@ def _held_out(
         for way, mode in WAYS.items():
             if mode not in result.steps:
                 continue
-            row, buckets = result.steps[mode], result.distributed["bucket_bytes"]
+            row, size = result.steps[mode], problem_sizes().get(result.steps[mode].name.size)
+            if way == ZERO3 and size is None:
+                # of a model without a name its parts are not known
+                continue
+            parts = [*map(sum, parts_of(size, row.name.dtype))] if size else []
+            sent = Sent(result.distributed["bucket_bytes"], parts)
             for axis, value, known in ((WAY, way, figures), (RANKS, str(result.ranks), others)):
-                asked = (way, result.ranks, local, update * local.value, buckets, known)
+                asked = (way, result.ranks, local, update * local.value, sent, known)
                 try:
                     found = over_ranks(*asked)
                 except BadInputError:

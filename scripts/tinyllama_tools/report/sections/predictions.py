@@ -67,9 +67,9 @@ def rows_over_ranks(
     so many."""
     for step in steps:
         local, name = Range(step.seconds, step.low, step.high), step.cost.name
-        buckets = network.buckets(problem_sizes()[name.size], name.dtype)
+        sent = network.sent(problem_sizes()[name.size], name.dtype)
         for number, way in itertools.product(ranks, WAYS):
-            found = over_ranks(way, number, local, step.update_seconds, buckets, network)
+            found = over_ranks(way, number, local, step.update_seconds, sent, network)
             row = {"what": step_text(name), "ranks": number, "way": way, **found._asdict()}
             yield row | {"efficiency": 100 * step.seconds / found.value}
 
