@@ -349,21 +349,23 @@ def test_a_signal_to_one_rank_ends_all_and_keeps_what_was_done(tmp_path: Path, k
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks", "lost", "how"),
+    ("kind", "share", "ranks", "lost", "how"),
     [
-        ("scaling", 2, 0, signal.SIGKILL),
-        ("scaling", 2, 1, signal.SIGKILL),
-        ("train", 3, 0, signal.SIGSTOP),
-        ("train", 3, 1, signal.SIGSTOP),
+        ("scaling", "ddp", 2, 0, signal.SIGKILL),
+        ("scaling", "ddp", 2, 1, signal.SIGKILL),
+        ("train", "ddp", 3, 0, signal.SIGSTOP),
+        ("train", "ddp", 3, 1, signal.SIGSTOP),
         # Gloo tells the neighbours only; rank 0 hears of it from them, long before its timeout
-        ("train", 4, 2, signal.SIGKILL),
+        ("train", "ddp", 4, 2, signal.SIGKILL),
+        ("train", "zero3", 4, 2, signal.SIGKILL),
+        ("train", "tensor", 2, 1, signal.SIGKILL),
     ],
 )
 def test_a_lost_rank_is_named_by_all_others_and_what_was_done_is_kept(
-    tmp_path: Path, kind: str, ranks: int, lost: int, how: signal.Signals
+    tmp_path: Path, kind: str, share: str, ranks: int, lost: int, how: signal.Signals
 ) -> None:
     program, options, words, file = endless_run(kind, tmp_path)
-    with Ranks(tmp_path, [program] * ranks, options) as started:
+    with Ranks(tmp_path, [program] * ranks, [*options, f"--share={share}"]) as started:
         started.wait_for(words)
         started.processes[lost].send_signal(how)
         if lost != 0:
