@@ -178,6 +178,24 @@ def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) ->
     assert stated["points"] == [] and len(stated["fits"]) == 3
 
 
+def test_other_ways_to_share_a_step_are_points_beside_it(tmp_path: Path) -> None:
+    """Of `tensor` both ranks have one batch, whatever the run scales; `zero3` can hide."""
+    made, step = document(), f"{STEP}/batch:8/seq:256/ranks:2"
+    own = [row for row in made["benchmarks"] if row["run_name"] == f"{step}/overlap"]
+    ways = [row | {"run_name": f"{step}/zero3"} for row in own]
+    for row in own:
+        joint = row | {"run_name": f"{step}/tensor", "strong_efficiency_percent": 30.0}
+        ways.append({key: joint[key] for key in joint if key != "weak_efficiency_percent"})
+    made["benchmarks"] += ways
+    found = analysis_of(write_world(tmp_path, 2, made))
+    whole = point(found, 2)
+    zero3, tensor = point(found, 2, "zero3"), point(found, 2, "tensor")
+    assert (zero3.efficiency, zero3.overlap) == (whole.efficiency, whole.overlap)
+    assert zero3.samples_per_second == pytest.approx(2 * tensor.samples_per_second)
+    assert (tensor.efficiency.median, tensor.speedup.median) == (30, 0.6)
+    assert tensor.overlap is zero3.busy is None
+
+
 def test_results_that_cannot_be_used_and_worlds_that_make_no_run_are_named(tmp_path: Path) -> None:
     for key, value, said in (
         ("context.distributed.world_size", "two", "world_size: 'two' is not of type 'integer'"),

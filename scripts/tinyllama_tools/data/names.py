@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 CASE_PATTERN = re.compile(
     r"(?P<component>[^/]+)/(?P<pass_name>[^/]+)/(?P<variant>[^/]+)/(?P<size>[^/]+)/"
     r"(?P<dtype>[^/]+)/batch:(?P<batch>[1-9]\d*)/seq:(?P<seq>[1-9]\d*)"
-    r"(?:/ranks:(?P<ranks>[1-9]\d*)/(?P<mode>[a-z_]+))?"
+    r"(?:/ranks:(?P<ranks>[1-9]\d*)/(?P<mode>[a-z][a-z0-9_]*))?"
 )
 # what Google Benchmark appends to a name, as in files of ours until 2026
 TIMED_BY = "/manual_time"
