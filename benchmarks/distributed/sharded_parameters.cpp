@@ -77,12 +77,11 @@ ShardedBytes sharded_bytes(const std::vector<NamedTensors>& parts, int ranks) {
     const int64_t share = layout_of(part, ranks).share_bytes;
     wholes.push_back(share * ranks);
     bytes.share += share;
-    bytes.gathered += wholes.back();
-    bytes.reduced += wholes.back();
+    bytes.sent += 2 * wholes.back();
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool is_again = i > 0 && i + 1 < parts.size();
-    if (is_again) bytes.gathered += wholes[i];
+    if (is_again) bytes.sent += wholes[i];
     const int64_t before = i > 1 ? wholes[i - 1] : 0;
     const int64_t behind = i + 1 < parts.size() ? wholes[i + 1] : 0;
     const int64_t own = i > 0 ? 2 * wholes[i] : wholes[i];
@@ -183,9 +182,15 @@ ShardedParameters::~ShardedParameters() {
   }
 }
 
+at::Tensor ShardedParameters::message_of(const Part& part) {
+  at::Tensor message = at::empty({part.share_elements * group_.size()}, part.kind);
+  sent_bytes_ += static_cast<int64_t>(message.nbytes());
+  return message;
+}
+
 void ShardedParameters::start_gather(Part& part) {
   if (part.whole.defined()) return;
-  part.whole = at::empty({part.share_elements * group_.size()}, part.kind);
+  part.whole = message_of(part);
   part.gathering = group_.all_gather(part.whole, part.share);
 }
 
@@ -254,8 +259,8 @@ void ShardedParameters::on_gradient(size_t index, size_t parameter) {
   if (part.is_ready.at(parameter))
     throw std::logic_error(fmt::format("gradient {} was ready twice in one backward", name));
   const at::NoGradGuard no_grad;
-  if (!part.message.defined())
-    part.message = at::zeros({part.share_elements * group_.size()}, part.kind);
+  // Zeros where nothing comes.
+  if (!part.message.defined()) part.message = message_of(part).zero_();
   part.place_in(part.message, parameter).copy_(tensor.grad());
   tensor.mutable_grad().reset();
   part.is_ready[parameter] = true;
@@ -326,8 +331,8 @@ void ShardedParameters::communicate() {
     Part& part = parts_[i];
     if (is_gathered_again(i)) gather(part);
     release(part);
-    const at::Tensor message = at::zeros({part.share_elements * group_.size()}, part.kind);
-    group_.reduce_scatter(at::empty({part.share_elements}, part.kind), message).wait();
+    group_.reduce_scatter(at::empty({part.share_elements}, part.kind), message_of(part).zero_())
+        .wait();
   }
 }
 

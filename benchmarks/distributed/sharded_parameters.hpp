@@ -32,11 +32,10 @@ struct ShardedBytes {
   int64_t in_flight_over(c10::DeviceType device) const {
     return in_flight + (device == c10::DeviceType::CPU ? copied : 0);
   }
-  /// Sent and received in a step, as wholes: a forward gathers every part, a backward all but the
-  /// embedding, which it does not read, and the last, which is still there; then all gradients are
-  /// reduce-scattered.
-  int64_t gathered = 0;
-  int64_t reduced = 0;
+  /// Of the collectives of a step, each counted as a whole: a forward gathers every part, a
+  /// backward all but the embedding, which it does not read, and the last, which is still there;
+  /// and all gradients are reduce-scattered.
+  int64_t sent = 0;
 };
 ShardedBytes sharded_bytes(const std::vector<NamedTensors>& parts, int ranks);
 
@@ -75,6 +74,9 @@ class ShardedParameters final : public ModelHooks {
   void release_parameters();
   void gather_gradients();
 
+  /// ShardedBytes::sent of everything until now.
+  int64_t sent_bytes() const { return sent_bytes_; }
+
   /// The optimizer of this rank's shares, a flat tensor a part.
   AdamW& of_shares() { return *optimizer_; }
 
@@ -88,6 +90,8 @@ class ShardedParameters final : public ModelHooks {
   void on_gradient(size_t part, size_t parameter);
   void begin();
   void finish();
+  /// Memory for a message of the whole part, which is counted as sent.
+  at::Tensor message_of(const Part& part);
   /// Whether a backward reads the part's parameters, and has to gather them.
   bool is_gathered_again(size_t part) const;
   void start_gather(Part& part);
@@ -100,6 +104,7 @@ class ShardedParameters final : public ModelHooks {
   TinyLlama& model_;
   bool overlap_;
   std::vector<Part> parts_;
+  int64_t sent_bytes_ = 0;
   Part* reducing_ = nullptr;  // the part whose gradients were sent last
   std::optional<AdamW> optimizer_;
 };

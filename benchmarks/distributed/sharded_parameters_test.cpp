@@ -172,11 +172,14 @@ TEST(ShardedParametersTest, ARankHoldsWhatIsPredictedOfIt) {
       const int64_t cut = whole + ranks_here * (3 * predicted.share - weights);
       EXPECT_EQ(live_bytes(group, cut), cut);
       backward(group, training, sharded);
+      EXPECT_EQ(sharded.sent_bytes(), predicted.sent);
       const int64_t with_gradients = cut + ranks_here * predicted.share;
       EXPECT_EQ(live_bytes(group, with_gradients), with_gradients);
       sharded.step();
       sharded.clear_gradients();
       EXPECT_EQ(live_bytes(group, cut), cut);
+      sharded.communicate();
+      EXPECT_EQ(sharded.sent_bytes(), 2 * predicted.sent) << "alone as much as in a step";
       // 64 bytes a parameter, and 64 a part and rank, at most.
       const auto padding =
           static_cast<int64_t>(64 * (training.parameters.size() / group.size() + parts.size() + 1));
