@@ -24,6 +24,11 @@ using std::chrono::milliseconds;
 
 // What a rank that is alive needs to come out of its own failed operation, at the most.
 constexpr milliseconds kAnswerTime(5000);
+constexpr const char* kBarrier = "barrier";
+
+double to_seconds(Clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -38,14 +43,21 @@ void refuse_shared_devices(const std::vector<std::string>& devices) {
   }
 }
 
+double own_seconds() {
+  return to_seconds(Clock::now());
+}
+
 void Pending::wait() {
   if (!work_) return;
+  const double waited = own_seconds();
   try {
     work_->wait();
   } catch (const std::exception& error) {
     group_->give_up(operation_, started_, error);
   }
   work_.reset();
+  if (group_->recorded_ != nullptr && operation_ != kBarrier)
+    group_->recorded_->push_back({to_seconds(started_), waited, own_seconds()});
 }
 
 ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::Device& device,
@@ -91,7 +103,9 @@ std::string ProcessGroup::backend_name() const {
 }
 
 // Ends this rank's connections first: whoever waits for this one then fails as well, at once. A
-// rank that is alive but computes comes to its next operation within the timeout.
+// rank that is alive but computes comes to its next operation within the timeout. Gloo's
+// monitoredBarrier would find the lost one over those very connections, for rank 0 only, and NCCL
+// has none.
 void ProcessGroup::give_up(const char* operation, Clock::time_point started,
                            const std::exception& cause) {
   has_lost_a_rank_ = true;
@@ -147,7 +161,7 @@ Pending ProcessGroup::all_gather(const at::Tensor& whole, const at::Tensor& shar
 void ProcessGroup::barrier() {
   c10d::BarrierOptions options;
   if (device_.is_gpu()) options.device = device_.torch();
-  start("barrier", [&] { return backend_->barrier(options); }).wait();
+  start(kBarrier, [&] { return backend_->barrier(options); }).wait();
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> ProcessGroup::for_reducer() const {
@@ -168,6 +182,13 @@ void ProcessGroup::attempt(const char* operation, const std::function<void()>& r
   } catch (const std::exception& error) {
     give_up(operation, started, error);
   }
+}
+
+ClockOffset ProcessGroup::align_clock() {
+  ClockOffset offset;
+  if (rendezvous_)
+    attempt("aligning the clocks", [&] { offset = rendezvous_->align_clock(own_seconds); });
+  return offset;
 }
 
 at::Tensor ProcessGroup::numbers(int64_t count) const {

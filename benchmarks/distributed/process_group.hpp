@@ -29,6 +29,17 @@ ConnectRanks nccl_backend();  ///< RCCL in a build for ROCm
 
 class ProcessGroup;
 
+/// When this rank started an operation, and when it began and ended to wait for it: seconds of its
+/// own clock, own_seconds().
+struct OperationTimes {
+  double started;
+  double waited;
+  double ended;
+};
+
+/// std::chrono::steady_clock, in seconds.
+double own_seconds();
+
 /// An operation that was started; its tensors must stay as they are until wait() has returned.
 class Pending {
  public:
@@ -87,6 +98,12 @@ class ProcessGroup {
   /// Returns when every rank has called it. Waits without using the processor.
   void barrier();
 
+  /// From now on adds the times of every operation but a barrier, in the order in which they were
+  /// waited for; null: no more. On a GPU they are those of the host, which does not wait.
+  void record_operations(std::vector<OperationTimes>* into) { recorded_ = into; }
+  /// Rendezvous::align_clock of own_seconds(). All ranks have to call it. Throws RankLostError.
+  ClockOffset align_clock();
+
   /// The same ranks as c10d::Reducer takes them.
   c10::intrusive_ptr<c10d::ProcessGroup> for_reducer() const;
   /// Runs what c10d does with them by itself. Throws RankLostError where it fails.
@@ -117,6 +134,7 @@ class ProcessGroup {
   std::string stage_ = "set-up";
   std::optional<Rendezvous> rendezvous_;
   bool has_lost_a_rank_ = false;
+  std::vector<OperationTimes>* recorded_ = nullptr;
   std::function<void(const std::string&)> tell_of_loss_;
   c10::intrusive_ptr<c10d::Backend> backend_;
 };

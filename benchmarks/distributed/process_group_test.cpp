@@ -10,10 +10,11 @@
 #include <chrono>
 #include <csignal>
 #include <future>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "benchmarks/distributed/testing.hpp"
 #include "model/testing.hpp"
@@ -45,43 +46,59 @@ TEST(AwaitListenerTest, WhoeverListensIsFoundEvenLate) {
   late.join();
 }
 
-constexpr milliseconds kTimeout(100);
-
-/// A store on a machine that is so busy that its answers come after the shorter waits are over.
-class BusyStore final : public c10d::HashStore {
- public:
-  using HashStore::wait;
-  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
-    if (timeout < kTimeout / 2) throw std::runtime_error("wait timeout");
-    HashStore::wait(keys, timeout);
+// What each of these ranks hears of the others, over a store as in a run; the last speaks late.
+std::map<int, Statements> ask_everyone_of(int size, const std::vector<int>& speakers,
+                                          milliseconds timeout, milliseconds late) {
+  const uint16_t port = testing::free_port();
+  std::map<int, Statements> said;
+  for (const int rank : speakers) said[rank] = {};
+  std::vector<std::thread> threads;
+  for (const int rank : speakers) {
+    threads.emplace_back([&, rank] {
+      c10d::TCPStoreOptions options;
+      options.port = port;
+      options.isServer = rank == 0;
+      options.waitWorkers = false;
+      const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+      if (rank == speakers.back()) std::this_thread::sleep_for(late);
+      said.at(rank) = ask_everyone(store, testing::rank_of(rank, size, port), "still here",
+                                   std::to_string(rank), timeout);
+    });
   }
-};
-
-StoreExchange exchange_of(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
-  return StoreExchange{store, testing::rank_of(rank, size, 0), "still here"};
+  for (std::thread& thread : threads) thread.join();
+  return said;
 }
 
-TEST(StoreExchangeTest, RanksAfterASilentOneAreHeardOnABusyMachine) {
-  const auto store = c10::make_intrusive<BusyStore>();
-  for (const int rank : {0, 1, 3}) {
-    exchange_of(store, rank, 4).state("rank " + std::to_string(rank));
-    exchange_of(store, rank, 4).leave();
+TEST(AskEveryoneTest, OnlyTheSilentAreAbsentAndWhoeverSpeaksLateIsHeard) {
+  const auto began = std::chrono::steady_clock::now();
+  for (const auto& [rank, said] : ask_everyone_of(4, {0, 1, 3}, milliseconds(1000), {})) {
+    EXPECT_EQ(said.absent, std::vector<int>{2}) << "told rank " << rank;
+    EXPECT_EQ(said.texts, std::vector<std::string>{});
   }
-  const Statements said = exchange_of(store, 0, 4).everyone(kTimeout);
-  EXPECT_EQ(said, (Statements{"rank 0", "rank 1", std::nullopt, "rank 3"}));
+  EXPECT_GE(std::chrono::steady_clock::now() - began, milliseconds(1000));
+  for (const auto& [rank, said] :
+       ask_everyone_of(3, {0, 1, 2}, milliseconds(10000), milliseconds(200))) {
+    EXPECT_EQ(said.absent, std::vector<int>{}) << "told rank " << rank;
+    EXPECT_EQ(said.texts, (std::vector<std::string>{"0", "1", "2"}));
+  }
 }
 
-TEST(StoreExchangeTest, ARankThatSpeaksLateIsHeardAndOneThatNeverDoesIsNot) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  StoreExchange talk = exchange_of(store, 1, 2);
-  EXPECT_EQ(talk.statement_of(0, kTimeout), std::nullopt);
-  EXPECT_EQ(talk.statement_of(0, milliseconds(0)), std::nullopt);
-  std::thread late([&] {
-    std::this_thread::sleep_for(milliseconds(50));
-    exchange_of(store, 0, 2).state("late");
+// One clock for all threads, beside which rank 1's is 5 s slow and rank 2's 7 s fast.
+TEST(AlignClockTest, ClocksAgreeWithinTheirUncertainty) {
+  const std::array<double, 3> ahead = {0, -5, 7};
+  const auto thrown = try_ranks(3, [&](const LaunchEnvironment& where) {
+    Rendezvous meeting(where, milliseconds(20000), {});
+    for (int time = 0; time < 2; ++time) {
+      const double mine = ahead.at(static_cast<size_t>(where.rank));
+      const ClockOffset offset = meeting.align_clock([mine] { return own_seconds() + mine; });
+      EXPECT_NEAR(offset.seconds, -mine, offset.uncertainty_seconds + 1e-6);
+      EXPECT_LT(offset.uncertainty_seconds, 1);
+      EXPECT_EQ(offset.uncertainty_seconds > 0, where.rank > 0);
+    }
+    // The store stays until all are done.
+    meeting.exchange("aligned", "");
   });
-  EXPECT_EQ(talk.statement_of(0, milliseconds(10000)), "late");
-  late.join();
+  for (const std::string& error : thrown) EXPECT_EQ(error, "");
 }
 
 TEST(DenseValuesTest, AnyOrderOfDimensionsIsOneStretchOfMemory) {

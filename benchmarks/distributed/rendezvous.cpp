@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <future>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/control_collectives/StoreCollectives.hpp>
 #include <type_traits>
 #include <utility>
 
@@ -35,6 +37,9 @@ constexpr milliseconds kSlack(1000);
 // Between tries that were refused, and of one try that is not answered at all.
 constexpr milliseconds kPause(50);
 constexpr milliseconds kLongestTry(2000);
+constexpr int kRoundTrips = 16;
+constexpr const char* kSilentStore = "rank 0, which keeps the store, does not answer";
+const std::string kFirst = "first", kAgreement = "agreement";
 
 std::string words_of(int error) {
   return std::generic_category().message(error);
@@ -65,21 +70,52 @@ std::optional<std::invoke_result_t<Call>> call_within(std::chrono::milliseconds 
   return result.get();
 }
 
-milliseconds left_until(Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-  return std::max(left, milliseconds(0));
-}
-
 double to_seconds(milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-std::vector<int> silent_ranks(const Statements& all) {
-  std::vector<int> silent;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank]) silent.push_back(static_cast<int>(rank));
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+bool hosts_store(const LaunchEnvironment& where) {
+  return where.rank == 0 && !where.agent_store_prefix;
+}
+
+std::string read_key(const std::string& name, int rank) {
+  return fmt::format("{}/has read/{}", name, rank);
+}
+
+// The store is not kept open for this rank any more.
+void leave(c10d::Store& store, const LaunchEnvironment& where, const std::string& name) {
+  store.set(read_key(name, where.rank), std::string("yes"));
+}
+
+ClockOffset ask_rank_0(c10d::Store& store, const LaunchEnvironment& where, const std::string& name,
+                       const std::function<double()>& clock) {
+  ClockOffset best;
+  if (where.rank > 0) best.uncertainty_seconds = std::numeric_limits<double>::infinity();
+  // One rank after another, so that none waits for the answers to others.
+  for (int rank = 1; rank < where.world_size; ++rank) {
+    for (int trip = 0; trip < kRoundTrips; ++trip) {
+      const std::string question = fmt::format("{}/{}/{}/question", name, rank, trip);
+      const std::string answer = fmt::format("{}/{}/{}/answer", name, rank, trip);
+      if (where.rank == 0) {
+        store.get(question);
+        store.set(answer, fmt::format("{:.9f}", clock()));
+      }
+      if (where.rank != rank) continue;
+      const double asked = clock();
+      store.set(question, std::string("?"));
+      const std::string told = store.get_to_str(answer);
+      const double half_trip = (clock() - asked) / 2;
+      store.deleteKey(question);
+      store.deleteKey(answer);
+      if (half_trip < best.uncertainty_seconds)
+        best = {std::stod(told) - asked - half_trip, half_trip};
+    }
   }
-  return silent;
+  return best;
 }
 
 // In what two statements differ; empty where they do not. `rank`: who made the second.
@@ -117,7 +153,8 @@ std::string await_listener(const std::string& address, uint16_t port, millisecon
     });
     if (lookup != 0) failure = ::gai_strerror(lookup);
     for (const addrinfo* to = first; to != nullptr; to = to->ai_next) {
-      failure = try_once(*to, std::clamp(left_until(deadline), milliseconds(1), kLongestTry));
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+      failure = try_once(*to, std::clamp(left, milliseconds(1), kLongestTry));
       if (failure.empty()) return {};
     }
     if (Clock::now() + kPause >= deadline) return failure;
@@ -125,53 +162,39 @@ std::string await_listener(const std::string& address, uint16_t port, millisecon
   }
 }
 
-std::string StoreExchange::key(const char* what, int rank) const {
-  return fmt::format("{}/{}/{}", name, what, rank);
-}
-
-void StoreExchange::state(const std::string& mine) {
-  store->set(key("says", where.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
-}
-
-// Whoever has spoken is found even when the timeout has run out: an earlier rank that never comes
-// uses all of it up, and the store's answer to a short wait may come too late.
-bool StoreExchange::is_there(const std::string& key, milliseconds timeout) {
-  if (timeout > milliseconds(0)) {
-    try {
-      store->wait({key}, timeout);
-      return true;
-    } catch (const c10::DistNetworkError&) {
-      throw;
-    } catch (const std::exception&) {  // the timeout has run out
-    }
-  }
-  return store->check({key});
-}
-
-std::optional<std::string> StoreExchange::statement_of(int rank, milliseconds timeout) {
-  const std::string said = key("says", rank);
-  if (!is_there(said, timeout)) return std::nullopt;
-  const std::vector<uint8_t> bytes = store->get(said);
-  return std::string(bytes.begin(), bytes.end());
-}
-
-Statements StoreExchange::everyone(milliseconds timeout) {
-  Statements all;
-  const auto deadline = Clock::now() + timeout;
-  for (int rank = 0; rank < where.world_size; ++rank)
-    all.push_back(statement_of(rank, left_until(deadline)));
-  leave();
-  if (where.rank == 0 && !where.agent_store_prefix) {
-    const auto last = Clock::now() + timeout;
+// c10d's allGather, whose keys are <name>/<rank>. Beside it: ranks that are absent as numbers,
+// which it has in words only, and a store that stays until all have read.
+Statements ask_everyone(const StorePointer& store, const LaunchEnvironment& where,
+                        const std::string& name, const std::string& mine, milliseconds timeout) {
+  const auto gather = [&] {
+    c10d::StoreCollectives talk(store, where.rank, where.world_size);
+    std::vector<std::string> texts;
+    for (const auto& bytes : talk.allGather(name, to_bytes(mine), timeout))
+      texts.emplace_back(bytes.begin(), bytes.end());
+    return texts;
+  };
+  Statements said;
+  try {
+    said.texts = gather();
+  } catch (const c10::DistNetworkError&) {
+    throw;
+  } catch (const std::exception&) {
     for (int rank = 0; rank < where.world_size; ++rank) {
-      if (all[static_cast<size_t>(rank)]) is_there(key("has read", rank), left_until(last));
+      if (!store->check({fmt::format("{}/{}", name, rank)})) said.absent.push_back(rank);
     }
+    // The last came just after the end.
+    if (said.absent.empty()) said.texts = gather();
   }
-  return all;
-}
-
-void StoreExchange::leave() {
-  store->set(key("has read", where.rank), std::string("yes"));
+  leave(*store, where, name);
+  std::vector<std::string> readers;
+  for (int rank = 0; rank < where.world_size; ++rank) {
+    if (!std::ranges::count(said.absent, rank)) readers.push_back(read_key(name, rank));
+  }
+  try {
+    if (hosts_store(where)) store->wait(readers, timeout);
+  } catch (const std::exception&) {  // whoever has not read by now is lost
+  }
+  return said;
 }
 
 std::string rank_words(const std::vector<int>& ranks) {
@@ -209,7 +232,7 @@ void Rendezvous::await_server() const {
 }
 
 void Rendezvous::open() {
-  const bool is_server = where_.rank == 0 && !where_.agent_store_prefix;
+  const bool is_server = hosts_store(where_);
   c10d::TCPStoreOptions options;
   options.port = where_.master_port;
   options.isServer = is_server;
@@ -256,55 +279,47 @@ void Rendezvous::refuse_second() {
       *count, where_.rank, where_.world_size - 1, where_.master_port));
 }
 
-// The texts of all ranks' statements. Throws std::runtime_error that names the ranks without one.
-std::vector<std::string> Rendezvous::texts_of(const std::optional<Statements>& all) const {
-  if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
-  const std::vector<int> absent = silent_ranks(*all);
-  if (!absent.empty()) {
-    throw std::runtime_error(fmt::format("{} did not come within {:g} s (--timeout)",
-                                         rank_words(absent), to_seconds(timeout_)));
-  }
-  std::vector<std::string> texts;
-  for (const auto& said : *all) texts.push_back(*said);
-  return texts;
-}
-
-std::optional<Statements> Rendezvous::everyone(const std::string& name, const std::string& mine,
-                                               milliseconds timeout) const {
-  return call_within(2 * timeout + kSlack,
-                     [talk = StoreExchange{store_, where_, name}, mine, timeout]() mutable {
-                       talk.state(mine);
-                       return talk.everyone(timeout);
-                     });
-}
-
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
-  return texts_of(everyone(name, mine, timeout_));
+  const auto all = call_within(2 * timeout_ + kSlack,
+                               [store = store_, where = where_, name, mine, timeout = timeout_] {
+                                 return ask_everyone(store, where, name, mine, timeout);
+                               });
+  if (!all) throw std::runtime_error(kSilentStore);
+  if (all->absent.empty()) return all->texts;
+  throw std::runtime_error(fmt::format("{} did not come within {:g} s (--timeout)",
+                                       rank_words(all->absent), to_seconds(timeout_)));
 }
 
 // A rank that has other ideas of the world than rank 0 would wait for ranks that nobody started: it
-// looks at rank 0's statement first.
+// looks at rank 0's statement first, and then leaves its own for rank 0 to see.
 void Rendezvous::agree(const Agreement& mine) {
   Agreement stated = mine;
   stated["number of ranks"] = std::to_string(where_.world_size);
   const std::string text = nlohmann::json(stated).dump();
   std::string difference;
   try {
-    const auto all = call_within(3 * timeout_ + kSlack,
-                                 [talk = StoreExchange{store_, where_, "agreement"}, text,
-                                  timeout = timeout_]() mutable -> Statements {
-                                   talk.state(text);
-                                   const auto first = talk.statement_of(0, timeout);
-                                   if (!first) throw std::runtime_error("rank 0 did not come");
-                                   if (difference_of(*first, text, talk.where.rank).empty())
-                                     return talk.everyone(timeout);
-                                   talk.leave();
-                                   return {first};
-                                 });
-    const std::vector<std::string> texts = texts_of(all);
-    difference = difference_of(texts.front(), text, where_.rank);
-    for (size_t rank = 1; rank < texts.size() && difference.empty(); ++rank)
-      difference = difference_of(texts.front(), texts[rank], static_cast<int>(rank));
+    const auto first =
+        call_within(timeout_ + kSlack, [store = store_, where = where_, text, timeout = timeout_] {
+          c10d::StoreCollectives talk(store, where.rank, where.world_size);
+          if (where.rank == 0) {
+            talk.broadcastSend(kFirst, to_bytes(text), timeout);
+            return text;
+          }
+          const auto bytes = talk.broadcastRecv(kFirst, timeout);
+          const std::string said(bytes.begin(), bytes.end());
+          if (!difference_of(said, text, where.rank).empty()) {
+            talk.gatherSend(kAgreement, to_bytes(text), timeout);
+            leave(*store, where, kAgreement);
+          }
+          return said;
+        });
+    if (!first) throw std::runtime_error(kSilentStore);
+    difference = difference_of(*first, text, where_.rank);
+    if (difference.empty()) {
+      const std::vector<std::string> texts = exchange(kAgreement, text);
+      for (size_t rank = 1; rank < texts.size() && difference.empty(); ++rank)
+        difference = difference_of(texts.front(), texts[rank], static_cast<int>(rank));
+    }
   } catch (const std::exception& error) {
     throw std::invalid_argument(
         fmt::format("WORLD_SIZE={}: {}", where_.world_size, first_line(error)));
@@ -312,10 +327,22 @@ void Rendezvous::agree(const Agreement& mine) {
   if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
+ClockOffset Rendezvous::align_clock(const std::function<double()>& clock) {
+  const auto found = call_within(
+      2 * timeout_ + kSlack,
+      [store = store_, where = where_, clock, name = fmt::format("clock {}", alignments_++)] {
+        return ask_rank_0(*store, where, name, clock);
+      });
+  if (!found) throw std::runtime_error(kSilentStore);
+  return *found;
+}
+
 std::vector<int> Rendezvous::find_lost_ranks(milliseconds timeout) {
   try {
-    const auto all = everyone("still here", "yes", timeout);
-    return all ? silent_ranks(*all) : std::vector<int>{0};
+    const auto all = call_within(2 * timeout + kSlack, [store = store_, where = where_, timeout] {
+      return ask_everyone(store, where, "still here", "yes", timeout);
+    });
+    return all ? all->absent : std::vector<int>{0};
   } catch (const std::exception&) {
     return {0};
   }

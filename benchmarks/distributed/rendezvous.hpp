@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,29 +19,23 @@ namespace tinyllama::distributed {
 /// What has to be equal on all ranks (options, build, library version), by names that users know.
 using Agreement = std::map<std::string, std::string>;
 
-/// The statement of each rank; nothing for a rank that has made none.
-using Statements = std::vector<std::optional<std::string>>;
+/// What the ranks have said under one name, and which of them have said nothing.
+struct Statements {
+  std::vector<std::string> texts;  ///< by rank; empty where one is absent
+  std::vector<int> absent;
+};
 
-/// One exchange between the ranks through the store, under a name that serves once. It has its own
-/// copies of everything that it uses, because a thread that waits in it is abandoned where the
-/// store does not answer. Its methods throw c10::DistNetworkError where the store is gone.
-struct StoreExchange {
-  c10::intrusive_ptr<c10d::Store> store;
-  LaunchEnvironment where;
-  std::string name;
+/// Says `mine` under a name that serves once, and waits for `timeout` at most until every rank has.
+/// The process that hosts the store then waits, for another `timeout` at most, until those that
+/// have spoken have read too. Throws c10::DistNetworkError where the store is gone.
+Statements ask_everyone(const c10::intrusive_ptr<c10d::Store>& store,
+                        const LaunchEnvironment& where, const std::string& name,
+                        const std::string& mine, std::chrono::milliseconds timeout);
 
-  void state(const std::string& mine);
-  /// Waits for the statement of one rank; nothing where there is none after `timeout`.
-  std::optional<std::string> statement_of(int rank, std::chrono::milliseconds timeout);
-  /// The same for all ranks. The process that hosts the store then waits, for another `timeout` at
-  /// most, until every rank that made a statement has read them all.
-  Statements everyone(std::chrono::milliseconds timeout);
-  /// Call it in a rank that ends without everyone(): the store is then not kept open for it.
-  void leave();
-
- private:
-  std::string key(const char* what, int rank) const;
-  bool is_there(const std::string& key, std::chrono::milliseconds timeout);
+/// What to add to this rank's clock to have rank 0's, and how far off that may be.
+struct ClockOffset {
+  double seconds = 0;
+  double uncertainty_seconds = 0;
 };
 
 class Rendezvous {
@@ -58,16 +53,18 @@ class Rendezvous {
   /// std::runtime_error naming the ranks that have not within the timeout.
   std::vector<std::string> exchange(const std::string& name, const std::string& mine);
 
+  /// Asks rank 0 for its time, over the store. The shortest round trip decides: rank 0 has read its
+  /// clock within it, so that half of it is the uncertainty (Cristian 1989, "Probabilistic clock
+  /// synchronization"). All ranks have to call it. `clock`: seconds that never run backwards.
+  /// Throws std::runtime_error where rank 0 or the store does not answer.
+  ClockOffset align_clock(const std::function<double()>& clock);
+
   /// After a failure: says that this rank is there still, and waits for `timeout` at most for the
   /// others to do the same. Returns the ranks that did not; rank 0 alone where the store is gone.
   /// Can be called once.
   std::vector<int> find_lost_ranks(std::chrono::milliseconds timeout);
 
  private:
-  /// What each rank has stated under `name`; nothing where the store does not answer.
-  std::optional<Statements> everyone(const std::string& name, const std::string& mine,
-                                     std::chrono::milliseconds timeout) const;
-  std::vector<std::string> texts_of(const std::optional<Statements>& all) const;
   void await_server() const;
   void open();
   void refuse_second();
@@ -78,6 +75,7 @@ class Rendezvous {
   LaunchEnvironment where_;
   std::chrono::milliseconds timeout_;
   c10::intrusive_ptr<c10d::Store> store_;
+  int alignments_ = 0;
 };
 
 /// Waits for `timeout` at most until a TCP connection to the address can be made, and closes it.

@@ -151,14 +151,14 @@ void measure(MessageRecord& record, const ScalingOptions& options, ProcessGroup&
   const RoundSamples samples = gather_samples(group, mine.seconds);
   const double seconds = slowest_seconds(samples);
   const double algorithm = static_cast<double>(record.bytes) / seconds * 1e-9;
-  record.row.repetitions.push_back(
-      {seconds,
-       mine.cpu_seconds,
-       record.calls,
-       {{"ranks", group.size()},
-        {"message_bytes", static_cast<double>(record.bytes)},
-        {"algorithm_GB_per_second", algorithm},
-        {"bus_GB_per_second", algorithm * bus_factor(record.collective, group.size())}}});
+  add_waits(record.row, group, mine, record.calls);
+  harness::Counters counters = {
+      {"ranks", group.size()},
+      {"message_bytes", static_cast<double>(record.bytes)},
+      {"algorithm_GB_per_second", algorithm},
+      {"bus_GB_per_second", algorithm * bus_factor(record.collective, group.size())}};
+  counters.merge(wait_counters(record.row));
+  record.row.repetitions.push_back({seconds, mine.cpu_seconds, record.calls, counters});
   record.row.samples.push_back(samples);
 }
 

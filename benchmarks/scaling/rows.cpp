@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -81,6 +82,20 @@ Json describe_run(const ScalingOptions& options, ProcessGroup& group,
           {"ranks", describe_ranks(group)}};
 }
 
+Json milliseconds(Values seconds) {
+  for (double& value : seconds) value *= 1e3;
+  return seconds;
+}
+
+Json waits_json(const CollectiveWaits& round) {
+  return {{"wait_ms", milliseconds(round.wait_seconds)},
+          {"transfer_ms", milliseconds(round.transfer_seconds)},
+          {"collectives", round.late_seconds.size()},
+          {"times_last", round.times_last},
+          {"late_ms", median(round.late_seconds) * 1e3},
+          {"clock_uncertainty_ms", round.clock_uncertainty_seconds * 1e3}};
+}
+
 std::string median_cell(const Json& entry, const char* key, int digits) {
   if (!entry.contains(key)) return "";
   return fmt::format("{:.{}f}", entry.at(key).get<double>(), digits);
@@ -108,6 +123,8 @@ RankTimes time_together(ProcessGroup& group, const RankWork& work, int64_t itera
     group.barrier();
     first_tick = std::clock();
   };
+  if (!group.device().is_gpu()) group.record_operations(&times.operations);
+  const auto record_no_more = c10::make_scope_exit([&] { group.record_operations(nullptr); });
   const auto run = [&] {
     for (int64_t call = 0; call < work.calls; ++call) work.run();
   };
@@ -169,10 +186,24 @@ bool any_rank_interrupted(ProcessGroup& group) {
   return group.largest_number(console::interrupted() ? 1 : 0) > 0;
 }
 
+void add_waits(RowRecord& record, ProcessGroup& group, const RankTimes& mine, int64_t iterations) {
+  if (group.size() == 1 || group.device().is_gpu()) return;
+  CollectiveWaits waits = gather_waits(group, mine.operations, iterations);
+  if (!waits.late_seconds.empty()) record.waits.push_back(std::move(waits));
+}
+
+harness::Counters wait_counters(const RowRecord& record) {
+  if (record.waits.empty()) return {};
+  const CollectiveWaits& round = record.waits.back();
+  return {{"wait_ms", mean(round.wait_seconds) * 1e3},
+          {"transfer_ms", mean(round.transfer_seconds) * 1e3}};
+}
+
 harness::CaseResult to_case_result(const RowRecord& record) {
   harness::Outcome outcome;
   outcome.repetitions = record.repetitions;
   outcome.label = record.label;
+  outcome.add_to_label(last_rank_words(record.waits));
   const auto repetitions = static_cast<int64_t>(record.repetitions.size());
   return harness::to_rows({record.name, 0, repetitions, record.unit}, outcome);
 }
@@ -196,6 +227,8 @@ Json ScalingResults::document() const {
   for (const RowRecord& row : rows_) {
     for (const Json& entry : to_case_result(row).entries) root["benchmarks"].push_back(entry);
     root["rank_samples"][row.name] = row.samples;
+    for (const CollectiveWaits& round : row.waits)
+      root["rank_waits"][row.name].push_back(waits_json(round));
   }
   return root;
 }
@@ -215,6 +248,7 @@ void ScalingResults::write() const {
 std::string ScalingResults::text() const {
   if (options_.format == "json") return document().dump(1) + "\n";
   std::vector<std::vector<std::string>> cells;
+  std::string waited_for;
   for (const RowRecord& row : rows_) {
     const harness::CaseResult result = to_case_result(row);
     const Json& entry = *result.median();
@@ -224,11 +258,16 @@ std::string ScalingResults::text() const {
         {row.name, median_cell(entry, "real_time", 3) + " " + entry.value("time_unit", ""),
          median_cell(entry, "samples_per_second", 2), efficiency,
          median_cell(entry, "loss_communication_percent", 1),
-         median_cell(entry, "overlap_percent", 1), median_cell(entry, "bus_GB_per_second", 3)});
+         median_cell(entry, "overlap_percent", 1), median_cell(entry, "wait_ms", 3),
+         median_cell(entry, "transfer_ms", 3), median_cell(entry, "bus_GB_per_second", 3)});
+    const std::string words = last_rank_words(row.waits);
+    if (row.name.starts_with("full_step/") && !words.empty())
+      waited_for += fmt::format("{}: {}\n", row.name.substr(row.name.rfind('/') + 1), words);
   }
-  return format_table(
-      {"medians", "time", "samples/s", "efficiency %", "communication %", "hidden %", "bus GB/s"},
-      cells);
+  return format_table({"medians", "time", "samples/s", "efficiency %", "communication %",
+                       "hidden %", "wait ms", "transfer ms", "bus GB/s"},
+                      cells) +
+         waited_for;
 }
 
 }  // namespace tinyllama::scaling

@@ -11,6 +11,7 @@
 #include "benchmarks/distributed/process_group.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/scaling/options.hpp"
+#include "benchmarks/scaling/waits.hpp"
 
 namespace tinyllama::scaling {
 
@@ -30,6 +31,8 @@ struct RankTimes {
   /// Mean of a call over all threads of this process; waiting for other ranks before an iteration,
   /// and what prepares it, are left out.
   double cpu_seconds = 0;
+  /// Of all iterations' collectives; none on a GPU, whose host does not wait.
+  std::vector<distributed::OperationTimes> operations = {};
 };
 
 /// instruments::time_iterations on all ranks, which start each iteration together. All of them have
@@ -67,7 +70,13 @@ struct RowRecord {
   std::string label = {};
   std::vector<harness::Repetition> repetitions = {};  ///< a round
   std::vector<RoundSamples> samples = {};             ///< a round: what each rank measured
+  std::vector<CollectiveWaits> waits = {};            ///< a round; none where nothing was sent
 };
+
+/// Adds the round's waits, where there are any: gather_waits. All ranks have to call it.
+void add_waits(RowRecord& record, ProcessGroup& group, const RankTimes& mine, int64_t iterations);
+/// wait_ms and transfer_ms of the last round, means over the ranks; empty where there are none.
+harness::Counters wait_counters(const RowRecord& record);
 
 /// The repetitions and, where there are two or more, their mean, median, standard deviation and
 /// coefficient of variation, counters included.
@@ -87,7 +96,8 @@ class ScalingResults {
   /// Writes the file anew, on rank 0: nothing that was measured is lost with a process, whatever
   /// ends it. Throws std::runtime_error where it cannot be written.
   void write() const;
-  /// For the end: the document (--benchmark_format=json) or a table of medians.
+  /// For the end: the document (--benchmark_format=json), or a table of medians and which rank the
+  /// others wait for.
   std::string text() const;
   bool is_empty() const { return rows_.empty(); }
 

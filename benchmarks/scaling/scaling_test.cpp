@@ -1,8 +1,11 @@
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "benchmarks/distributed/testing.hpp"
 #include "benchmarks/scaling/collectives.hpp"
@@ -185,6 +188,56 @@ TEST(ScalingCountersTest, LayersThatRanksShareAreStrongScalingOfOneBatch) {
                                       {"loss_imbalance_percent", 5},
                                       {"loss_communication_percent", 40}};
   EXPECT_EQ(scaling_counters(round, StepMode::tensor, 2), expected);
+}
+
+// Two collectives of an iteration each on two ranks: rank 1 comes 3 s later to the first, rank 0 a
+// second later to the other, for which rank 1 begins to wait when all have come.
+TEST(CollectiveWaitsTest, WaitingIsCutWhereTheLastRankArrives) {
+  const CollectiveWaits found =
+      split_waits({{{1, 1, 6}, {7, 7, 7.5}}, {{4, 4.5, 6}, {6, 7.25, 7.75}}}, 1);
+  EXPECT_EQ(found.wait_seconds, (std::vector<double>{3, 0}));
+  EXPECT_EQ(found.transfer_seconds, (std::vector<double>{2.5, 2}));
+  EXPECT_EQ(found.times_last, (std::vector<int64_t>{1, 1}));
+  EXPECT_EQ(found.late_seconds, (std::vector<double>{3, 1}));
+  EXPECT_EQ(last_rank_words({found}), "") << "none is the last most of the time";
+  EXPECT_THROW(split_waits({{{1, 1, 1}}, {}}, 1), std::logic_error);
+  EXPECT_EQ(last_rank_words({split_waits({{}, {}}, 1)}), "");
+}
+
+// Iterations of three ranks, of whom one may come late to each of its two collectives.
+CollectiveWaits waits_of_three(std::optional<int> late_rank) {
+  constexpr int64_t kIterations = 5;
+  CollectiveWaits found;
+  distributed::testing::run_ranks(3, [&](ProcessGroup& group) {
+    const at::Tensor values = at::ones({1000});
+    const RankTimes mine =
+        time_together(group,
+                      {.run =
+                           [&] {
+                             if (group.rank() == late_rank)
+                               std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                             group.all_reduce(values).wait();
+                           },
+                       .calls = 2},
+                      kIterations);
+    EXPECT_EQ(mine.operations.size(), 10U) << "without the barriers between iterations";
+    const CollectiveWaits waits = gather_waits(group, mine.operations, kIterations);
+    group.all_reduce(values).wait();
+    EXPECT_EQ(mine.operations.size(), 10U);
+    if (group.rank() == 2) found = waits;
+  });
+  return found;
+}
+
+TEST(CollectiveWaitsTest, ADelayedRankIsNamedAndTheOthersWaitForIt) {
+  const CollectiveWaits found = waits_of_three(1);
+  EXPECT_EQ(found.times_last, (std::vector<int64_t>{0, 10, 0}));
+  EXPECT_CONTAINS(last_rank_words({found, found}), "rank 1 arrives last in 20 of 20 collectives: ");
+  for (const size_t rank : {0U, 2U}) EXPECT_GT(found.wait_seconds[rank], 0.05) << rank;
+  EXPECT_LT(found.wait_seconds[1], 0.03);
+  EXPECT_GT(found.clock_uncertainty_seconds, 0);
+  // What it names is the delay: without one the others do not wait like that.
+  for (const double seconds : waits_of_three(std::nullopt).wait_seconds) EXPECT_LT(seconds, 0.05);
 }
 
 TEST(MessageSizesTest, SizesGrowByFourAndBucketsAreAmongThemInWholeShares) {

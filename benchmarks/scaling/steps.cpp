@@ -405,6 +405,8 @@ class StepRounds {
     const RankTimes mine = session_.time_steps(record.mode, record.steps);
     record.cpu_seconds = mine.cpu_seconds;
     round_[record.mode] = gather_samples(group_, mine.seconds);
+    if (is_joint_step(record.mode) || is_communication(record.mode))
+      add_waits(record.row, group_, mine, record.steps);
   }
 
   // Adds a repetition to every row. Returns the times of the round, in words.
@@ -428,6 +430,7 @@ class StepRounds {
   harness::Counters counters(const ModeRecord& record, double seconds) const {
     const StepMode mode = record.mode;
     harness::Counters found = {{"ranks", group_.size()}};
+    found.merge(wait_counters(record.row));
     // Its gradients are those of a step before, whose peak is no figure of the sums.
     if (is_communication(mode)) return found;
     found["peak_memory_MiB"] = record.peak_bytes / 1048576.0;

@@ -139,8 +139,16 @@ def answer(analysis: Analysis) -> str:
     why = f"; the rest of the step is {', '.join(losses)}" if losses else ""
     return (
         f"{ranks} ranks: {point.speedup.median:.2f} x the samples/s of one rank alone, efficiency "
-        f"{point.efficiency.median:.1f} %{why}."
+        f"{point.efficiency.median:.1f} %{why}.{waited_for(analysis.results[-1])}"
     )
+
+
+def waited_for(result: ScalingResult) -> str:
+    """A sentence about the rank that all others wait for, as the program says it in the label of a
+    step; else empty."""
+    entries = result.step.rounds.values() if result.step else ()
+    parts = [part for entry in entries for part in entry.get("label", "").split("; ")]
+    return next((f" R{part[1:]}." for part in parts if " arrives last in " in part), "")
 
 
 # the tables that are printed; the page has all
