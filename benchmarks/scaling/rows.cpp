@@ -212,6 +212,7 @@ ScalingResults::ScalingResults(const ScalingOptions& options, ProcessGroup& grou
                                const std::vector<int64_t>& bucket_bytes)
     : options_(options), is_first_(group.is_first()) {
   context_ = harness::benchmark_context();
+  context_["executable"] = "tiny_llama_scaling";  // Google Benchmark's own key
   context_["schema_version"] = harness::kSchemaVersion;
   context_.update(instruments::machine_context(group.device(), options.plugins));
   context_["seed"] = options.seed;

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 
 from built_programs import (
     ON_CPU,
+    PROJECT_ROOT,
     SMALL_OPTIONS,
     Json,
     Program,
@@ -33,6 +34,7 @@ from tinyllama_tools.commands.ranks import free_port
 from tinyllama_tools.data.profiles import SCHEMA
 from tinyllama_tools.models.collectives import buckets_of
 
+RESULT_SCHEMA = PROJECT_ROOT / "results/schema.json"
 # what a rank needs to start and to end; nothing in these tests computes for long
 PATIENCE_S = 60.0
 SMALL = (*ON_CPU, *SMALL_OPTIONS)
@@ -120,7 +122,8 @@ START = f"{STEP}/batch:2/seq:8/ranks:2"
 def measured(folder: Path, program: Path, ranks: int, *options: str) -> Json:
     file = folder / "result.json"
     run_ranks(folder, program, ranks, *options, "--rounds=2", f"--benchmark_out={file}")
-    return read_json(file)
+    jsonschema.validate(found := read_json(file), read_json(RESULT_SCHEMA))
+    return found
 
 
 def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
@@ -150,6 +153,20 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
             slowest = [max(step) for step in zip(*at_work, strict=True)]
             assert row["real_time"] == pytest.approx(1e3 * np.median(slowest), rel=1e-6)
             assert row["iterations"] == len(slowest)
+    for mode in modes[2:]:
+        name = f"{start}/{mode}"
+        for row, waits, a_round in zip(
+            rows[name], result["rank_waits"][name], result["rank_samples"][name], strict=True
+        ):
+            each = waits["wait_ms"], waits["transfer_ms"]
+            assert max(np.max(of) for of in each) <= 1e3 * max(map(max, a_round))
+            assert (row["wait_ms"], row["transfer_ms"]) == pytest.approx(
+                [np.mean(of) for of in each]
+            )
+            assert sum(waits["times_last"]) == waits["collectives"]
+            assert waits["collectives"] % row["iterations"] == 0
+            # on one host
+            assert 0 < waits["clock_uncertainty_ms"] < 1000
     for row in rows[f"{start}/overlap"]:
         lost = sum(value for name, value in row.items() if name.startswith("loss_"))
         assert row["weak_efficiency_percent"] + lost == pytest.approx(100, abs=1e-6)
