@@ -57,17 +57,17 @@ const std::vector<RangeKernels>& available_range_kernels() {
 }
 
 const RangeKernels& range_kernels() {
-  static const RangeKernels& best = []() -> const RangeKernels& {
+  static const RangeKernels* const best = [] {
     const std::string allowed = at::get_cpu_capability();
     const auto& available = available_range_kernels();
-    if (allowed.starts_with("AVX512")) return available.front();
+    if (allowed.starts_with("AVX512")) return &available.front();
     const std::string_view most = allowed == "AVX2" ? "x86-64-v3" : "default";
     const auto found = std::ranges::find(available, most, [](const RangeKernels& kernels) {
       return std::string_view(kernels.instruction_set);
     });
-    return found == available.end() ? available.back() : *found;
+    return found == available.end() ? &available.back() : &*found;
   }();
-  return best;
+  return *best;
 }
 
 }  // namespace tinyllama::kernels
