@@ -5,6 +5,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -72,7 +73,8 @@ class Count {
 // Of this thread; null while nothing is predicted.
 thread_local std::shared_ptr<Count> counting;
 
-// Tensors on meta ask it for memory; it has none to give. Each block belongs to the count that was
+// Tensors on meta ask it for memory; it has none to give, only addresses, by which an execution
+// trace tells storages apart: no processor can read there. Each block belongs to the count that was
 // running when it was made.
 class MetaAllocator final : public c10::Allocator {
  public:
@@ -81,7 +83,7 @@ class MetaAllocator final : public c10::Allocator {
     if (!counting || bytes == 0) return {nullptr, meta};
     const auto size = static_cast<int64_t>(bytes);
     auto* block = new Block{counting, size, counting->begin_block(size)};
-    return {nullptr, block, &release, meta};
+    return {reinterpret_cast<void*>(next_address_.fetch_add(kApart)), block, &release, meta};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {}
@@ -96,6 +98,9 @@ class MetaAllocator final : public c10::Allocator {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
     block->count->end_block(block->number, block->bytes);
   }
+
+  static constexpr uintptr_t kApart = 64;
+  std::atomic<uintptr_t> next_address_{uintptr_t{1} << 63};
 };
 
 // Hears of this thread's allocations on the CPU, from whichever allocator makes them.

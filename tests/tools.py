@@ -22,11 +22,11 @@ def _run(name: str, arguments: Sequence[object], **replaced: Any) -> int:  # noq
     return run_command(name, lambda: module.main(list(map(str, arguments)), **replaced))
 
 
-ablation, exercise, golden, gpu_check, peers, profile, prove, report, scaling, study = (
+ablation, exercise, golden, gpu_check, peers, profile, prove, report, scaling, study, traces = (
     functools.partial(_run, name)
     for name in (
         *("ablation", "exercise", "dev/golden", "gpu_check", "peers", "profile", "dev/prove"),
-        *("report", "scaling", "study"),
+        *("report", "scaling", "study", "traces"),
     )
 )
 

@@ -7,6 +7,7 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/named_sizes.hpp"
+#include "benchmarks/harness/dry_trace.hpp"
 #include "benchmarks/harness/find_limit.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
@@ -16,6 +17,7 @@
 #include "benchmarks/instruments/bring_up.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "core/data_folder.hpp"
+#include "core/file_io.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -55,7 +57,10 @@ ExitCode run(const char* program, int argc, char** argv, const std::vector<Compo
   for (const std::string& warning : plan.warnings)
     fmt::print(stderr, "{}: warning: {}\n", program, warning);
   if (options->dry_run) {
+    check_world(*options, plan);
+    check_output_folder("--execution-trace", options->execution_trace_folder);
     std::cout << dry_run_text(*options, plan, device);
+    if (!options->execution_trace_folder.empty()) return trace_dry_run(*options, plan);
     return ExitCode::ok;
   }
   if (options->find_limit) return run_find_limit(*options, plan, device);

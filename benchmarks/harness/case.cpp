@@ -10,6 +10,14 @@
 #include <utility>
 
 namespace tinyllama::harness {
+namespace {
+
+// Work keeps an eighth at the least of the bytes that it has to move.
+double least_bytes(const Cost& cost) {
+  return static_cast<double>(cost.bytes) / 8;
+}
+
+}  // namespace
 
 std::string Case::name() const {
   return fmt::format("{}/{}/{}/{}/{}/batch:{}/seq:{}", component->name, to_string(pass),
@@ -23,11 +31,13 @@ std::string Case::point() const {
   return baseline.name();
 }
 
+bool Case::is_beyond_any_device() const {
+  return least_bytes(cost()) >= kBeyondAnyDevice;
+}
+
 const PredictedMemory& Case::memory() const {
   if (known_memory) return *known_memory;
-  // Work keeps an eighth at the least of the bytes that it has to move.
-  const double least = static_cast<double>(cost().bytes) / 8;
-  if (least >= kBeyondAnyDevice) return known_memory.emplace(beyond_any_device(least));
+  if (is_beyond_any_device()) return known_memory.emplace(beyond_any_device(least_bytes(cost())));
   Workload predicted = workload;
   if (!workload.variant.runs_on_meta()) predicted.variant = workload.variant.without_operators();
   known_memory = predict_memory(workload.device, [&] {

@@ -98,6 +98,8 @@ struct Case {
   /// The same of the baseline: all variants of a point have it.
   std::string point() const;
   Cost cost() const { return component->cost(workload, pass); }
+  /// Whether it would need more bytes than any device has: then it is not even run on meta.
+  bool is_beyond_any_device() const;
   /// Predicted at the first call, which takes milliseconds, and cached: after a change of the case,
   /// reset known_memory.
   /// Where the variant has operators without a Meta kernel (Variant::runs_on_meta), it is that of

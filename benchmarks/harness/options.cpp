@@ -192,6 +192,18 @@ void add_run_options(CLI::App& app, Options& options) {
       "tables in place of a digest");
   app.add_option("--trace", options.trace_folder,
                  "write a Chrome trace of one untimed iteration of each case into this folder");
+  app.add_option(
+      "--execution-trace", options.execution_trace_folder,
+      "write an execution trace (MLCommons Chakra) of one untimed iteration of each case "
+      "into this folder; with --dry-run of its operators without their data, whatever "
+      "memory they would need (docs/traces.md)");
+  app.add_option(
+         "--world", options.world,
+         "with --execution-trace and --dry-run: trace the step as one of so many ranks that "
+         "share a batch (data parallelism), with its collectives")
+      ->transform(console::integer<int64_t>(1, kMostRanks));
+  app.add_option("--rank", options.rank, "which rank of --world, from 0 on")
+      ->transform(console::integer<int64_t>(0, kMostRanks - 1));
   console::add_choice<std::optional<LimitAxis>>(
       app, "--find-limit", options.find_limit,
       {{"batch", LimitAxis::batch}, {"seq", LimitAxis::seq}},
@@ -209,7 +221,8 @@ void add_run_options(CLI::App& app, Options& options) {
 }
 
 void check_values(const CLI::App& app, const Options& options) {
-  for (const char* name : {"--journal", "--problem-sizes", "--weights", "--config", "--trace"}) {
+  for (const char* name :
+       {"--journal", "--problem-sizes", "--weights", "--config", "--trace", "--execution-trace"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
@@ -224,6 +237,34 @@ void check_values(const CLI::App& app, const Options& options) {
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
+  }
+}
+
+void check_world(const CLI::App& app, const Options& options) {
+  const bool has_world = app.count("--world") > 0;
+  if (!has_world && app.count("--rank") == 0) return;
+  const auto refuse = [](const std::string& text) { throw std::invalid_argument(text); };
+  if (!has_world)
+    refuse(fmt::format("--rank {}: needs --world N, the number of ranks", options.rank));
+  if (app.count("--rank") == 0) {
+    refuse(fmt::format("--world {}: needs --rank K, which of them is traced: 0 to {}",
+                       options.world, options.world - 1));
+  }
+  if (options.rank >= options.world) {
+    refuse(fmt::format("--rank {}: must be below --world {}: 0 to {}", options.rank, options.world,
+                       options.world - 1));
+  }
+  if (options.execution_trace_folder.empty() || !options.dry_run) {
+    refuse(fmt::format(
+        "--world {}: only with --execution-trace DIR and --dry-run: the other ranks do not run",
+        options.world));
+  }
+  const int64_t shares = options.ranks.tensor * options.ranks.pipeline;
+  if (options.world % shares != 0) {
+    refuse(
+        fmt::format("--world {}: must be a multiple of the {} ranks that share the model "
+                    "(--tensor-parallel {} x --pipeline-parallel {})",
+                    options.world, shares, options.ranks.tensor, options.ranks.pipeline));
   }
 }
 
@@ -257,6 +298,7 @@ void check_modes(const Options& options) {
            Given{!options.out_file.empty(), "--benchmark_out"},
            Given{!options.journal_file.empty(), "--journal"},
            Given{!options.trace_folder.empty(), "--trace"},
+           Given{!options.execution_trace_folder.empty(), "--execution-trace"},
            Given{!options.columns.empty(), "--columns"},
            Given{options.figures_of_merit, "--figures-of-merit"},
            Given{has_format && (options.serve || options.verify == Verify::only),
@@ -343,6 +385,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     return std::nullopt;
   if (options.custom_size && options.axes.sizes.empty()) options.axes.sizes = {"custom"};
   check_values(app, options);
+  check_world(app, options);
   check_modes(options);
   return options;
 }

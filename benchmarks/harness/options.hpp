@@ -83,15 +83,19 @@ struct Options {
   std::optional<LimitAxis> find_limit;
   bool confirm = false;  ///< run the limits that were found, and one step beyond
   bool describe_device = false;
-  bool figures_of_merit = false;        ///< print FOM lines and how the run ended (tables.hpp)
-  std::vector<std::string> columns;     ///< counters that the tables show beside their own
-  std::string trace_folder;             ///< empty: no traces
-  bool serve = false;                   ///< stay resident and answer requests (serve.hpp)
-  std::string filter = ".";             ///< --benchmark_filter
-  std::string out_file;                 ///< --benchmark_out
-  std::string format = "console";       ///< --benchmark_format
-  bool writes_aggregates_only = false;  ///< --benchmark_report_aggregates_only
-  bool shows_aggregates_only = false;   ///< --benchmark_display_aggregates_only
+  bool figures_of_merit = false;       ///< print FOM lines and how the run ended (tables.hpp)
+  std::vector<std::string> columns;    ///< counters that the tables show beside their own
+  std::string trace_folder;            ///< empty: no traces
+  std::string execution_trace_folder;  ///< --execution-trace; empty: none
+  /// Ranks of the data-parallel step, of which one is traced on a dry run; 1: no such step.
+  int64_t world = 1;
+  int64_t rank = 0;                              ///< that one
+  bool serve = false;                            ///< stay resident and answer requests (serve.hpp)
+  std::string filter = ".";                      ///< --benchmark_filter
+  std::string out_file;                          ///< --benchmark_out
+  std::string format = "console";                ///< --benchmark_format
+  bool writes_aggregates_only = false;           ///< --benchmark_report_aggregates_only
+  bool shows_aggregates_only = false;            ///< --benchmark_display_aggregates_only
   std::vector<std::string> benchmark_context;    ///< --benchmark_context: KEY=VALUE,...
   std::vector<std::string> benchmark_arguments;  ///< the given ones that affect results
 };

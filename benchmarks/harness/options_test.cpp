@@ -114,6 +114,7 @@ TEST(OptionsTest, RunOptions) {
                                  "--columns=kernels,TFLOPS",
                                  "--trace",
                                  "a",
+                                 "--execution-trace=b",
                                  "--figures-of-merit"});
   EXPECT_EQ(options.device, "hip:1");
   EXPECT_EQ(options.problem_sizes_file, "sizes.json");
@@ -128,6 +129,8 @@ TEST(OptionsTest, RunOptions) {
   EXPECT_EQ(options.timing.precision, 0.005);
   EXPECT_EQ(options.columns, (Names{"kernels", "TFLOPS"}));
   EXPECT_EQ(options.trace_folder, "a");
+  EXPECT_EQ(options.execution_trace_folder, "b");
+  EXPECT_EQ(options.world, 1);
   EXPECT_TRUE(parse({"--list"}).list && parse({"--dry-run"}).dry_run);
   EXPECT_TRUE(parse({"--describe-device"}).describe_device);
   EXPECT_EQ(parse({"--verify", "only"}).verify, Verify::only);
@@ -223,6 +226,7 @@ TEST(OptionsTest, WhatIsMissingRepeatedOrDoesNotGoTogetherIsNamed) {
       {{"--threads"}, "--threads"},
       {{"--batch", "4", "--batch", "8"}, "--batch"},
       {{"--trace", ""}, "--trace '': needs the name of a file or folder"},
+      {{"--execution-trace", ""}, "--execution-trace '': needs the name of a file or folder"},
       {{"--resume"}, "--resume: needs --journal FILE, the journal of the run to continue"},
       {{"--resume", "--journal", ""}, "--journal '': needs"},
       {{"--confirm"}, "--confirm: only with --find-limit"},
@@ -245,7 +249,7 @@ TEST(OptionsTest, WhatIsMissingRepeatedOrDoesNotGoTogetherIsNamed) {
   // What times nothing has no results.
   for (const std::string mode : {"--serve", "--verify=only", "--find-limit=batch"}) {
     for (const std::string other : {"--benchmark_out=a.json", "--journal=a", "--trace=a",
-                                    "--columns=all", "--figures-of-merit"})
+                                    "--execution-trace=a", "--columns=all", "--figures-of-merit"})
       EXPECT_CONTAINS(error({mode, other}),
                       other.substr(0, other.find('=')) + ": not with " + mode.substr(0, 6));
   }
@@ -253,6 +257,29 @@ TEST(OptionsTest, WhatIsMissingRepeatedOrDoesNotGoTogetherIsNamed) {
   EXPECT_TRUE(parse({"--serve", "--components=ffn", "--verify=off", "--threads=1",
                      "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
                   .serve);
+}
+
+TEST(OptionsTest, ARankOfAWorldIsNamedWholeAndOnlyForTraces) {
+  const auto with = [](Names arguments) {
+    for (const char* given : {"--dry-run", "--execution-trace=a"}) arguments.emplace_back(given);
+    return arguments;
+  };
+  const Options options = parse(with({"--world=1024", "--rank=17", "--tensor-parallel=8"}));
+  EXPECT_EQ(std::pair(options.world, options.rank), std::pair(int64_t{1024}, int64_t{17}));
+  const std::pair<Names, const char*> refused[] = {
+      {with({"--rank=3"}), "--rank 3: needs --world N, the number of ranks"},
+      {with({"--world=8"}), "--world 8: needs --rank K, which of them is traced: 0 to 7"},
+      {with({"--world=8", "--rank=8"}), "--rank 8: must be below --world 8: 0 to 7"},
+      {with({"--world=8", "--rank=-1"}), "--rank"},
+      {with({"--world=0", "--rank=0"}), "--world"},
+      {with({"--world=12", "--rank=0", "--tensor-parallel=4", "--pipeline-parallel=2"}),
+       "--world 12: must be a multiple of the 8 ranks that share the model (--tensor-parallel 4 x "
+       "--pipeline-parallel 2)"},
+      {{"--world=8", "--rank=1", "--dry-run"},
+       "--world 8: only with --execution-trace DIR and --dry-run"},
+      {{"--world=8", "--rank=1", "--execution-trace=a"},
+       "--world 8: only with --execution-trace DIR and --dry-run"}};
+  for (const auto& [arguments, message] : refused) EXPECT_CONTAINS(error(arguments), message);
 }
 
 // 8 wide, 2 layers, 16 words.

@@ -61,15 +61,18 @@ void Runner::begin(const Case& test_case) {
   session_.reset(new Session{PreparedCase(preparation_, test_case, {.proof = proof})});
   if (sensors_ && sensors_->facts.contains("power_of"))
     session_->prepared.add_to_label("power_W is of " + sensors_->facts.at("power_of"));
-  if (!session_->prepared.is_over() && !options_.trace_folder.empty())
-    session_->prepared.guarded([&] { write_trace(*session_); });
+  if (!session_->prepared.is_over()) session_->prepared.guarded([&] { write_traces(*session_); });
 }
 
-void Runner::write_trace(Session& session) const {
+void Runner::write_traces(Session& session) const {
   const auto begin = Clock::now();
   PreparedCase& traced = session.prepared;
-  traced.add_to_label(harness::write_trace(device_, traced.item(), traced.test_case().name(),
-                                           options_.trace_folder));
+  const auto write = [&](const auto& write_one, const std::string& folder) {
+    if (folder.empty()) return;
+    traced.add_to_label(write_one(device_, traced.item(), traced.test_case().name(), folder));
+  };
+  write(write_trace, options_.trace_folder);
+  write(write_execution_trace, options_.execution_trace_folder);
   session.start += Clock::now() - begin;  // which is not the case's time
 }
 

@@ -40,7 +40,7 @@ class Runner {
  private:
   struct Session;
   void begin(const Case& test_case);
-  void write_trace(Session& session) const;
+  void write_traces(Session& session) const;
   TimingGoal timing_goal(const Session& session) const;
   void time_repetition(Session& session, Outcome& outcome);
   void warn_of_clock(Session& session, const Counters& counters) const;

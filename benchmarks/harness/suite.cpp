@@ -64,7 +64,7 @@ std::string describe(const CaseResult& result) {
   if (!result.skip().empty()) return "skipped: " + result.skip();
   const Json& entry = *result.median();
   const std::string label = entry.value("label", "");
-  const size_t fault = label.find(kNoTrace);
+  const size_t fault = std::min(label.find(kNoTrace), label.find(kNoExecutionTrace));
   return fmt::format("{:.4g} {}{}", entry.value("real_time", 0.0), entry.value("time_unit", ""),
                      fault == std::string::npos ? "" : "  " + label.substr(fault));
 }
@@ -103,6 +103,7 @@ class SuiteRun {
     if (continues_) take_over_journal();
     check_output_file("--benchmark_out", options_.out_file);
     check_output_folder("--trace", options_.trace_folder);
+    check_output_folder("--execution-trace", options_.execution_trace_folder);
     console::Progress progress("case");
     for (const Planned& planned : planned_)
       if (!planned.result) progress.expect(planned.kind, planned.weight);

@@ -8,7 +8,9 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
+#include "benchmarks/instruments/execution_trace.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/instruments/trace_file.hpp"
 
@@ -32,25 +34,53 @@ void record(const instruments::Device& device, WorkItem& item, const std::string
   trace.finish(file);
 }
 
-}  // namespace
+std::string reason_of_none(const char* begin, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    return begin + reason.substr(0, reason.find('\n'));
+  }
+  return {};
+}
 
-std::string trace_file_name(const std::string& case_name) {
+// Without a suffix.
+std::string file_stem(const std::string& case_name) {
   std::string name = case_name;
   std::ranges::replace(name, '/', '.');
   std::ranges::replace_if(
       name, [](unsigned char c) { return std::isalnum(c) == 0 && !std::strchr("._+-", c); }, '-');
-  return name + ".json";
+  return name;
+}
+
+}  // namespace
+
+std::string trace_file_name(const std::string& case_name) {
+  return file_stem(case_name) + ".json";
+}
+
+std::string execution_trace_file_name(const std::string& case_name) {
+  return file_stem(case_name) + ".et.json";
 }
 
 std::string write_trace(const instruments::Device& device, WorkItem& item,
                         const std::string& case_name, const std::string& folder) {
-  try {
+  return reason_of_none(kNoTrace, [&] {
     record(device, item, case_name, fs::path(folder) / trace_file_name(case_name));
-  } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    return kNoTrace + reason.substr(0, reason.find('\n'));
-  }
-  return {};
+  });
+}
+
+std::string write_execution_trace(const instruments::Device& device, WorkItem& item,
+                                  const std::string& case_name, const std::string& folder) {
+  return reason_of_none(kNoExecutionTrace, [&] {
+    item.prepare();
+    device.synchronize();
+    instruments::record_execution_trace(fs::path(folder) / execution_trace_file_name(case_name),
+                                        [&] {
+                                          item.run();
+                                          device.synchronize();
+                                        });
+  });
 }
 
 }  // namespace tinyllama::harness

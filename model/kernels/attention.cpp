@@ -57,7 +57,8 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
     const at::Tensor q = with_dense_heads(given_q);
     const at::Tensor k = with_dense_heads(given_k);
     const at::Tensor v = with_dense_heads(given_v);
-    TINYLLAMA_RECORD_KERNEL("causal_attention");
+    RECORD_FUNCTION("tinyllama::causal_attention",
+                    (std::vector<c10::IValue>{q, k, v, scale, window}));
     const int64_t batch = q.size(0), seq = q.size(1), heads = q.size(2), head_dim = q.size(3);
     const auto type = q.scalar_type();
     at::Tensor out = uninitialized({batch, seq, heads, head_dim}, type, q.device());
@@ -87,7 +88,9 @@ struct CausalAttention : torch::autograd::Function<CausalAttention> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-    TINYLLAMA_RECORD_KERNEL("causal_attention_backward");
+    RECORD_FUNCTION("tinyllama::causal_attention_backward",
+                    (std::vector<c10::IValue>{q, k, v, context->saved_data["scale"],
+                                              context->saved_data["window"]}));
     const at::Tensor gradient = gradients[0].contiguous();
     variable_list results{uninitialized_as(q), uninitialized_as(k), uninitialized_as(v), {}, {}};
     with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {

@@ -53,7 +53,10 @@ VALUES: dict[str, tuple[str, Sequence[str]]] = {
     "--admit": (ONE, ("fitting", "all")),
     "--find-limit": (ONE, ("batch", "seq")),
     **{f"--{name}": (FILE, ()) for name in ("plugin", "journal", "problem-sizes", "data")},
-    **{f"--{name}": (FOLDER, ()) for name in ("trace", "weights", "config", "output-dir")},
+    **{
+        f"--{name}": (FOLDER, ())
+        for name in ("trace", "execution-trace", "weights", "config", "output-dir")
+    },
 }
 
 

@@ -35,6 +35,9 @@ COMMANDS = {
     "study": Command("commands.study", "train each problem size; --grid: batch x sequence x size"),
     "scaling": Command("commands.scaling", "data-parallel scaling"),
     "profile": Command("commands.profile", "run the profilers, and report"),
+    "traces": Command(
+        "commands.traces", "execution traces: what they hold, and whether it is the cases'", ()
+    ),
     "exercise": Command("commands.exercise", "the workshop's exercises, worksheets filled in"),
     "ablation": Command("commands.ablation", "every optimisation added and removed"),
     "peers": Command("commands.peers", "our step beside LlamaForCausalLM in Python"),

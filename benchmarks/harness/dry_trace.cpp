@@ -1,0 +1,115 @@
+#include "benchmarks/harness/dry_trace.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "benchmarks/console/progress.hpp"
+#include "benchmarks/harness/rank_on_meta.hpp"
+#include "benchmarks/harness/trace.hpp"
+#include "benchmarks/instruments/execution_trace.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+void refuse_untraceable(const Case& test_case) {
+  const auto refuse = [](const std::string& reason) { throw std::invalid_argument(reason); };
+  if (!test_case.skip_reason.empty()) refuse(test_case.skip_reason);
+  if (!test_case.workload.variant.runs_on_meta())
+    refuse("an operator of --plugin has no Meta kernel, by which it would run without data");
+  if (test_case.is_beyond_any_device())
+    refuse("needs more memory than any device has: choose a smaller batch or sequence");
+}
+
+// One iteration of a case that is built on meta, alone or as one of several ranks.
+class DryIteration {
+ public:
+  DryIteration(const Options& options, const Case& test_case)
+      : item_(test_case.component->build({test_case.workload, test_case.pass, options.seed,
+                                          c10::Device(c10::DeviceType::Meta), nullptr,
+                                          std::nullopt})) {
+    const Pass pass = test_case.pass;
+    const bool has_gradients = has_backward(pass) || pass == Pass::train;
+    const NamedTensors parameters = item_->parameters();
+    if (options.world == 1 || !has_gradients || parameters.empty()) return;
+    rank_.emplace(PlaceInWorld{options.world, options.rank, options.ranks}, parameters);
+  }
+  void record(const std::filesystem::path& file) {
+    item_->prepare();
+    instruments::record_execution_trace(file, [&] {
+      if (rank_) {
+        rank_->describe_groups();
+        rank_->begin_backward();
+      }
+      item_->run();
+      if (rank_) rank_->end_backward();
+    });
+  }
+  WorkOnMeta work() const { return {{}, item_->parameters(), item_->optimizer_state()}; }
+
+ private:
+  std::shared_ptr<WorkItem> item_;
+  std::optional<RankOnMeta> rank_;
+};
+
+}  // namespace
+
+std::string dry_trace_file_name(const Options& options, const Case& test_case) {
+  std::string name = test_case.name();
+  if (options.world > 1) name += fmt::format("/rank:{}-of-{}", options.rank, options.world);
+  return execution_trace_file_name(name);
+}
+
+void check_world(const Options& options, const Plan& plan) {
+  const int64_t stages = options.ranks.pipeline;
+  if (options.world == 1) return;
+  for (const auto& [size, whole] : plan.wholes) {
+    if (whole.n_layers() % stages == 0) continue;
+    throw std::invalid_argument(fmt::format(
+        "--world {}: with --pipeline-parallel {} n_layers = {} of {} must be a multiple of the "
+        "stages, or rank {} might have other layers than those that are traced",
+        options.world, stages, whole.n_layers(), size, options.rank));
+  }
+}
+
+void write_dry_trace(const Options& options, const Case& test_case) {
+  refuse_untraceable(test_case);
+  const auto file = std::filesystem::path(options.execution_trace_folder) /
+                    dry_trace_file_name(options, test_case);
+  bool is_recorded = false;
+  predict_memory(test_case.workload.device, [&] {
+    const auto iteration = std::make_shared<DryIteration>(options, test_case);
+    WorkOnMeta work = iteration->work();
+    // of a GPU's memory two iterations are predicted
+    work.iteration = [&, iteration] {
+      if (!std::exchange(is_recorded, true)) iteration->record(file);
+    };
+    return work;
+  });
+}
+
+console::ExitCode trace_dry_run(const Options& options, const Plan& plan) {
+  console::Progress progress("trace");
+  progress.expect("trace", 1, std::ssize(plan.cases));
+  bool failed = false;
+  for (const Case& test_case : plan.cases) {
+    const std::string name = test_case.name();
+    progress.start(name);
+    std::string outcome = dry_trace_file_name(options, test_case);
+    try {
+      write_dry_trace(options, test_case);
+    } catch (const std::invalid_argument& error) {
+      outcome = fmt::format("{}  {}{}", name, kNoExecutionTrace, error.what());
+    } catch (const std::exception& error) {
+      outcome = fmt::format("{}  FAILED: {}{}", name, kNoExecutionTrace, error.what());
+      failed = true;
+    }
+    progress.finish("trace", 1, outcome);
+  }
+  return failed ? console::ExitCode::failed : console::ExitCode::ok;
+}
+
+}  // namespace tinyllama::harness
