@@ -61,14 +61,14 @@ def test_shell_scripts_parse_and_commands_are_executable() -> None:
 
 # Layers of the harness, from the bottom; a file includes only what stands before it.
 LAYERS = (
-    "counters changed_inputs case rank_on_meta rows",
+    "counters changed_inputs case rank_on_meta recorded_operators replay_work rows",
     "options benchmark_flags plan",
     "failure timing metering memory_check",
     "rounding parity_gate gate_run",
     "case_guard prepared_case",
     "case_counters run_context journal",
     "trace runner interleaved sum_of_parts tables",
-    "formats find_limit dry_trace suite serve",
+    "formats find_limit dry_trace replay suite serve",
     "bench_program",
 )
 

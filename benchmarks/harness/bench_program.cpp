@@ -12,6 +12,7 @@
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/replay.hpp"
 #include "benchmarks/harness/serve.hpp"
 #include "benchmarks/harness/suite.hpp"
 #include "benchmarks/instruments/bring_up.hpp"
@@ -36,6 +37,7 @@ ExitCode run(const char* program, int argc, char** argv, const std::vector<Compo
   const instruments::Device& device = machine.device();
   open_model(*options);
   initialize_benchmark(*options);
+  if (!options->replay_file.empty()) return run_replay(*options, device);
 
   auto files = console::SizeFiles::in(data_folder() / "fixtures");
   if (!options->problem_sizes_file.empty()) files.problem_sizes = options->problem_sizes_file;

@@ -204,6 +204,10 @@ void add_run_options(CLI::App& app, Options& options) {
       ->transform(console::integer<int64_t>(1, kMostRanks));
   app.add_option("--rank", options.rank, "which rank of --world, from 0 on")
       ->transform(console::integer<int64_t>(0, kMostRanks - 1));
+  app.add_option(
+      "--replay", options.replay_file,
+      "time the GEMMs, attention and norms of this trace instead (an execution trace, or "
+      "a Chrome trace with shapes), and put them beside their sum (docs/traces.md)");
   console::add_choice<std::optional<LimitAxis>>(
       app, "--find-limit", options.find_limit,
       {{"batch", LimitAxis::batch}, {"seq", LimitAxis::seq}},
@@ -221,8 +225,8 @@ void add_run_options(CLI::App& app, Options& options) {
 }
 
 void check_values(const CLI::App& app, const Options& options) {
-  for (const char* name :
-       {"--journal", "--problem-sizes", "--weights", "--config", "--trace", "--execution-trace"}) {
+  for (const char* name : {"--journal", "--problem-sizes", "--weights", "--config", "--trace",
+                           "--execution-trace", "--replay"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
@@ -275,6 +279,7 @@ void check_modes(const Options& options) {
       {options.serve, "--serve, which answers requests and writes nothing else"},
       {options.verify == Verify::only, "--verify only, which prints a line a case"},
       {options.find_limit.has_value(), "--find-limit, which times nothing"},
+      {!options.replay_file.empty(), "--replay, which times a trace's operators"},
       {options.list, "--list"},
       {options.dry_run, "--dry-run"},
       {options.describe_device, "--describe-device"}};
@@ -289,7 +294,8 @@ void check_modes(const Options& options) {
   if (modes.empty()) return;
   const std::string& mode = modes.front().second;
   if (modes.size() > 1) refuse(modes[1].second.substr(0, modes[1].second.find(',')), mode);
-  if ((options.dry_run || options.find_limit) && has_format && options.format != "json")
+  const bool has_document = options.dry_run || options.find_limit || !options.replay_file.empty();
+  if (has_document && has_format && options.format != "json")
     refuse("--benchmark_format=" + options.format,
            mode.substr(0, mode.find(',')) + ", which has console and json");
   // put before a whole command line, to see what it would do
@@ -305,6 +311,8 @@ void check_modes(const Options& options) {
                  "--benchmark_format"},
        })
     if (is_given) refuse(option, mode);
+  if (!options.replay_file.empty() && (options.axes.any() || options.ranks.divides()))
+    refuse("an axis (--components, --sizes, ...)", mode + ", whatever a model has");
   // requests say what is timed, and how long
   if (options.serve && !options.benchmark_arguments.empty())
     refuse(options.benchmark_arguments.front(), mode);

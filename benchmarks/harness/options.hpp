@@ -90,6 +90,7 @@ struct Options {
   /// Ranks of the data-parallel step, of which one is traced on a dry run; 1: no such step.
   int64_t world = 1;
   int64_t rank = 0;                              ///< that one
+  std::string replay_file;                       ///< --replay: time its operators and nothing else
   bool serve = false;                            ///< stay resident and answer requests (serve.hpp)
   std::string filter = ".";                      ///< --benchmark_filter
   std::string out_file;                          ///< --benchmark_out

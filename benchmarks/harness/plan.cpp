@@ -266,26 +266,6 @@ void keep_changed_components(std::vector<Case>& cases) {
   std::erase_if(cases, [&](const Case& one) { return !changed.contains(one.component); });
 }
 
-// --exclude, and Google Benchmark's filter: an extended regular expression searched for in the
-// name; a leading '-' inverts it.
-class NameFilter {
- public:
-  explicit NameFilter(const Options& options)
-      : inverted_(options.filter.starts_with('-')),
-        finds_(console::parse_pattern("--benchmark_filter",
-                                      options.filter.substr(inverted_ ? 1 : 0))) {
-    if (!options.exclude.empty()) excludes_ = console::parse_pattern("--exclude", options.exclude);
-  }
-  bool keeps(const std::string& name) const {
-    return finds_(name) != inverted_ && !(excludes_ && excludes_(name));
-  }
-
- private:
-  bool inverted_;
-  std::function<bool(const std::string&)> finds_;
-  std::function<bool(const std::string&)> excludes_;
-};
-
 std::string why_none(const Options& options, const std::vector<Component>& components,
                      const std::vector<Case>& by_the_axes) {
   if (!by_the_axes.empty())
@@ -310,6 +290,13 @@ void add_unique(std::vector<std::string>& names, const std::string& name) {
 }
 
 }  // namespace
+
+NameFilter::NameFilter(const Options& options)
+    : inverted_(options.filter.starts_with('-')),
+      finds_(
+          console::parse_pattern("--benchmark_filter", options.filter.substr(inverted_ ? 1 : 0))) {
+  if (!options.exclude.empty()) excludes_ = console::parse_pattern("--exclude", options.exclude);
+}
 
 Plan make_plan(const Options& options, const std::vector<Component>& components,
                const console::NamedSizes& sizes, const DeviceTraits& traits) {

@@ -1,6 +1,7 @@
 // From options to the list of cases: the default grid, or the axes that the user named.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -43,6 +44,22 @@ struct Plan {
   /// Each type of GEMMs that its rows are of, with the shapes that its cases run; the largest
   /// traffic of a case, or memory's where a row is of it.
   instruments::PeaksNeeded peaks_needed() const;
+};
+
+/// --exclude, and Google Benchmark's filter: an extended regular expression searched for in the
+/// name; a leading '-' inverts it.
+class NameFilter {
+ public:
+  /// Throws std::invalid_argument that names option and value for what is no such expression.
+  explicit NameFilter(const Options& options);
+  bool keeps(const std::string& name) const {
+    return finds_(name) != inverted_ && !(excludes_ && excludes_(name));
+  }
+
+ private:
+  bool inverted_;
+  std::function<bool(const std::string&)> finds_;
+  std::function<bool(const std::string&)> excludes_;
 };
 
 /// Throws std::invalid_argument naming the value and the rule for an unknown size, an impossible

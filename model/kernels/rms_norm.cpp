@@ -96,7 +96,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
                             double eps) {
     const at::Tensor rows = x.contiguous();
     const at::Tensor scale = weight.contiguous();
-    TINYLLAMA_RECORD_KERNEL("rms_norm");
+    RECORD_FUNCTION("tinyllama::rms_norm", (std::vector<c10::IValue>{rows, scale, eps}));
     at::Tensor out = uninitialized_as(rows);
     const at::Tensor inverse_rms = empty_inverse_rms(rows);
     ctx->save_for_backward({rows, scale, inverse_rms});
@@ -111,8 +111,9 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
-    TINYLLAMA_RECORD_KERNEL("rms_norm_backward");
     const variable_list saved = ctx->get_saved_variables();
+    RECORD_FUNCTION("tinyllama::rms_norm_backward",
+                    (std::vector<c10::IValue>{output_gradients[0], saved[0], saved[1]}));
     NormGradients result = gradients(output_gradients[0].contiguous(), {}, saved[0], saved[1],
                                      saved[2], saved[0].scalar_type());
     return {result.x, result.weight, {}};
@@ -126,7 +127,8 @@ struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
     ctx->set_materialize_grads(false);
     const at::Tensor scale = weight.contiguous();
     const at::Tensor stream = residual.contiguous(), added = branch.contiguous();
-    TINYLLAMA_RECORD_KERNEL("add_rms_norm");
+    RECORD_FUNCTION("tinyllama::add_rms_norm",
+                    (std::vector<c10::IValue>{stream, added, scale, eps}));
     const at::Tensor sum = uninitialized_as(stream), out = uninitialized_as(stream);
     const at::Tensor inverse_rms = empty_inverse_rms(stream);
     ctx->save_for_backward({sum, scale, inverse_rms});

@@ -26,6 +26,8 @@
 #include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/recorded_operators.hpp"
+#include "benchmarks/harness/replay_work.hpp"
 #include "benchmarks/harness/serve.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/scaling/options.hpp"
@@ -335,6 +337,18 @@ void read_journal(std::string_view bytes) {
   if (!nlohmann::json::accept(text)) throw std::logic_error("the result is no JSON");
 }
 
+void read_trace(std::string_view bytes) {
+  const auto& file = file_with(bytes);
+  const harness::RecordedTrace trace = harness::read_recorded_trace(file);
+  try {
+    for (const harness::ReplayCase& replay : harness::plan_replay(trace).cases)
+      if (replay.count < 1 || replay.flops < 0 || replay.bytes < 0)
+        throw std::logic_error("a figure below 0");
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(file.string() + error.what());  // as run_replay() does
+  }
+}
+
 void read_request(std::string_view bytes) {
   harness::parse_serve_request(std::string(bytes), 10);
 }
@@ -358,7 +372,8 @@ const std::map<std::string, Reader>& readers() {
       {"safetensors", {read_safetensors, true}},
       {"weights", {read_weights, true}},
       {"tokens", {read_tokens, false}},
-      {"journal", {read_journal, true}}};
+      {"journal", {read_journal, true}},
+      {"trace", {read_trace, true}}};
   return all;
 }
 

@@ -90,6 +90,7 @@ OPTIONS = [
     "--columns",
     "--trace",
     "--execution-trace",
+    "--replay",
     "--world",
     "--rank",
     "--find-limit",
@@ -127,7 +128,7 @@ QUICK = (
     "f32,bf16",
 )
 # with one of these the program measures nothing, and no folder is needed
-EXPLAINING = {"--list", "--dry-run", "--find-limit", "--describe-device"}
+EXPLAINING = {"--list", "--dry-run", "--find-limit", "--replay", "--describe-device"}
 
 
 class Asked(NamedTuple):

@@ -52,7 +52,9 @@ VALUES: dict[str, tuple[str, Sequence[str]]] = {
     "--verify": (ONE, ("before", "only", "off")),
     "--admit": (ONE, ("fitting", "all")),
     "--find-limit": (ONE, ("batch", "seq")),
-    **{f"--{name}": (FILE, ()) for name in ("plugin", "journal", "problem-sizes", "data")},
+    **{
+        f"--{name}": (FILE, ()) for name in ("plugin", "journal", "problem-sizes", "data", "replay")
+    },
     **{
         f"--{name}": (FOLDER, ())
         for name in ("trace", "execution-trace", "weights", "config", "output-dir")
