@@ -28,6 +28,7 @@ from tools import require_oracle_packages
 
 PAGES = [PROJECT_ROOT / "README.md", PROJECT_ROOT / "CONTRIBUTING.md"]
 PAGES += [path for path in (PROJECT_ROOT / "docs").glob("*.md") if path.name != "workshop.md"]
+TRACE = PROJECT_ROOT / "tests/fuzzing/corpus/trace/chakra"
 # what a launcher or a profiler starts
 PROGRAM = re.compile(r"\bbuild/benchmarks/(?:\w+/)?(\w+)(.*)$")
 
@@ -88,8 +89,12 @@ def with_a_plugin_of_the_tests(argument: str) -> str:
 
 
 @pytest.mark.parametrize("command", [*commands_of("bench"), "scripts/bench --quick"])
-def test_commands_of_the_suite_have_cases(command: str, bench_script: Path) -> None:
+def test_commands_of_the_suite_have_cases(command: str, bench_script: Path, tmp_path: Path) -> None:
     arguments = shlex.split(command)[1:]
+    others = {"--execution-trace": tmp_path, "--replay": TRACE}
+    for option, place in others.items():
+        if option in arguments:
+            arguments[arguments.index(option) + 1] = str(place)
     weights = PROJECT_ROOT / "fixtures/golden/gqa_groups_2"
     arguments = [str(weights) if text.startswith("~") else text for text in arguments]
     arguments = [with_a_plugin_of_the_tests(text) for text in arguments]

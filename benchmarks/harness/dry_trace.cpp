@@ -11,17 +11,19 @@
 #include "benchmarks/harness/rank_on_meta.hpp"
 #include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/execution_trace.hpp"
+#include "core/text.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
-void refuse_untraceable(const Case& test_case) {
-  const auto refuse = [](const std::string& reason) { throw std::invalid_argument(reason); };
-  if (!test_case.skip_reason.empty()) refuse(test_case.skip_reason);
+// Empty where the case can be traced.
+std::string why_untraceable(const Case& test_case) {
+  if (!test_case.skip_reason.empty()) return test_case.skip_reason;
   if (!test_case.workload.variant.runs_on_meta())
-    refuse("an operator of --plugin has no Meta kernel, by which it would run without data");
+    return "an operator of --plugin has no Meta kernel, by which it would run without data";
   if (test_case.is_beyond_any_device())
-    refuse("needs more memory than any device has: choose a smaller batch or sequence");
+    return "needs more memory than any device has: choose a smaller batch or sequence";
+  return {};
 }
 
 // One iteration of a case that is built on meta, alone or as one of several ranks.
@@ -76,7 +78,8 @@ void check_world(const Options& options, const Plan& plan) {
 }
 
 void write_dry_trace(const Options& options, const Case& test_case) {
-  refuse_untraceable(test_case);
+  if (const std::string reason = why_untraceable(test_case); !reason.empty())
+    throw std::invalid_argument(reason);
   const auto file = std::filesystem::path(options.execution_trace_folder) /
                     dry_trace_file_name(options, test_case);
   bool is_recorded = false;
@@ -92,20 +95,25 @@ void write_dry_trace(const Options& options, const Case& test_case) {
 }
 
 console::ExitCode trace_dry_run(const Options& options, const Plan& plan) {
+  // so that no half of a file is left
+  console::install_interrupt_handler();
   console::Progress progress("trace");
   progress.expect("trace", 1, std::ssize(plan.cases));
   bool failed = false;
   for (const Case& test_case : plan.cases) {
+    if (console::interrupted()) return console::ExitCode::interrupted;
     const std::string name = test_case.name();
     progress.start(name);
     std::string outcome = dry_trace_file_name(options, test_case);
-    try {
-      write_dry_trace(options, test_case);
-    } catch (const std::invalid_argument& error) {
-      outcome = fmt::format("{}  {}{}", name, kNoExecutionTrace, error.what());
-    } catch (const std::exception& error) {
-      outcome = fmt::format("{}  FAILED: {}{}", name, kNoExecutionTrace, error.what());
-      failed = true;
+    if (const std::string reason = why_untraceable(test_case); !reason.empty()) {
+      outcome = fmt::format("{}  {}{}", name, kNoExecutionTrace, reason);
+    } else {
+      try {
+        write_dry_trace(options, test_case);
+      } catch (const std::exception& error) {
+        outcome = fmt::format("{}  FAILED: {}{}", name, kNoExecutionTrace, message_of(error));
+        failed = true;
+      }
     }
     progress.finish("trace", 1, outcome);
   }

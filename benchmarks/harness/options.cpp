@@ -279,7 +279,7 @@ void check_modes(const Options& options) {
       {options.serve, "--serve, which answers requests and writes nothing else"},
       {options.verify == Verify::only, "--verify only, which prints a line a case"},
       {options.find_limit.has_value(), "--find-limit, which times nothing"},
-      {!options.replay_file.empty(), "--replay, which times a trace's operators"},
+      {!options.replay_file.empty() && !options.list, "--replay, which times a trace's operators"},
       {options.list, "--list"},
       {options.dry_run, "--dry-run"},
       {options.describe_device, "--describe-device"}};

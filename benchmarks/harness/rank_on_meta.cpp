@@ -85,32 +85,14 @@ TORCH_LIBRARY_IMPL(c10d, Meta, m) {
   m.impl("allreduce_", allreduce_on_meta);
 }
 
-// libtorch 2.9's constructor lacks the last argument of those since.
-template <class Reducer>
-std::unique_ptr<Reducer> make_reducer(const std::vector<at::Tensor>& parameters,
-                                      const std::vector<std::vector<size_t>>& buckets,
-                                      const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  const std::vector<bool> sparse(parameters.size(), false);
-  const auto make = [&](auto... more) {
-    return std::make_unique<Reducer>(
-        parameters, buckets, group, sparse, c10d::kDefaultBucketBytesCap,
-        /*find_unused_parameters=*/false,
-        /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>(),
-        c10d::kDefaultFirstBucketBytes,
-        /*skip_all_reduce_unused_params=*/false,
-        /*use_python_reducer=*/false, more...);
-  };
-  using Parameters = std::vector<at::Tensor>;
-  using Buckets = std::vector<std::vector<size_t>>;
-  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-  using Names = std::unordered_map<size_t, std::string>;
-  constexpr bool takes_caps =
-      std::is_constructible_v<Reducer, Parameters, Buckets, Group, std::vector<bool>, int64_t, bool,
-                              bool, Names, int64_t, bool, bool, std::vector<int64_t>>;
-  if constexpr (takes_caps)
-    return make(std::vector<int64_t>());
-  else
-    return make();
+// What its constructor takes differs: since libtorch 2.10 a list of bucket sizes as well.
+template <typename... Arguments>
+std::unique_ptr<c10d::Reducer> make_reducer(Arguments... arguments) {
+  if constexpr (std::is_constructible_v<c10d::Reducer, Arguments...>) {
+    return std::make_unique<c10d::Reducer>(std::move(arguments)...);
+  } else {
+    return std::make_unique<c10d::Reducer>(std::move(arguments)..., std::vector<int64_t>());
+  }
 }
 
 }  // namespace
@@ -147,7 +129,12 @@ RankOnMeta::RankOnMeta(const PlaceInWorld& place, const NamedTensors& parameters
   // as DistributedDataParallel does: gradients come in the reverse order of the parameters
   std::ranges::reverse(buckets);
   impl_->buckets = std::ssize(buckets);
-  impl_->reducer = make_reducer<c10d::Reducer>(tensors, buckets, impl_->group);
+  impl_->reducer =
+      make_reducer(tensors, buckets, impl_->group, std::vector<bool>(tensors.size(), false),
+                   int64_t{c10d::kDefaultBucketBytesCap}, /*find_unused_parameters=*/false,
+                   /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>(),
+                   int64_t{c10d::kDefaultFirstBucketBytes}, /*skip_all_reduce_unused_params=*/false,
+                   /*use_python_reducer=*/false);
 }
 
 RankOnMeta::~RankOnMeta() = default;

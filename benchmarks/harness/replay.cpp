@@ -95,11 +95,13 @@ std::string table_of(const Replayed& replayed) {
       const auto interval = repetitions_interval(row->repetitions);
       const double half = interval ? (interval->high - interval->low) / 2 / row->seconds : 0;
       const double rate = static_cast<double>(replay.flops) / row->seconds * 1e-9;
-      line.insert(line.end(),
-                  {format_seconds(row->seconds), interval ? fmt::format("{:.0f}%", 100 * half) : "",
-                   replay.flops > 0 ? fmt::format("{:.1f}", rate) : "",
-                   format_seconds(row->total_seconds()),
-                   fmt::format("{:.1f}%", 100 * row->total_seconds() / sum)});
+      line.insert(line.end(), {format_seconds(row->seconds),
+                               !interval  ? ""
+                               : half > 1 ? ">100%"
+                                          : fmt::format("{:.0f}%", 100 * half),
+                               replay.flops > 0 ? fmt::format("{:.1f}", rate) : "",
+                               format_seconds(row->total_seconds()),
+                               fmt::format("{:.1f}%", 100 * row->total_seconds() / sum)});
     } else {
       line.insert(line.end(), {"none: " + row->failure, "", "", "", ""});
     }
@@ -213,6 +215,10 @@ console::ExitCode run_replay(const Options& options, const instruments::Device& 
   }
   if (kept.empty())
     refuse(fmt::format("--benchmark_filter '{}': no case of the trace matches", options.filter));
+  if (options.list) {
+    for (const ReplayCase* replay : kept) std::cout << replay->name << "\n";
+    return console::ExitCode::ok;
+  }
   console::install_interrupt_handler();
   instruments::start_computing();
   console::Progress progress("operator");

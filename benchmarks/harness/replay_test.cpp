@@ -70,15 +70,16 @@ using Names = std::vector<std::string>;
 
 TEST_F(ReplayTest, DistinctGemmsAreCountedByShapeTypeAndLayout) {
   const Json square = Json::parse("[[4, 8], [8, 6]]");
-  const ReplayPlan plan =
-      plan_of({node(1, 1, "aten::mm", square, Json::parse("[[8, 1], [6, 1]]")),
-               node(2, 1, "aten::mm", square, Json::parse("[[8, 1], [1, 8]]")),
-               node(3, 1, "aten::mm", square), node(4, 1, "aten::mm", square, {}, "c10::Half"),
-               node(5, 1, "aten::mm", square, Json::parse("[[16, 1], [6, 1]]")),
-               node(6, 1, "aten::bmm", Json::parse("[[2, 4, 8], [2, 8, 6]]")),
-               node(7, 1, "aten::addmm", Json::parse("[[6], [4, 8], [8, 6]]")),
-               node(8, 1, "aten::mul", Json::parse("[[4], [4]]")),
-               node(9, 1, "aten::view", Json::parse("[[4]]"))});
+  const ReplayPlan plan = plan_of(
+      {node(1, 0, "aten::mm", square, Json::parse("[[8, 1], [6, 1]]")),
+       node(2, 0, "aten::mm", square, Json::parse("[[8, 1], [1, 8]]")),
+       node(3, 0, "aten::mm", square), node(4, 0, "aten::mm", square, {}, "c10::Half"),
+       node(5, 0, "aten::mm", square, Json::parse("[[16, 1], [6, 1]]")),
+       node(6, 0, "aten::bmm", Json::parse("[[2, 4, 8], [2, 8, 6]]")),
+       node(7, 0, "aten::addmm", Json::parse("[[6], [4, 8], [8, 6]]")),
+       node(8, 0, "aten::mul", Json::parse("[[4], [4]]")),
+       node(9, 0, "aten::view", Json::parse("[[4]]")), node(10, 8, "aten::empty", Json::array()),
+       node(11, 8, "aten::add", Json::parse("[[4], [4]]"))});
   EXPECT_EQ(names(plan), (Names{"2 replay/mm/f32/4x6x8/nn", "1 replay/mm/f32/4x6x8/nt",
                                 "1 replay/mm/f16/4x6x8/nn", "1 replay/mm/f32/4x6x8/[16,1],n",
                                 "1 replay/bmm/f32/2x4x6x8/nn", "1 replay/addmm/f32/4x6x8/nn/+6"}));
@@ -89,9 +90,9 @@ TEST_F(ReplayTest, DistinctGemmsAreCountedByShapeTypeAndLayout) {
 }
 
 TEST_F(ReplayTest, WhatAReplayedOperatorCallsIsPartOfIt) {
-  const ReplayPlan plan = plan_of({node(1, 1, "aten::linear", Json::parse("[[2, 4, 8], [6, 8]]")),
+  const ReplayPlan plan = plan_of({node(1, 0, "aten::linear", Json::parse("[[2, 4, 8], [6, 8]]")),
                                    node(2, 1, "aten::t", Json::parse("[[6, 8]]")),
-                                   node(3, 1, "aten::matmul", Json::parse("[[8, 8], [8, 6]]")),
+                                   node(3, 0, "aten::matmul", Json::parse("[[8, 8], [8, 6]]")),
                                    node(4, 3, "aten::mm", Json::parse("[[8, 8], [8, 6]]"))});
   EXPECT_EQ(names(plan), (Names{"1 replay/linear/f32/8x6x8/nn", "1 replay/mm/f32/8x6x8/nn"}));
   EXPECT_TRUE(plan.not_replayed.empty() && plan.without_computing.empty());
@@ -129,8 +130,8 @@ TEST_F(ReplayTest, EveryCaseIsTimed) {
       EXPECT_EQ(row.repetitions.size(), 2U);
     }
   }
-  const ReplayPlan plan =
-      plan_of({node(1, 1, "aten::mm", Json::parse("[[1048576, 65536], [65536, 1048576]]"))});
+  const ReplayPlan plan = plan_of(
+      Json::array({node(1, 0, "aten::mm", Json::parse("[[1048576, 65536], [65536, 1048576]]"))}));
   options.memory_limit_bytes = int64_t{1} << 30;
   EXPECT_CONTAINS(time_replay(plan.cases[0], options, cpu).failure, "do not fit into 1.00 GiB");
 }
@@ -171,7 +172,7 @@ TEST_F(ReplayTest, BadTracesAreNamedWithWhatIsWrong) {
       refusal(R"({"traceEvents": [{"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1}]})"),
       "have no shapes: record it with record_shapes=True");
   EXPECT_CONTAINS(refusal(R"({"schema": "1.1.1-chakra.0.0.4", "nodes": [)" +
-                          node(1, 1, "aten::mm", Json::parse("[[-4, 8], [8, 6]]")).dump() + "]}"),
+                          node(1, 0, "aten::mm", Json::parse("[[-4, 8], [8, 6]]")).dump() + "]}"),
                   "nodes[0]: a size or stride -4");
   std::ofstream(folder / "empty").close();
   EXPECT_CONTAINS(
@@ -185,7 +186,7 @@ TEST_F(ReplayTest, BadTracesAreNamedWithWhatIsWrong) {
 TEST_F(ReplayTest, ShapesThatDoNotFitTogetherAreNamed) {
   const auto refused = [&](const std::string& name, const char* shapes) {
     return testing::error_of<std::invalid_argument>(
-        [&] { plan_of({node(1, 1, name, Json::parse(shapes))}); });
+        [&] { plan_of(Json::array({node(1, 0, name, Json::parse(shapes))})); });
   };
   EXPECT_EQ(refused("aten::mm", "[[4, 8], [9, 6]]"),
             "aten::mm of [4, 8] x [9, 6]: the factors do not fit together");

@@ -36,6 +36,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kMostElements = int64_t{1} << 40;
 constexpr double kMostFlops = 1e18;
+constexpr size_t kDeepestCalls = 1000;
 
 const std::map<std::string, c10::ScalarType, std::less<>> kTypes = {
     {"float", c10::ScalarType::Float},
@@ -436,38 +437,51 @@ bool is_operator(const std::string& name) {
          !name.starts_with("torch::") && !name.starts_with("torch.") && !name.starts_with('[');
 }
 
+// The operators that called one, from the nearest on.
+std::vector<size_t> callers_of(const RecordedTrace& trace, size_t index) {
+  std::vector<size_t> callers;
+  int64_t caller = trace.operators[index].caller;
+  // a trace may say that operators call each other in a circle
+  while (caller >= 0 && callers.size() < kDeepestCalls) {
+    callers.push_back(static_cast<size_t>(caller));
+    caller = trace.operators[callers.back()].caller;
+  }
+  return callers;
+}
+
 }  // namespace
 
 ReplayPlan plan_replay(const RecordedTrace& trace) {
   const auto& operators = trace.operators;
-  std::vector<bool> calls_others(operators.size(), false);
   std::vector<std::optional<ReplayCase>> cases(operators.size());
+  std::vector<bool> is_replayed(operators.size()), calls_others(operators.size()),
+      calls_replayed(operators.size());
   for (size_t i = 0; i < operators.size(); ++i) {
-    if (const int64_t caller = operators[i].caller; caller >= 0 && is_operator(operators[i].name))
-      calls_others[static_cast<size_t>(caller)] = true;
     const auto replayed = replayed_as(operators[i]);
-    if (replayed && has_known_types(operators[i], *replayed))
-      cases[i] = make_case(operators[i], *replayed);
+    is_replayed[i] = replayed && has_known_types(operators[i], *replayed);
+    if (is_replayed[i]) cases[i] = make_case(operators[i], *replayed);
+    const auto callers = callers_of(trace, i);
+    if (!callers.empty() && is_operator(operators[i].name)) calls_others[callers.front()] = true;
+    if (!is_replayed[i]) continue;
+    for (const size_t caller : callers) calls_replayed[caller] = true;
   }
-  std::vector<bool> is_replayed(operators.size());
-  for (size_t i = 0; i < operators.size(); ++i) is_replayed[i] = cases[i].has_value();
-  const auto is_inside = [&](size_t index) {
-    int64_t caller = operators[index].caller;
-    // a trace may say that operators call each other in a circle
-    for (size_t steps = 0; caller >= 0 && steps < operators.size(); ++steps) {
-      if (is_replayed[static_cast<size_t>(caller)]) return true;
-      caller = operators[static_cast<size_t>(caller)].caller;
-    }
-    return false;
+  // Computes by itself, and whatever it calls is part of that.
+  const auto computes = [&](size_t i) {
+    const std::string& name = operators[i].name;
+    return is_operator(name) && !calls_replayed[i] && !instruments::is_dispatch_only(name);
   };
   ReplayPlan plan;
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < operators.size(); ++i) {
-    if (is_inside(i)) continue;
+    const auto callers = callers_of(trace, i);
+    if (std::ranges::any_of(callers, [&](size_t at) { return is_replayed[at] || computes(at); }))
+      continue;
+    const std::string& name = operators[i].name;
     if (!is_replayed[i]) {
-      const std::string& name = operators[i].name;
-      if (!is_operator(name) || calls_others[i]) continue;
-      ++(instruments::is_dispatch_only(name) ? plan.without_computing : plan.not_replayed)[name];
+      if (computes(i))
+        ++plan.not_replayed[name];
+      else if (is_operator(name) && !calls_others[i])
+        ++plan.without_computing[name];
       continue;
     }
     const auto [found, is_new] = places.try_emplace(cases[i]->name, plan.cases.size());

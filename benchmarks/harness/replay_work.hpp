@@ -35,8 +35,8 @@ struct ReplayPlan {
   std::map<std::string, int64_t> without_computing;
 };
 
-/// An operator inside a replayed one is part of it; of the others those count that call no further
-/// operators. Throws std::invalid_argument that names the operator and its shapes where they do not
+/// What an operator calls is part of it, unless it only makes views, or calls what is replayed.
+/// Throws std::invalid_argument that names the operator and its shapes where they do not
 /// fit together.
 ReplayPlan plan_replay(const RecordedTrace& trace);
 

@@ -2,6 +2,7 @@
 by scripts/traces."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,11 +37,18 @@ def dry_run(program: Program, folder: Path, *options: str) -> Path:
     return document
 
 
+@pytest.fixture(scope="module")
+def traced_step(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the trace of one step, and the document beside it."""
+    folder = tmp_path_factory.mktemp("step") / "traces"
+    dry_run(Program(bench_program), folder, *STEP)
+    return folder.parent
+
+
 @pytest.fixture
-def step(program: Program, tmp_path: Path) -> Path:
-    """The trace of one step."""
-    dry_run(program, tmp_path / "traces", *STEP)
-    return tmp_path / "traces" / STEP_TRACE
+def step(traced_step: Path, tmp_path: Path) -> Path:
+    """A trace of a step that a test may damage."""
+    return shutil.copytree(traced_step, tmp_path / "step") / "traces" / STEP_TRACE
 
 
 @pytest.mark.parametrize("world", [[], ["--world=1024", "--rank=17"]])
