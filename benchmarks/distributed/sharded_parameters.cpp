@@ -24,14 +24,14 @@ int64_t aligned(int64_t bytes) {
 }
 
 // A block of memory of parameters: of one, or of several that layers multiply as one.
-struct Block {
+struct MemoryBlock {
   c10::Storage storage;
   int64_t bytes;
   int64_t offset;  // bytes, in the message
 };
 
 struct MessageLayout {
-  std::vector<Block> blocks;
+  std::vector<MemoryBlock> blocks;
   std::vector<size_t> block_of;  // by parameter
   int64_t share_bytes = 0;
 };
@@ -41,8 +41,9 @@ MessageLayout layout_of(const NamedTensors& parameters, int ranks) {
   int64_t filled = 0;
   for (const auto& [name, parameter] : parameters) {
     const c10::Storage& storage = parameter.storage();
-    auto known = std::ranges::find_if(
-        layout.blocks, [&](const Block& block) { return block.storage.is_alias_of(storage); });
+    auto known = std::ranges::find_if(layout.blocks, [&](const MemoryBlock& block) {
+      return block.storage.is_alias_of(storage);
+    });
     if (known == layout.blocks.end()) {
       const auto bytes = static_cast<int64_t>(storage.nbytes());
       known = layout.blocks.insert(known, {storage, bytes, filled});
@@ -161,7 +162,7 @@ ShardedParameters::ShardedParameters(ProcessGroup& group, TinyLlama& model, cons
     for (size_t i = 0; i < part.parameters.size(); ++i)
       part.place_in(whole, i).copy_(part.parameters[i].second);
     part.share = whole.narrow(0, group.rank() * part.share_elements, part.share_elements).clone();
-    for (const Block& block : part.layout.blocks) point(block.storage, nullptr, 0);
+    for (const MemoryBlock& block : part.layout.blocks) point(block.storage, nullptr, 0);
     shares.emplace_back(fmt::format("share of part {}", parts_.size()), part.share);
     for (size_t i = 0; i < part.parameters.size(); ++i) {
       torch::autograd::impl::set_post_acc_grad_hooks(
@@ -178,7 +179,7 @@ ShardedParameters::~ShardedParameters() {
   for (Part& part : parts_) {
     for (const auto& [name, parameter] : part.parameters)
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
-    for (const Block& block : part.layout.blocks) point(block.storage, nullptr, 0);
+    for (const MemoryBlock& block : part.layout.blocks) point(block.storage, nullptr, 0);
   }
 }
 
@@ -200,7 +201,7 @@ void ShardedParameters::gather(Part& part) {
   if (part.is_in_place) return;
   part.gathering.wait();
   auto* const memory = static_cast<char*>(part.whole.mutable_data_ptr());
-  for (const Block& block : part.layout.blocks)
+  for (const MemoryBlock& block : part.layout.blocks)
     point(block.storage, memory + block.offset, block.bytes);
   part.is_in_place = true;
 }
@@ -208,7 +209,7 @@ void ShardedParameters::gather(Part& part) {
 void ShardedParameters::release(Part& part) {
   part.gathering.wait();
   if (part.is_in_place) {
-    for (const Block& block : part.layout.blocks) point(block.storage, nullptr, 0);
+    for (const MemoryBlock& block : part.layout.blocks) point(block.storage, nullptr, 0);
     part.is_in_place = false;
   }
   part.whole.reset();
