@@ -92,9 +92,6 @@ TEST(BoundThreadsTest, TheSamplerRunsOnAllProcessors) {
 }
 
 TEST(BoundThreadsTest, AutogradsThreadsRunOnAllProcessors) {
-#ifdef __clang__
-  GTEST_SKIP() << "Clang's OpenMP binds every thread that asks it for something";
-#endif
   expect_new_threads_on_all_processors(start_autograd_threads);
 }
 
