@@ -10,23 +10,13 @@
 #include <numeric>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/reducer.hpp>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
+#include "benchmarks/distributed/make_reducer.hpp"
+
 namespace tinyllama::distributed {
 namespace {
-
-// What its constructor takes differs: since libtorch 2.10 a list of bucket sizes as well.
-template <typename... Arguments>
-std::unique_ptr<c10d::Reducer> make_reducer(Arguments... arguments) {
-  if constexpr (std::is_constructible_v<c10d::Reducer, Arguments...>) {
-    return std::make_unique<c10d::Reducer>(std::move(arguments)...);
-  } else {
-    return std::make_unique<c10d::Reducer>(std::move(arguments)..., std::vector<int64_t>());
-  }
-}
 
 int64_t first_bucket_bytes(int64_t bucket_bytes) {
   return std::min(int64_t{c10d::kDefaultFirstBucketBytes}, bucket_bytes);

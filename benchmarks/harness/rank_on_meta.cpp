@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "benchmarks/distributed/make_reducer.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -85,16 +86,6 @@ TORCH_LIBRARY_IMPL(c10d, Meta, m) {
   m.impl("allreduce_", allreduce_on_meta);
 }
 
-// What its constructor takes differs: since libtorch 2.10 a list of bucket sizes as well.
-template <typename... Arguments>
-std::unique_ptr<c10d::Reducer> make_reducer(Arguments... arguments) {
-  if constexpr (std::is_constructible_v<c10d::Reducer, Arguments...>) {
-    return std::make_unique<c10d::Reducer>(std::move(arguments)...);
-  } else {
-    return std::make_unique<c10d::Reducer>(std::move(arguments)..., std::vector<int64_t>());
-  }
-}
-
 }  // namespace
 
 int64_t PlaceInWorld::group_start() const {
@@ -129,12 +120,12 @@ RankOnMeta::RankOnMeta(const PlaceInWorld& place, const NamedTensors& parameters
   // as DistributedDataParallel does: gradients come in the reverse order of the parameters
   std::ranges::reverse(buckets);
   impl_->buckets = std::ssize(buckets);
-  impl_->reducer =
-      make_reducer(tensors, buckets, impl_->group, std::vector<bool>(tensors.size(), false),
-                   int64_t{c10d::kDefaultBucketBytesCap}, /*find_unused_parameters=*/false,
-                   /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>(),
-                   int64_t{c10d::kDefaultFirstBucketBytes}, /*skip_all_reduce_unused_params=*/false,
-                   /*use_python_reducer=*/false);
+  impl_->reducer = distributed::make_reducer(
+      tensors, buckets, impl_->group, std::vector<bool>(tensors.size(), false),
+      int64_t{c10d::kDefaultBucketBytesCap}, /*find_unused_parameters=*/false,
+      /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>(),
+      int64_t{c10d::kDefaultFirstBucketBytes}, /*skip_all_reduce_unused_params=*/false,
+      /*use_python_reducer=*/false);
 }
 
 RankOnMeta::~RankOnMeta() = default;
