@@ -1,5 +1,5 @@
 """Every command of the README, CONTRIBUTING and docs/ is known to its program, options and all; no
-line of a command's help is wider than 100 columns; and docs/rocprofv3.md names the ranges.
+line of a command's help is wider than 100 columns; and docs/vendor_profilers.md names the ranges.
 
 tests/test_workshop.py runs the commands of docs/workshop.md.
 """
@@ -24,6 +24,7 @@ from built_programs import (
 )
 from tinyllama_tools.__main__ import main as run_tool
 from tinyllama_tools.core.subcommands import COMMANDS
+from tinyllama_tools.data.kernel_profiles import COMPONENTS
 from tools import require_oracle_packages
 
 PAGES = [PROJECT_ROOT / "README.md", PROJECT_ROOT / "CONTRIBUTING.md"]
@@ -229,6 +230,12 @@ def test_the_ranges_of_a_profile_are_those_of_the_program(tmp_path: Path) -> Non
     trace = json.loads((tmp_path / "trace_step_5_8.json").read_text(encoding="utf-8"))
     ranges = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
     names = {e["name"] for e in ranges if not e["name"].startswith("ProfilerStep#")}
-    page = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
+    page = (PROJECT_ROOT / "docs/vendor_profilers.md").read_text(encoding="utf-8")
     table = page.split("| ranges | around |")[1].split("\n\n")[0]
     assert names == set(re.findall(r"`([^`]+)`", table))
+
+
+def test_the_components_of_the_report_are_the_ranges_of_the_page() -> None:
+    page = (PROJECT_ROOT / "docs/vendor_profilers.md").read_text(encoding="utf-8")
+    ranges = re.findall(r"`([^`]+)`", page.split("| ranges | around |")[1].split(". A step")[0])
+    assert {*ranges} == {*COMPONENTS, "forward", "backward"}

@@ -98,7 +98,7 @@ class ComponentTracker {
 
 /// While it lives, every range (component, phase) is pushed and popped as roctx range (ROCm), NVTX
 /// range (CUDA) or ITT task (CPU, VTune), whichever this libtorch was built with: rocprofv3, Nsight
-/// Systems and VTune show them. See docs/rocprofv3.md.
+/// Systems and VTune show them. See docs/vendor_profilers.md.
 class RangeEmitter {
  public:
   /// Throws std::invalid_argument where this libtorch has none of them.

@@ -9,7 +9,7 @@ from pathlib import Path
 from tinyllama_tools.core.app import BadInputError, shown_path, write_whole
 from tinyllama_tools.core.installation import RESULTS
 from tinyllama_tools.core.options import add_out, script_parser
-from tinyllama_tools.core.text import count_of, say
+from tinyllama_tools.core.text import count_of, listed, say
 from tinyllama_tools.data.results import title_of
 from tinyllama_tools.models.machine_file import machine_document, machine_text
 from tinyllama_tools.report.document import (
@@ -40,6 +40,7 @@ from tinyllama_tools.report.sections import (
     devices,
     gpu_check,
     growth,
+    kernels,
     measured,
     predictions,
     variants,
@@ -86,7 +87,9 @@ def _sections(inputs: ReportInputs) -> Iterator[Section]:
             if inputs.others:
                 page.label(one.device, number)
             yield page
-    if all(one.has_checks_alone for one in inputs.devices):
+    if inputs.profiles:
+        yield _filled("kernels", "Kernel time by component", kernels.build, inputs)
+    if not any(one.has_results for one in inputs.devices):
         return
     for identity, name, fill in SECTIONS:
         for number, one in enumerate(inputs.devices, start=1):
@@ -104,22 +107,24 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
     last = Section("left_out", "Left out")
     measured.left_out(last, omissions)
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    what = " and ".join(one.device or title_of(one.context) for one in inputs.devices)
+    known = [one.device or title_of(one.context) for one in inputs.devices if one.context]
+    files = listed([one.path.name for one in inputs.profiles], 3)
+    own = f"Tiny LLaMA on {' and '.join(known)}" if known else f"Kernels of {files}"
     # of several devices, the first section has such figures in columns
     facts = [] if inputs.others else [*gpu_check.facts(inputs), *measured.facts(inputs)]
-    title = title or f"Tiny LLaMA on {what}"
-    return Document(title, now, facts, [*sections, last], omissions)
+    return Document(title or own, now, facts, [*sections, last], omissions)
 
 
 MACHINE = "machine"
 FORMATS = ("html", "md", *FRAMES, "png", "fom", MACHINE)
 EPILOG = """\
 RESULT: a result file of the suite, or the folder of a grid study, of a run of the suite, of a
-data-parallel run or of scripts/gpu_check. Without any, the newest of each kind in results/ are
-taken, all of one device, and named. Of several results of the suite from one device, the first that
-has a training step with all its parts is analysed; where it has only one variant, the variants are
-those of the first other result that has several. scripts/compare compares results. Results of
-several devices become columns, and sections below each other, under the devices' names.
+data-parallel run or of scripts/gpu_check, or a CSV file of a vendor's profiler
+(docs/vendor_profilers.md). Without any, the newest of each kind but the last in results/ are taken,
+all of one device, and named. Of several results of the suite from one device, the first that has a
+training step with all its parts is analysed; where it has only one variant, the variants are those
+of the first other result that has several. scripts/compare compares results. Results of several
+devices become columns, and sections below each other, under the devices' names.
 
 csv, jsonl and parquet are one flat table: a row for each case of every file, with the same columns
 for every device (docs/report.md), for pandas, DuckDB and the like.
@@ -215,7 +220,7 @@ def _report(
         errors = sum(one.is_error for one in omissions)
     else:
         inputs = read_inputs(sources, unknown)
-        if not (inputs.main.paths or inputs.study or inputs.scalings or inputs.checks):
+        if not (inputs.has_results or inputs.checks or inputs.profiles):
             _say_omissions(inputs.omissions)
             where = ", ".join(map(str, options.results)) or str(options.results_folder)
             raise BadInputError(

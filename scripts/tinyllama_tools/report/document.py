@@ -21,12 +21,13 @@ KILO, GIGA, GIB = 1e3, 1e9, 2**30
 
 
 class Kind(Enum):
-    """`words`: what it is; `command`: what makes one."""
+    """`words`: what it is; `command`: what makes one, or where commands are."""
 
     STUDY = ("grid study", f"{typed('study')} --grid tiny small")
     SUITE = ("run of the suite", typed("bench"))
     SCALING = ("data-parallel run", f"{typed('scaling')} --processes 1,2")
     GPU = ("check of a GPU", typed("gpu_check"))
+    KERNELS = ("file of a profiler", "docs/vendor_profilers.md")
 
     def __init__(self, words: str, command: str) -> None:
         self.words = words

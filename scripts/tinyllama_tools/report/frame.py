@@ -157,8 +157,9 @@ def read_frame(
     rows: list[Mapping[str, Value]] = []
     omissions = list(unknown)
     for source in dict.fromkeys(sources):
-        if source.kind is Kind.GPU:
-            omissions.append(Omission("file", str(source.path), "a check of a GPU has no cases"))
+        if source.kind in (Kind.GPU, Kind.KERNELS):
+            why = f"a {source.kind.words} has no cases"
+            omissions.append(Omission("file", str(source.path), why))
             continue
         for path in _files_of(source):
             try:

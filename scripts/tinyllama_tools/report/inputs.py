@@ -23,6 +23,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.text import value_at
 from tinyllama_tools.data.gpu_checks import GPU_CHECK, GPU_FILE, GpuCheck, read_gpu_check
+from tinyllama_tools.data.kernel_profiles import KernelProfile, read_kernel_profile
 from tinyllama_tools.data.machine import (
     ONE_DEVICE,
     SAME_RUN,
@@ -89,7 +90,8 @@ Found = TypeVar("Found")
 
 class Source(NamedTuple):
     """A result to read. `path`: the folder of a grid study or of a data-parallel run; the file of a
-    run of the suite, of a check of a GPU, or of a data-parallel result that was named alone."""
+    run of the suite, of a check of a GPU, of a profiler, or of a data-parallel result that was
+    named alone."""
 
     kind: Kind
     path: Path
@@ -108,6 +110,8 @@ def source_of(path: Path) -> Source:
         # whether the file is damaged is found when it is read
         kind = FILES.get(inside, Kind.SCALING)
         return Source(kind, path / inside if kind in (Kind.SUITE, Kind.GPU) else path)
+    if path.suffix == ".csv":
+        return Source(Kind.KERNELS, path)
     document, _ = read_json(path)
     if document.get("kind") == GPU_CHECK:
         return Source(Kind.GPU, path)
@@ -282,7 +286,7 @@ class ReportInputs:
     analysed; NOTHING where there is none. `study`: the one that `main` is of. `compared`: another
     result, whose variants are shown where `main` has only one. `checks`: of the GPU. `others`:
     those of further devices; `device`: the name in their headings, empty where there is one
-    device."""
+    device. `profiles`: which do not name their device; the first device has all."""
 
     sources: tuple[Source, ...] = ()
     main: ResultSet = NOTHING
@@ -291,6 +295,7 @@ class ReportInputs:
     omissions: tuple[Omission, ...] = ()
     compared: ResultSet = NOTHING
     checks: tuple[GpuCheck, ...] = ()
+    profiles: tuple[KernelProfile, ...] = ()
     others: tuple["ReportInputs", ...] = ()
     device: str = ""
 
@@ -306,9 +311,9 @@ class ReportInputs:
         return next((run.context for run in known if run.context), {})
 
     @property
-    def has_checks_alone(self) -> bool:
-        """Whether nothing was measured but checks of the GPU."""
-        return bool(self.checks) and not (self.main.paths or self.study or self.scalings)
+    def has_results(self) -> bool:
+        """Whether anything was measured beside checks of the GPU and profiles."""
+        return bool(self.main.paths or self.study or self.scalings)
 
     @property
     def with_variants(self) -> ResultSet:
@@ -559,7 +564,12 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
         Kind.GPU: read_gpu_check,
     }
     groups: list[list[tuple[Source, Read]]] = []
+    profiles: list[KernelProfile] = []
     for source in dict.fromkeys(sources):
+        if source.kind is Kind.KERNELS:
+            profile = _attempt(omissions, source.path, read_kernel_profile)
+            profiles += [profile] if profile else []
+            continue
         one = _attempt(omissions, source.path, readers[source.kind])
         if one is None or not (context := _context_in(one)):
             continue
@@ -571,4 +581,5 @@ def read_inputs(sources: Sequence[Source], unknown: Sequence[Omission] = ()) -> 
             groups.append([(source, one)])
     devices = [_inputs_of(group) for group in groups] or [ReportInputs()]
     first, *others = _named(devices) if len(devices) > 1 else devices
-    return replace(first, omissions=(*omissions, *first.omissions), others=tuple(others))
+    every = (*omissions, *first.omissions)
+    return replace(first, omissions=every, others=tuple(others), profiles=tuple(profiles))
