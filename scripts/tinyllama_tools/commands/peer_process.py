@@ -6,23 +6,30 @@ from the same vocabulary. The process lives for a whole run and is idle between 
 
 Its arguments: {"device", "form", "limit": most seconds of a step, "sizes"} in JSON, --threads=N.
 The context of its first line has versions, the float32 precision and its error. It has one case
-open, the last one. To `time` it also says cpu_seconds and minor_faults, of each step.
+open, the last one, which fails where its first two losses are not those of an eager model. To
+`time` it also says cpu_seconds and minor_faults, of each step.
 """
 
 import gc
+import importlib
+import importlib.metadata
 import json
 import math
 import os
+import re
 import resource
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 import transformers
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.names import CaseName, parse_case_name
 from tinyllama_tools.proofs.oracle import build_model
 
 PARAMETERS = {"f32": torch.float32, "bf16": torch.bfloat16, "amp_bf16": torch.float32}
@@ -33,21 +40,43 @@ LONGEST_WARM_UP_SECONDS = 8.0
 SETTLED = 0.97
 # True float32 GEMMs have a smaller error; bfloat16 inside gives 3e-3, TF32 4e-4.
 LARGEST_FLOAT32_ERROR = 1e-5
+# Largest relative difference of the loss, before and after the first update, from that of an eager
+# model with the same weights and tokens.
+LARGEST_LOSS_ERROR = {"f32": 1e-5, "bf16": 1e-2, "amp_bf16": 1e-2}
 # before torch pins this thread to one processor
 PROCESSORS = os.sched_getaffinity(0)
 # variables of the environment that malloc and threads depend on begin so
-SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_")
+SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_", "PJRT_")
+# of float32 [M, K] and [N, K]
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def float32_product_error(device: torch.device) -> float:
-    """The largest error of float32 GEMMs, relative to the largest element: of a plain GEMM and of a
-    linear layer with its weight transposed, which libraries may compute by different kernels."""
+def float32_product_error(device: torch.device, products: Sequence[Product]) -> float:
+    """The largest error of these float32 GEMMs, relative to the largest element."""
     generator = torch.Generator().manual_seed(1)
     a = torch.randn(512, 1024, generator=generator).to(device)
     b = torch.randn(256, 1024, generator=generator).to(device)
     exact = a.double() @ b.double().T
-    products = (a @ b.T.contiguous(), functional.linear(a, b))
-    return max(((p.double() - exact).abs().max() / exact.abs().max()).item() for p in products)
+    found = (product(a, b).double() for product in products)
+    return max(((p - exact).abs().max() / exact.abs().max()).item() for p in found)
+
+
+def onednn_gemm() -> str:
+    """oneDNN's version and which of its implementations computes a GEMM of bfloat16 here, by its
+    own log, such as "v3.12.0, brg_matmul:avx512_core_bf16"."""
+    kept, ones = os.dup(1), torch.ones(64, 64, dtype=torch.bfloat16)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        os.dup2(log.fileno(), 1)
+        try:
+            with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+                functional.linear(ones, ones)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        log.seek(0)
+        said = log.read()
+    found = (re.search(r"oneDNN (v\S+)", said), re.search(r",exec,cpu,matmul,([^,]+)", said))
+    return ", ".join(match[1] for match in found if match) or "none"
 
 
 def minor_faults() -> int:
@@ -59,6 +88,43 @@ def minor_faults() -> int:
 Step = tuple[float, float, int]
 
 
+# the plainest of peers, whose losses are those of all
+EAGER: Json = {"attention": "sdpa", "is_compiled": False, "adamw": "for-loop"}
+
+
+class TorchStep:
+    """Trains the model on `tokens` [B, S]; a call is the timed region of one step. JaxStep is
+    another."""
+
+    def __init__(
+        self, model: PreTrainedModel, tokens: torch.Tensor, form: Json, is_autocast: bool
+    ) -> None:
+        model.set_attn_implementation(form["attention"])
+        model.train()
+        self._forward, self._tokens, self._is_autocast = model, tokens, is_autocast
+        if form["is_compiled"]:
+            how = {"mode": form.get("mode"), "backend": form.get("library", "inductor")}
+            self._forward = torch.compile(model, dynamic=False, **how)
+        adamw = {"lr": 1e-3, "foreach": False, "fused": form["adamw"] == "fused"}
+        self._optimizer = torch.optim.AdamW(model.parameters(), **adamw)
+
+    def clear(self) -> None:
+        """Gradients are none at the begin of a step."""
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def loss(self) -> torch.Tensor:
+        """Of the weights as they are."""
+        with torch.autocast(self._tokens.device.type, torch.bfloat16, enabled=self._is_autocast):
+            return self._forward(input_ids=self._tokens, labels=self._tokens).loss
+
+    def __call__(self) -> torch.Tensor:
+        """The loss before the update."""
+        loss = self.loss()
+        loss.backward()
+        self._optimizer.step()
+        return loss
+
+
 class Peer:
     """Answers each request by the method of its name; holds one model with its optimizer."""
 
@@ -66,18 +132,37 @@ class Peer:
         # torch calls AMD's GPUs cuda as well
         self.device = torch.device(device.replace("hip", "cuda"))
         self.form, self.limit, self.sizes = form, limit, sizes
+        # imported only where a form asks for it
+        self.library, self.used = form.get("library"), {}
+        if self.library and self.device.type != "cpu":
+            raise ValueError(f"{self.library} runs on the CPU alone")
+        if self.library == "jax":
+            # its threads may use all processors, though OpenMP has pinned this one
+            os.environ["PJRT_NPROC"] = str(torch.get_num_threads())
+            os.sched_setaffinity(0, PROCESSORS)
+            self.jax_step = importlib.import_module("tinyllama_tools.commands.jax_step")
+        elif self.library:
+            importlib.import_module(self.library)
+        if self.library:
+            self.used["library"] = f"{self.library} {importlib.metadata.version(self.library)}"
         # as our programs do: parts of narrow GEMMs are added up in float32
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def context(self) -> Json:
         """Sets the form's float32 precision, or `highest` where that is not true float32."""
         torch.set_float32_matmul_precision(self.form["precision"])
-        error = float32_product_error(self.device)
+        # libraries may compute a linear layer, with its weight transposed, by another kernel
+        products = [lambda a, b: a @ b.T.contiguous(), functional.linear]
+        if self.library == "jax":
+            products = [self.jax_step.product]
+        error = float32_product_error(self.device, products)
         if error > LARGEST_FLOAT32_ERROR:
             torch.set_float32_matmul_precision("highest")
         return {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
+            "onednn": onednn_gemm(),
+            **self.used,
             "python": sys.version.split()[0],
             "threads": torch.get_num_threads(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -89,32 +174,24 @@ class Peer:
         """Builds the model, compiles it where the form says so, and warms up until step times
         settle. Where a step takes more than a third of the limit, one is enough."""
         name = parse_case_name(case)
-        size, dtype = self.sizes[name.size], name.dtype
         # Nothing of another shape may be left: dynamo would compile code for any shape.
-        self.forward = self.optimizer = self.loss = None
+        self.training = self.loss = None
         torch._dynamo.reset()
         gc.collect()
-        model = build_model(size, PARAMETERS[dtype]).to(self.device)
-        model.set_attn_implementation(self.form["attention"])
-        model.train()
-        self.forward = model
-        if self.form["is_compiled"]:
-            self.forward = torch.compile(model, dynamic=False, mode=self.form.get("mode"))
-        is_fused = self.form["adamw"] == "fused"
-        adamw = {"lr": 1e-3, "foreach": False, "fused": is_fused}
-        self.optimizer = torch.optim.AdamW(model.parameters(), **adamw)
-        self.autocast = dtype == "amp_bf16"
-        self.tokens = torch.randint(0, size["vocab_size"], (name.batch, name.seq)).to(self.device)
+        expected = self.eager_losses(name)
         # compilers that this thread starts may use all processors, though OpenMP has pinned it
         pinned = os.sched_getaffinity(0)
         os.sched_setaffinity(0, PROCESSORS)
         try:
+            self.training = self.prepared(name, self.form)
             self.step()
         finally:
             os.sched_setaffinity(0, pinned)
+        losses = [self.loss.item()]
         seconds: list[float] = []
         while len(seconds) < MOST_WARM_UP_STEPS and sum(seconds) < LONGEST_WARM_UP_SECONDS:
             seconds.append(self.step()[0])
+            losses.append(self.loss.item())
             is_long_enough = len(seconds) >= FEWEST_WARM_UP_STEPS
             is_settled = is_long_enough and min(seconds[-2:]) >= SETTLED * min(seconds[:-2])
             if seconds[0] > self.limit / 3 or is_settled:
@@ -123,26 +200,44 @@ class Peer:
         if self.step_seconds > self.limit:
             took = f"a step took {self.step_seconds:.1f} s"
             return {"skipped": f"{took}, more than --max-seconds-per-case {self.limit:g}"}
-        return {"opened": case, "seconds": self.step_seconds}
+        errors = [abs(ours / right - 1) for ours, right in zip(losses, expected, strict=False)]
+        worst, allowed = max(errors), LARGEST_LOSS_ERROR[name.dtype]
+        # of NaN too
+        if not worst <= allowed:
+            found = (
+                f"the first losses {losses[:2]} differ by {worst:.1e} from eager torch's {expected}"
+            )
+            return {"failed": f"wrong result: {found}; allowed {allowed:g}"}
+        return {"opened": case, "seconds": self.step_seconds, "counters": {"loss_error": worst}}
+
+    def prepared(self, name: CaseName, form: Json) -> Callable[[], torch.Tensor]:
+        """What trains from the weights and on the tokens that all peers have."""
+        size = self.sizes[name.size]
+        model = build_model(size, PARAMETERS[name.dtype]).to(self.device)
+        tokens = torch.randint(0, size["vocab_size"], (name.batch, name.seq)).to(self.device)
+        is_autocast = name.dtype == "amp_bf16"
+        if form.get("library") == "jax":
+            return self.jax_step.JaxStep(model, tokens, is_autocast)
+        return TorchStep(model, tokens, form, is_autocast)
+
+    def eager_losses(self, name: CaseName) -> list[float]:
+        """Before and after the first update: the second one shows gradients and optimizer too."""
+        training = self.prepared(name, EAGER)
+        losses = [training().item()]
+        with torch.no_grad():
+            return [*losses, training.loss().item()]
 
     def step(self) -> Step:
         """Runs one step and waits for its end. Page faults include those of freeing gradients,
         whose memory a malloc may give back to the system."""
         faults = minor_faults()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.training.clear()
         cpu_start, start = time.thread_time(), time.perf_counter()
-        self.work()
+        self.loss = self.training()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         wall, cpu = time.perf_counter() - start, time.thread_time() - cpu_start
         return wall, cpu, minor_faults() - faults
-
-    def work(self) -> None:
-        """The timed region."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            self.loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
-        self.loss.backward()
-        self.optimizer.step()
 
     def steps_on_gpu(self, steps: int) -> list[Step]:
         """Times steps as our programs do on a GPU: between pairs of events, with one wait at the
@@ -151,10 +246,10 @@ class Peer:
         for _ in range(steps):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             faults = minor_faults()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.training.clear()
             cpu_start = time.thread_time()
             begin.record()
-            self.work()
+            self.loss = self.training()
             end.record()
             cpu = time.thread_time() - cpu_start
             timed.append((begin, end, cpu, minor_faults() - faults))

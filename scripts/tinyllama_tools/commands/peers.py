@@ -16,8 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.commands.interleaved import InterleavedSteps, add_run_options
+from tinyllama_tools.commands.peer_packages import PackagesError, folder_with, user_cache
 from tinyllama_tools.commands.step_sides import Side, block_entry
-from tinyllama_tools.compare.sides import KeptProcess, ServedProgram
+from tinyllama_tools.compare.sides import (
+    CaseSkippedError,
+    KeptProcess,
+    ProcessLostError,
+    ServedProcess,
+    ServedProgram,
+)
 from tinyllama_tools.core.app import Json, command_text, problem_sizes
 from tinyllama_tools.core.installation import IS_CHECKOUT, python_path, typed
 from tinyllama_tools.core.options import list_of, positive_list, script_parser, variants
@@ -60,8 +67,12 @@ FORMS: dict[str, Json] = {
     # slow to compile, and on a GPU with CUDA graphs
     "compile_max_autotune": _PLAIN
     | {"attention": "sdpa", "is_compiled": True, "mode": "max-autotune"},
+    # a back end of torch.compile, AMD's; and another framework: peer_packages.py gets them
+    "zentorch": _PLAIN | {"attention": "eager", "library": "zentorch"} | _TUNED,
+    "jax": _PLAIN | {"attention": "jax.nn", "is_compiled": True, "adamw": "jit", "library": "jax"},
 }
-DEFAULT_FORMS = tuple(name for name in FORMS if name != "compile_max_autotune")
+OTHERS = ("compile_max_autotune", "zentorch", "jax")
+DEFAULT_FORMS = tuple(name for name in FORMS if name not in OTHERS)
 
 DESCRIPTION = """\
 Training steps of LlamaForCausalLM in Python (eager, scaled_dot_product_attention, torch.compile as
@@ -103,7 +114,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--batch", type=positive_list, help="e.g. 4,8 (default: those of the default grid)")
     add("--seq", type=positive_list, help="e.g. 64,128 (default: those of the default grid)")
     forms, usual = list_of(tuple(FORMS), "peer"), f"default: {','.join(DEFAULT_FORMS)}"
-    usual += "; also compile_max_autotune"
+    usual += f"; also {', '.join(OTHERS)}"
     add("--peers", dest="forms", type=forms, default=DEFAULT_FORMS, help=usual)
     ours = {"type": variants, "default": ("baseline", "optimized")}
     add("--variants", **ours, help="of ours (default: baseline,optimized)")
@@ -129,10 +140,8 @@ LIMIT_S = 3600.0
 def compiled_code_kept() -> dict[str, str]:
     """The variable by which torch.compile keeps its code in the user's cache for the next run;
     empty where the user chose a place, or has no home: torch then takes /tmp."""
-    home = os.environ.get("HOME")
-    cache = os.environ.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    return {name: f"{cache}/tiny_llama/torchinductor"} if cache and name not in os.environ else {}
+    name, cache = "TORCHINDUCTOR_CACHE_DIR", user_cache()
+    return {name: str(cache / "torchinductor")} if cache and name not in os.environ else {}
 
 
 class PeerSide(Side):
@@ -157,12 +166,38 @@ class PeerSide(Side):
         }
         program = ServedProgram(self.variant, Path(PEER[0]), arguments, environment)
         self._kept = KeptProcess(program, LIMIT_S, random.Random(0))
+        self._loss_errors: dict[str, float] = {}
+        self._library: str | None = self.form.get("library")
+        self._packages: Path | None = None
+        # why there are none: tried once
+        self._absent: PackagesError | None = None
 
     def get_ready(self, case: CaseName) -> float:
-        process = self._kept.ready()
-        self.settings = process.greet()["context"]
+        process = self._started()
         process.ask_to_open(str(case))
-        return process.opened(str(case))["seconds"]
+        opened = process.opened(str(case))
+        error = max(opened["counters"].get("loss_error", 0), self._loss_errors.get(case.dtype, 0))
+        self._loss_errors[case.dtype] = error
+        self.settings = process.greet()["context"] | {"loss_errors": self._loss_errors}
+        return opened["seconds"]
+
+    def _started(self) -> ServedProcess:
+        """CaseSkippedError where packages of its own cannot be had, or do not run here."""
+        if not self._library:
+            return self._kept.ready()
+        try:
+            if self._absent:
+                raise self._absent
+            if not self._packages:
+                self._packages = folder_with(self._library, PEER[0])
+                path = os.pathsep.join((str(self._packages), python_path()))
+                program = self._kept.program
+                environment = {**program.environment, "PYTHONPATH": path}
+                self._kept.program = replace(program, environment=environment)
+            return self._kept.ready()
+        except (PackagesError, ProcessLostError) as error:
+            self._absent = error if isinstance(error, PackagesError) else None
+            raise CaseSkippedError(self.variant, f"{self._library}: {error}") from error
 
     def time(self, case: CaseName, seconds: float) -> Json:
         answer = self._kept.ready().timed(str(case), seconds)
