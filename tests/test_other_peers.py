@@ -158,7 +158,7 @@ def test_the_jax_step_has_the_formulas_of_the_model_and_of_adamw(
     model = build_model(SIZE | {"n_layers": 2})
     # weights that let attention and norms show
     for parameter in model.parameters():
-        parameter.data += 0.3 * torch.rand_like(parameter)
+        parameter.data += 0.3 * torch.randn_like(parameter)
     tokens = torch.randint(0, SIZE["vocab_size"], (2, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=jax_step.RATE)
     weights = {n: p.detach().numpy().copy() for n, p in model.named_parameters()}
