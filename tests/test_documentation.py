@@ -67,7 +67,6 @@ def test_there_are_commands() -> None:
     assert len(documented()) > 60
     assert [tool for tool in SCRIPTS if not commands_of(tool)] == [
         "ablation",
-        "peers",
         "dev/golden",
         "dev/prove",
     ]
