@@ -6,9 +6,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# What pip installs; {torch}: major and minor version. The plug-in is built for one version of
-# torch, which the peer's Python has already. It refuses others (its own check when it is imported).
-REQUIREMENTS = {"jax": ("jax==0.10.2",), "zentorch": ("--no-deps", "zentorch=={torch}.*")}
+# What pip installs. {torch}: major and minor version of the torch that the peer's Python has: the
+# plug-in is built for one, and refuses others when it is imported. It needs torch and numpy, which
+# are there, and `deprecated`.
+REQUIREMENTS = {
+    "jax": ("jax==0.10.2",),
+    "zentorch": ("--no-deps", "deprecated", "wrapt", "zentorch=={torch}.*"),
+}
 ABOUT = """\
 import importlib.metadata, sys
 print(sys.implementation.cache_tag, *importlib.metadata.version("torch").split(".")[:2])"""

@@ -69,7 +69,10 @@ FORMS: dict[str, Json] = {
     | {"attention": "sdpa", "is_compiled": True, "mode": "max-autotune"},
     # a back end of torch.compile, AMD's; and another framework: peer_packages.py gets them
     "zentorch": _PLAIN | {"attention": "eager", "library": "zentorch"} | _TUNED,
-    "jax": _PLAIN | {"attention": "jax.nn", "is_compiled": True, "adamw": "jit", "library": "jax"},
+    # of all threads one arena, since what others map for large tensors is not kept
+    "jax": _PLAIN
+    | {"attention": "einsum", "is_compiled": True, "adamw": "jit", "library": "jax"}
+    | {"environment": {"MALLOC_ARENA_MAX": "1"}},
 }
 OTHERS = ("compile_max_autotune", "zentorch", "jax")
 DEFAULT_FORMS = tuple(name for name in FORMS if name not in OTHERS)
@@ -163,6 +166,7 @@ class PeerSide(Side):
             **compiled_code_kept(),
             "PYTHONPATH": python_path(),
             **(KEEPING if self.form["malloc"] == KEEPS else {}),
+            **self.form.get("environment", {}),
         }
         program = ServedProgram(self.variant, Path(PEER[0]), arguments, environment)
         self._kept = KeptProcess(program, LIMIT_S, random.Random(0))
