@@ -34,9 +34,13 @@ void pop_range(const at::RecordFunction&, at::ObserverContext*) {
   range_stubs()->rangePop();
 }
 
+/// Tells the end of a node that its range is open.
+struct OpenRange : at::ObserverContext {};
+
 }  // namespace
 
-ComponentTracker::ComponentTracker() : other_(&*names_.emplace(kOtherComponent).first) {
+ComponentTracker::ComponentTracker(bool emits_nodes)
+    : emits_nodes_(emits_nodes), other_(&*names_.emplace(kOtherComponent).first) {
   ComponentTracker* none = nullptr;
   if (!living().compare_exchange_strong(none, this)) {
     throw std::logic_error("a second ComponentTracker: one at a time can live in a process");
@@ -85,6 +89,10 @@ void ComponentTracker::with_thread_of(const at::RecordFunction& function, Work w
 std::unique_ptr<at::ObserverContext> ComponentTracker::begin_range(
     const at::RecordFunction& range) {
   if (is_structural_range(range.name())) return nullptr;
+  // The graph of the last batch is gone when the next is read.
+  ComponentTracker* const tracker = living().load();
+  if (tracker != nullptr && tracker->emits_nodes_ && range.name() == to_string(Phase::data_loading))
+    tracker->clear();
   with_thread_of(range, [&](ComponentTracker& self, ThreadState& state) {
     const Name name = &*self.names_.emplace(range.name()).first;
     state.ranges.push_back(name);
@@ -106,16 +114,21 @@ void ComponentTracker::end_range(const at::RecordFunction& range, at::ObserverCo
 }
 
 std::unique_ptr<at::ObserverContext> ComponentTracker::begin_node(const at::RecordFunction& node) {
+  Name emitted = nullptr;
   with_thread_of(node, [&](ComponentTracker& self, ThreadState& state) {
     // A node without a number stores a leaf's gradient, right after the node that gave it.
     const bool is_leaf = node.seqNr() < 0 && state.last_node != nullptr;
     state.open.push_back(is_leaf ? state.last_node
                                  : self.component_of(node.forwardThreadId(), node.seqNr()));
+    if (self.emits_nodes_ && state.open.back() != self.other_) emitted = state.open.back();
   });
-  return nullptr;
+  if (emitted == nullptr) return nullptr;
+  range_stubs()->rangePush(emitted->c_str());
+  return std::make_unique<OpenRange>();
 }
 
-void ComponentTracker::end_node(const at::RecordFunction& node, at::ObserverContext*) {
+void ComponentTracker::end_node(const at::RecordFunction& node, at::ObserverContext* open_range) {
+  if (open_range != nullptr) range_stubs()->rangePop();
   with_thread_of(node, [](ComponentTracker&, ThreadState& state) {
     if (state.open.empty()) return;
     state.last_node = state.open.back();
@@ -150,12 +163,13 @@ void ComponentTracker::clear() {
   }
 }
 
-RangeEmitter::RangeEmitter() {
+RangeEmitter::RangeEmitter(bool with_backward) {
   if (range_stubs() == nullptr) {
     throw std::invalid_argument(
         "--emit-ranges: this libtorch was built without roctx, NVTX and ITT; use one that was, or "
         "leave the option out");
   }
+  if (with_backward) tracker_.emplace(true);
   callback_ = at::addGlobalCallback(
       at::RecordFunctionCallback(&push_range, &pop_range).scopes({at::RecordScope::USER_SCOPE}));
 }

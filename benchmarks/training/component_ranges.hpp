@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -45,8 +46,9 @@ inline bool is_structural_range(std::string_view name) {
 /// that it returns live as long as it does.
 class ComponentTracker {
  public:
-  /// Throws std::logic_error where another one lives.
-  ComponentTracker();
+  /// `emits_nodes`: a node is a range of RangeEmitter's too, under its component's name. Throws
+  /// std::logic_error where another one lives.
+  explicit ComponentTracker(bool emits_nodes = false);
   ~ComponentTracker();
   ComponentTracker(const ComponentTracker&) = delete;
   ComponentTracker& operator=(const ComponentTracker&) = delete;
@@ -89,6 +91,7 @@ class ComponentTracker {
   void mark_boundary(ThreadState& state) const;
   Name component_of(uint64_t forward_thread, int64_t sequence) const;
 
+  const bool emits_nodes_;
   mutable std::mutex mutex_;
   std::set<std::string, std::less<>> names_;
   const Name other_;
@@ -98,16 +101,20 @@ class ComponentTracker {
 
 /// While it lives, every range (component, phase) is pushed and popped as roctx range (ROCm), NVTX
 /// range (CUDA) or ITT task (CPU, VTune), whichever this libtorch was built with: rocprofv3, Nsight
-/// Systems and VTune show them. See docs/vendor_profilers.md.
+/// Systems and VTune show them. See docs/vendor_profilers.md. Construct and destroy it on the
+/// thread that trains.
 class RangeEmitter {
  public:
-  /// Throws std::invalid_argument where this libtorch has none of them.
-  RangeEmitter();
+  /// `with_backward`: the backward too, whose nodes have the range of the component whose forward
+  /// created them, on whichever thread runs them; a ComponentTracker lives for it. Throws
+  /// std::invalid_argument where this libtorch has none of these ranges.
+  explicit RangeEmitter(bool with_backward);
   ~RangeEmitter();
   RangeEmitter(const RangeEmitter&) = delete;
   RangeEmitter& operator=(const RangeEmitter&) = delete;
 
  private:
+  std::optional<ComponentTracker> tracker_;
   at::CallbackHandle callback_;
 };
 

@@ -8,12 +8,15 @@
 #include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/profiler/stubs/base.h>
 
 #include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/component_range.hpp"
@@ -154,6 +157,73 @@ TEST(ComponentTrackerTest, OneLivesAtATimeAndIgnoresRangesFromBeforeIt) {
   EXPECT_EQ(tracker->current(), "other");
   tracker.reset();
   EXPECT_NO_THROW(ComponentTracker());
+}
+
+/// Takes ranges in a GPU's place while it lives.
+class FakeRanges final : public torch::profiler::impl::ProfilerStubs {
+ public:
+  FakeRanges() : before_(torch::profiler::impl::cudaStubs()) {
+    torch::profiler::impl::registerCUDAMethods(this);
+  }
+  ~FakeRanges() override {
+    torch::profiler::impl::registerCUDAMethods(
+        const_cast<torch::profiler::impl::ProfilerStubs*>(before_));
+  }
+  FakeRanges(const FakeRanges&) = delete;
+  FakeRanges& operator=(const FakeRanges&) = delete;
+
+  /// The ranges since the last call: `name{` and `}`.
+  std::string taken() { return std::exchange(seen_, ""); }
+
+  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*,
+              int64_t*) const override {}
+  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
+                const torch::profiler::impl::ProfilerVoidEventStub*) const override {
+    return 0;
+  }
+  void mark(const char*) const override {}
+  void rangePush(const char* name) const override { seen_ += std::string(name) + "{"; }
+  void rangePop() const override { seen_ += "}"; }
+  bool enabled() const override { return true; }
+  void onEachDevice(std::function<void(int)>) const override {}
+  void synchronize() const override {}
+
+ private:
+  const torch::profiler::impl::ProfilerStubs* before_;
+  mutable std::string seen_;
+};
+
+at::Tensor in_ffn(const at::Tensor& x) {
+  const ComponentRange range("ffn/swiglu");
+  return x * 2;
+}
+
+TEST(RangeEmitterTest, ABackwardHasTheRangesOfItsForward) {
+  FakeRanges ranges;
+  const RangeEmitter emitter(true);
+  const at::Tensor loss = (in_ffn(leaf()) + 1).sum();
+  EXPECT_EQ(ranges.taken(), "ffn/swiglu{}");
+  loss.backward();
+  EXPECT_EQ(ranges.taken(), "ffn/swiglu{}ffn/swiglu{}") << "the product's and its leaf's nodes";
+}
+
+TEST(RangeEmitterTest, NodesBeforeTheNextBatchAreForgotten) {
+  FakeRanges ranges;
+  const RangeEmitter emitter(true);
+  const at::Tensor loss = in_ffn(leaf()).sum();
+  { const ComponentRange range("data_loading"); }
+  ranges.taken();
+  loss.backward();
+  EXPECT_EQ(ranges.taken(), "");
+}
+
+TEST(RangeEmitterTest, BesideAProfilersTrackerItEmitsTheForwardAlone) {
+  FakeRanges ranges;
+  const ComponentTracker of_a_profiler;
+  EXPECT_THROW(RangeEmitter(true), std::logic_error);
+  const RangeEmitter emitter(false);
+  in_ffn(leaf()).sum().backward();
+  EXPECT_EQ(ranges.taken(), "ffn/swiglu{}");
 }
 
 class MemoryRecorderTest : public ::testing::Test {

@@ -111,7 +111,8 @@ class TrainRun {
         data_(open_data()),
         progress_("step", options.rank == 0) {
     refuse_for_memory();
-    if (options.emit_ranges) ranges_.emplace();
+    // A profiler has a ComponentTracker of its own.
+    if (options.emit_ranges) ranges_.emplace(!options.any_profiler());
     if (options.profile_pytorch || options.profile_flops)
       operators_.emplace(options, device, profiles_.path());
     if (options.profile_pytorch) events_.emplace(profiles_.path());
