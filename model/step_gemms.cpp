@@ -107,7 +107,7 @@ GemmPaths gemm_paths(c10::ScalarType type, c10::DeviceType device, bool batched)
     return paths;
   }
   if (!on_cpu) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
-  GemmPaths paths{{"default BLAS", multiply_default}, {"tiled_gemm", of_layers(GemmPath::tiled)}};
+  GemmPaths paths{{kDefaultPath, multiply_default}, {"tiled_gemm", of_layers(GemmPath::tiled)}};
   const auto onednn = type == at::kFloat ? onednn_gemm() : std::nullopt;
   if (onednn) paths["oneDNN"] = *onednn;
   if (narrow) paths["default BLAS in float32, rounded once"] = of_layers(GemmPath::wide);

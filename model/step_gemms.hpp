@@ -37,6 +37,9 @@ using GemmFunction =
 /// Ways to multiply, by name.
 using GemmPaths = std::map<std::string, GemmFunction>;
 
+/// The path of what at::linear and at::matmul call, which the baseline multiplies by.
+inline constexpr const char* kDefaultPath = "default BLAS";
+
 /// The functions of libtorch and of our own that multiply operands of this type, by name; not each
 /// is fast or implemented for the type. `batched`: those for operands with three dimensions.
 GemmPaths gemm_paths(c10::ScalarType type, c10::DeviceType device, bool batched = false);

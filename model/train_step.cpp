@@ -10,8 +10,10 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 
 #include <stdexcept>
+#include <vector>
 
 #include "model/component_range.hpp"
 
@@ -26,6 +28,18 @@ TokenBatch random_token_batch(const ModelConfig& config, int64_t batch, int64_t 
                               TensorInitializer& initializer) {
   const at::Tensor tokens = initializer.tokens({batch, seq}, config.token_count());
   return {tokens, next_token_targets(tokens)};
+}
+
+std::string lacks_gradients(const NamedTensors& parameters) {
+  std::vector<std::string> without;
+  for (const auto& [name, parameter] : parameters)
+    if (!parameter.grad().defined()) without.push_back(name);
+  if (without.empty()) return {};
+  return fmt::format(
+      "{} of {} parameters have no gradient after the backward, the first of them {}: an operator "
+      "of the variant is hidden from autograd, so that the step leaves work out; "
+      "tiny_llama_bench --verify only says which",
+      without.size(), parameters.size(), without.front());
 }
 
 TrainStep::TrainStep(const TinyLlama& model, AdamW& optimizer)

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "model/adamw.hpp"
 #include "model/cost.hpp"
@@ -43,6 +44,11 @@ class LossScaler {
   at::Tensor scale_;           // float32 scalar
   at::Tensor growth_tracker_;  // int32 scalar: finite steps since the scale last changed
 };
+
+/// Empty, or what is wrong after a backward through all of a model: how many of these parameters
+/// have no gradient, the first of them, and why. An operator that autograd does not see leaves work
+/// out, and the update would pass over such parameters in silence.
+std::string lacks_gradients(const NamedTensors& parameters);
 
 class TrainStep {
  public:

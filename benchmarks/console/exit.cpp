@@ -43,6 +43,9 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
     // of a GPU that computes no more: nothing that was given is to blame
     fmt::print(stderr, "{}: {}\n", program, message_of(error));
     return static_cast<int>(ExitCode::failed);
+  } catch (const WrongResultError& error) {
+    fmt::print(stderr, "{}: wrong result: {}\n", program, error.what());
+    return static_cast<int>(ExitCode::failed);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}: {}\n", program, message_of(error));
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <stdexcept>
 
 namespace tinyllama::console {
 
@@ -12,6 +13,12 @@ enum class ExitCode {
   failed = 1,     ///< something measured was wrong: a case that failed, a loss that is not finite
   bad_input = 2,  ///< options, files, or a machine that cannot do what was asked
   interrupted = 130  ///< by a signal, with everything done so far written
+};
+
+/// What was computed is wrong, though nothing that was given is to blame: ExitCode::failed.
+class WrongResultError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 /// Runs a program: the one place where errors become exit codes. `program`: its name, in front of

@@ -1,4 +1,5 @@
 #include "benchmarks/distributed/launch.hpp"
+#include "benchmarks/console/exit.hpp"
 
 #include <fmt/format.h>
 
@@ -189,6 +190,8 @@ int run_rank(const char* program, const std::function<ExitCode(const LaunchEnvir
       fmt::print(stderr, "{}: {}\n", program, error.what());
       std::fflush(nullptr);
       std::_Exit(static_cast<int>(ExitCode::failed));
+    } catch (const console::WrongResultError&) {
+      throw;
     } catch (const std::exception& error) {
       if (where.world_size == 1) throw;
       throw std::invalid_argument(fmt::format("{}: {}", where.name(), message_of(error)));

@@ -122,6 +122,8 @@ void Runner::repeat(const PeakCase& peak, Outcome& outcome) {
     repetition.counters["GB_per_second"] = measured.per_second / giga;
   else
     repetition.counters["TFLOPS"] = measured.per_second * 1e-12;
+  if (measured.default_per_second > 0)
+    repetition.counters["default_TFLOPS"] = measured.default_per_second * 1e-12;
   outcome.repetitions.push_back(std::move(repetition));
   outcome.label = measured.source;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -294,10 +295,13 @@ MeasuredPeak measure_gemm(const Device& device, c10::ScalarType type, const Gemm
     candidate.seconds = timer.time(candidate, 1);
   }
   const auto best = [&] { return *std::ranges::min_element(candidates, {}, &Candidate::seconds); };
+  // What the baseline multiplies by is known even where it is hopeless as a peak.
   constexpr double hopeless = 4.0;
-  std::erase_if(candidates, [limit = hopeless * best().seconds](const Candidate& candidate) {
+  const auto is_left_out = [limit = hopeless * best().seconds](const Candidate& candidate) {
     return candidate.seconds > limit;
-  });
+  };
+  std::vector<bool> left_out;
+  for (const Candidate& candidate : candidates) left_out.push_back(is_left_out(candidate));
   // Of a sample, at least: on a GPU events around a single short GEMM time its launch.
   constexpr double sample_seconds = 1e-3;
   constexpr double most_in_a_row = 1000;
@@ -307,13 +311,22 @@ MeasuredPeak measure_gemm(const Device& device, c10::ScalarType type, const Gemm
   // In rounds over all candidates, so that a slow moment hits all of them.
   for (int sample = 0; sample < most_samples; ++sample) {
     if (sample >= fewest_samples && seconds_since(begin) > seconds_budget) break;
-    for (Candidate& candidate : candidates) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (left_out[i]) continue;
+      Candidate& candidate = candidates[i];
       const double count = std::clamp(sample_seconds / candidate.seconds, 1.0, most_in_a_row);
       const double seconds = timer.time(candidate, 1, static_cast<int64_t>(count));
       candidate.seconds = std::min(candidate.seconds, seconds);
     }
   }
-  return best().peak();
+  MeasuredPeak peak = best().peak();
+  double default_seconds = 0;
+  for (const Candidate& candidate : candidates)
+    if (candidate.path->first == kDefaultPath) default_seconds += candidate.seconds;
+  if (default_seconds > 0)
+    peak.default_per_second = static_cast<double>(std::size(kLayouts)) *
+                              static_cast<double>(shape.flops()) / default_seconds;
+  return peak;
 }
 
 }  // namespace tinyllama::instruments

@@ -87,6 +87,21 @@ TEST(GemmPeakTest, WhatRefusesOrIsNoTrueFloat32IsLeftOut) {
        "refusing: no such type here"});
 }
 
+TEST(GemmPeakTest, TheDefaultLibrarysRateIsKnownWhereItIsHopelessAsAPeak) {
+  const auto slow = [](const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return multiply(a, b, out);
+  };
+  const Device device = Device::select("cpu");
+  const GemmShape shape{1, 64, 96, 32};
+  const MeasuredPeak peak =
+      measure_gemm(device, at::kFloat, {{kDefaultPath, slow}, {"good", multiply}}, shape, 0.001);
+  testing::expect_mentions(peak.source, {"good, "});
+  EXPECT_GT(peak.default_per_second, 0);
+  EXPECT_LE(peak.default_per_second, static_cast<double>(shape.flops()) / 5e-3);
+  EXPECT_EQ(measure_gemm(device, at::kFloat, only_default, shape, 0.001).default_per_second, 0);
+}
+
 TEST(GemmPeakTest, OperandsAreRandomNumbersOfTheirOwnThatDisturbNoOthers) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   generator.set_current_seed(7);

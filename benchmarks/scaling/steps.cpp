@@ -260,6 +260,10 @@ void prove_gradients(StepSession& session, const ScalingOptions& options, Proces
                      StepProof& proof) {
   std::vector<at::Tensor> expected;
   session.compute_global_gradients();
+  if (const std::string lack = lacks_gradients(session.parameters()); !lack.empty()) {
+    proof.failure = fmt::format("wrong result: {}", lack);
+    return;  // on all ranks alike
+  }
   for (const auto& [name, parameter] : session.parameters()) {
     if (group.is_first()) expected.push_back(parameter.grad().clone());
   }

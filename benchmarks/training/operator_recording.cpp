@@ -257,9 +257,15 @@ void copy_whole(const std::filesystem::path& from, const std::filesystem::path& 
 /// only, so that any number of steps fits.
 class OperatorRecorder::Statistics {
  public:
-  /// `shapes`, `stacks`: whether the operator table tells calls apart by them.
-  Statistics(bool is_gpu, bool shapes, bool stacks)
-      : is_gpu_(is_gpu), shapes_(shapes), stacks_(stacks) {}
+  /// How the operator table is made.
+  struct Table {
+    bool shapes = false;  ///< whether it tells calls apart by them
+    bool stacks = false;
+    bool attention_only = false;
+    OperatorOrder order = OperatorOrder::own_time;
+  };
+
+  Statistics(bool is_gpu, const Table& table) : is_gpu_(is_gpu), wanted_(table) {}
 
   int64_t steps() const { return steps_; }
   bool lacks_kernels() const { return !lack_.empty(); }
@@ -288,10 +294,6 @@ class OperatorRecorder::Statistics {
   /// `operators` of docs/training_files.md; the range of steps is the caller's to add.
   Json to_json() const {
     const auto of_gpu = [&](const Json& value) { return knows_device() ? value : Json(nullptr); };
-    std::set<std::string> names;
-    for (const auto& [key, row] : rows_) {
-      if (!row.is_backward_node) names.insert(std::get<0>(key));
-    }
     const double total = total_seconds();
     std::vector<std::pair<std::string, ComponentSeconds>> ordered;
     for (const auto& component : sums().components) ordered.push_back(component);
@@ -306,7 +308,7 @@ class OperatorRecorder::Statistics {
     }
     return {{"steps", steps_},
             {"device_time", knows_device() ? "gpu" : "cpu"},
-            {"distinct_operators", names.size()},
+            {"distinct_operators", names_.size()},
             {"operator_calls_per_step", per_step(calls_)},
             {"kernels_per_step", of_gpu(per_step(kernels_))},
             {"distinct_kernels", of_gpu(kernel_names_.size())},
@@ -317,6 +319,8 @@ class OperatorRecorder::Statistics {
             {"launch_overhead_definition", launch_overhead_definition()},
             {"transfers_per_step", of_gpu(per_step(transfers_))},
             {"components", components},
+            {"table_order", order_text()},
+            {"table_of", wanted_.attention_only ? "attention" : "all components"},
             {"table", table()}};
   }
 
@@ -336,9 +340,10 @@ class OperatorRecorder::Statistics {
   // name, shapes, stack
   using Key = std::tuple<std::string, std::string, std::vector<std::string>>;
 
-  void add(const OperatorEvent& event) {
-    Row& row = rows_[{event.name, shapes_ ? event.input_shapes : "",
-                      stacks_ ? event.parents : std::vector<std::string>{}}];
+  void add_to_table(const OperatorEvent& event) {
+    if (wanted_.attention_only && !event.component.starts_with("attention")) return;
+    Row& row = rows_[{event.name, wanted_.shapes ? event.input_shapes : "",
+                      wanted_.stacks ? event.parents : std::vector<std::string>{}}];
     ++row.calls;
     row.cpu_self += event.self_seconds;
     row.cpu_total += event.total_seconds;
@@ -346,6 +351,11 @@ class OperatorRecorder::Statistics {
     row.device_total += event.device_total_seconds;
     row.bytes += event.self_bytes;
     row.is_backward_node = event.is_backward_node;
+  }
+
+  void add(const OperatorEvent& event) {
+    add_to_table(event);
+    if (!event.is_backward_node) names_.insert(event.name);
     if (!event.is_backward_node) ++calls_;
     if (is_projection(event)) ++projections_;
     add(event, event.self_seconds, on_host_);
@@ -393,6 +403,43 @@ class OperatorRecorder::Statistics {
     return {per_step(sum.forward), per_step(sum.backward)};
   }
 
+  std::string order_text() const {
+    const char* const device = knows_device() ? "GPU" : "CPU";
+    switch (wanted_.order) {
+      case OperatorOrder::own_time:
+        return fmt::format("own time ({})", device);
+      case OperatorOrder::time:
+        return fmt::format("time with what it calls ({})", device);
+      case OperatorOrder::own_cpu_time:
+        return "own time (CPU)";
+      case OperatorOrder::cpu_time:
+        return "time with what it calls (CPU)";
+      case OperatorOrder::own_memory:
+        return "memory that it allocates itself";
+      case OperatorOrder::calls:
+        return "calls";
+    }
+    return {};
+  }
+
+  double ordering(const Row& row) const {
+    switch (wanted_.order) {
+      case OperatorOrder::own_time:
+        return knows_device() ? row.device_self : row.cpu_self;
+      case OperatorOrder::time:
+        return knows_device() ? row.device_total : row.cpu_total;
+      case OperatorOrder::own_cpu_time:
+        return row.cpu_self;
+      case OperatorOrder::cpu_time:
+        return row.cpu_total;
+      case OperatorOrder::own_memory:
+        return static_cast<double>(row.bytes);
+      case OperatorOrder::calls:
+        return static_cast<double>(row.calls);
+    }
+    return 0;
+  }
+
   Json table() const {
     const auto own = [&](const Row& row) {
       return knows_device() ? row.device_self : row.cpu_self;
@@ -400,7 +447,7 @@ class OperatorRecorder::Statistics {
     std::vector<const std::pair<const Key, Row>*> rows;
     for (const auto& row : rows_) rows.push_back(&row);
     std::ranges::stable_sort(rows, std::greater<>(),
-                             [&](const auto* row) { return own(row->second); });
+                             [&](const auto* row) { return ordering(row->second); });
     const double total = total_seconds();
     Json table = Json::array();
     for (const auto* entry : rows) {
@@ -415,16 +462,16 @@ class OperatorRecorder::Statistics {
           {"device_total_seconds", knows_device() ? Json(row.device_total) : Json(nullptr)},
           {"share_percent", percent(own(row), total)},
           {"self_memory_bytes", row.bytes}};
-      if (shapes_) cells["input_shapes"] = shapes;
-      if (stacks_) cells["stack"] = stack;
+      if (wanted_.shapes) cells["input_shapes"] = shapes;
+      if (wanted_.stacks) cells["stack"] = stack;
       table.push_back(cells);
     }
     return table;
   }
 
   bool is_gpu_;
-  bool shapes_;
-  bool stacks_;
+  Table wanted_;
+  std::set<std::string> names_;
   int64_t steps_ = 0;
   std::map<Key, Row> rows_;
   Sums on_host_;
@@ -448,9 +495,11 @@ OperatorRecorder::OperatorRecorder(const TrainOptions& options, const instrument
       device_(device),
       detail_({.shapes = options.profile_operators, .memory = true}),
       folder_(folder),
-      statistics_(std::make_unique<Statistics>(device.is_gpu(), options.profile_operators,
-                                               options.profile_stacks)),
-      flops_statistics_(std::make_unique<Statistics>(device.is_gpu(), false, false)) {
+      statistics_(std::make_unique<Statistics>(
+          device.is_gpu(),
+          Statistics::Table{options.profile_operators, options.profile_stacks,
+                            options.profile_attention_only, options.operator_order})),
+      flops_statistics_(std::make_unique<Statistics>(device.is_gpu(), Statistics::Table{})) {
   if (operator_steps_.empty()) return;
   trace_ = std::make_unique<instruments::TraceFile>(
       folder / trace_name(operator_steps_.first, operator_steps_.last));

@@ -7,7 +7,9 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <fstream>
 #include <map>
+#include <stdexcept>
 #include <utility>
 
 #include "benchmarks/console/size_options.hpp"
@@ -151,7 +153,6 @@ std::string memory_summary_text(const Json& memory) {
 
 std::string operator_summary_text(const Json& operators) {
   if (operators.is_null()) return {};
-  const bool gpu = operators.at("device_time") == "gpu";
   const Json& table = operators.at("table");
   const bool has_shapes = !table.empty() && table.front().contains("input_shapes");
   std::vector<std::string> header = {"Operation", "Calls",   "CPU ms",   "CPU total ms",
@@ -182,8 +183,11 @@ std::string operator_summary_text(const Json& operators) {
         "{} takes {:.1f} %: --profile-operators tells its calls apart by their shapes\n",
         table.front().at("name").get<std::string>(),
         table.front().at("share_percent").get<double>());
-  return fmt::format("Top Operations by own time ({}), {} steps:\n{}{}", gpu ? "GPU" : "CPU",
-                     operators.at("steps").get<int64_t>(), format_table(header, cells), hint);
+  const auto word = [&](const char* key) { return operators.at(key).get<std::string>(); };
+  return fmt::format("Top Operations{} by {}, {} steps:\n{}{}",
+                     operators.at("table_of") == "attention" ? " of attention" : "",
+                     word("table_order"), operators.at("steps").get<int64_t>(),
+                     format_table(header, cells), hint);
 }
 
 std::string flops_summary_text(const Json& flops) {
@@ -420,6 +424,50 @@ std::string step_line(const StepRecord& step, int64_t num_steps) {
 std::string summary_text(const Json& document) {
   return performance_summary_text(document) + memory_summary_text(document.at("memory")) +
          operator_summary_text(document.at("operators")) + flops_summary_text(document.at("flops"));
+}
+
+Json read_compared_summary(const std::string& file) {
+  const auto refuse = [&](const std::string& why) {
+    throw std::invalid_argument(fmt::format(
+        "--compare-with-v1 '{}': {}; it takes performance_summary.json of a run of this program, "
+        "which --output-dir writes",
+        file, why));
+  };
+  std::ifstream stream(file);
+  if (!stream) refuse("cannot be read");
+  Json found = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!found.is_object()) refuse("is not JSON");
+  for (const char* part : {"configuration", "summary", "context"})
+    if (!found.contains(part) || !found[part].is_object()) refuse(fmt::format("lacks '{}'", part));
+  for (const char* figure : {"samples_per_second", "peak_memory_bytes"}) {
+    const auto at = found["summary"].find(figure);
+    if (at == found["summary"].end() || !at->is_number() || at->get<double>() <= 0)
+      refuse(fmt::format("has no 'summary.{}' above 0", figure));
+  }
+  return found;
+}
+
+std::string comparison_text(const Json& document, const Json& other, const std::string& file) {
+  const Json& here = document.at("summary");
+  const Json& there = other.at("summary");
+  std::string text = titled(fmt::format("Comparison with {}:", file));
+  if (!here.at("samples_per_second").is_null()) {
+    const auto [now, before] = std::pair{here.at("samples_per_second").get<double>(),
+                                         there.at("samples_per_second").get<double>()};
+    text +=
+        fmt::format("Speedup: {:.2f}x ({:.1f} -> {:.1f} samples/sec)\n", now / before, before, now);
+  }
+  const auto [bytes, bytes_before] = std::pair{here.at("peak_memory_bytes").get<double>(),
+                                               there.at("peak_memory_bytes").get<double>()};
+  text += fmt::format("Peak memory: {:+.1f} % ({:.0f} -> {:.0f} MB)\n",
+                      100 * (bytes / bytes_before - 1), mebibytes(bytes_before), mebibytes(bytes));
+  for (const auto& [key, value] : document.at("configuration").items()) {
+    const Json was = other.at("configuration").value(key, Json(nullptr));
+    if (value != was)
+      text += fmt::format("Different: {}: {} -> {}\n", key, was.dump(), value.dump());
+  }
+  text += "One run each, at different times: scripts/compare run decides with an error rate.\n";
+  return text + kRule;
 }
 
 std::string files_text(const std::string& folder, const std::vector<std::string>& files) {

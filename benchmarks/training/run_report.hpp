@@ -40,6 +40,11 @@ std::string step_line(const StepRecord& step, int64_t num_steps);
 /// The closing blocks of a whole performance_summary.json: performance, memory, the first rows of
 /// the operator table, FLOPs; what is null there is left out.
 std::string summary_text(const Json& document);
+/// performance_summary.json of another run, for comparison_text(). Throws std::invalid_argument
+/// naming the file and what it lacks.
+Json read_compared_summary(const std::string& file);
+/// Speed and peak memory of this run beside those of the other, and what else differs.
+std::string comparison_text(const Json& document, const Json& other, const std::string& file);
 std::string files_text(const std::string& folder, const std::vector<std::string>& files);
 
 }  // namespace tinyllama::training

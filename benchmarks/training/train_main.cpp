@@ -109,6 +109,9 @@ class TrainRun {
         output_("--output-dir", options.output_folder),
         weights_("--save-weights", options.save_weights_folder),
         data_(open_data()),
+        compared_(options.compared_summary.empty()
+                      ? Json(nullptr)
+                      : read_compared_summary(options.compared_summary)),
         progress_("step", options.rank == 0) {
     refuse_for_memory();
     // A profiler has a ComponentTracker of its own.
@@ -155,6 +158,8 @@ class TrainRun {
     }
     summarize_run();
     std::cout << summary_text(document_) << std::flush;
+    if (!compared_.is_null())
+      std::cout << comparison_text(document_, compared_, options_.compared_summary) << std::flush;
     write_files(state);
     attempts_.rethrow();
     if (weights_differ_) return ExitCode::failed;
@@ -369,6 +374,7 @@ class TrainRun {
   ResultFolder output_;
   ResultFolder weights_;
   std::unique_ptr<TokenData> data_;
+  Json compared_;  ///< of --compare-with-v1; else null
   console::Progress progress_;
   std::optional<RangeEmitter> ranges_;
   std::optional<OperatorRecorder> operators_;
@@ -379,6 +385,13 @@ class TrainRun {
   WriteAttempts attempts_;
   Json document_;
 };
+
+// What --disable-... takes from `optimized` once that is chosen.
+Variant without_left_out(const TrainOptions& options, Variant variant) {
+  for (const Switch one : options.left_out)
+    if (variant.has(one)) variant = variant.without(one);
+  return variant;
+}
 
 void make_deterministic() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS wants it said
@@ -421,7 +434,8 @@ ExitCode report_setup(TrainOptions options) {
   const std::string refusal =
       found ? refuse_variant(options.variant, options.dtype, traits) : std::string();
   // Memory is that of the switches which the device gets.
-  if (found && refusal.empty()) options.variant = resolved(options.variant, options.dtype, traits);
+  if (found && refusal.empty())
+    options.variant = without_left_out(options, resolved(options.variant, options.dtype, traits));
   auto lines = validate_setup(device, options.workload(), options.folder());
   for (const auto& folder : {options.output_folder, options.save_weights_folder}) {
     if (!folder.empty() && folder != options.folder()) lines.push_back(check_folder(folder));
@@ -477,11 +491,13 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
 ExitCode run(int argc, char** argv, const distributed::LaunchEnvironment& where) {
   auto options = parse_train_options(argc, argv, console::SizeFiles::in(fixtures()));
   if (!options) return ExitCode::ok;
+  if (!options->note.empty() && where.rank == 0)
+    fmt::print(stderr, "tiny_llama_train: note: {}\n", options->note);
   if (options->validate_setup) return report_setup(*options);
   const instruments::BringUp machine("tiny_llama_train", argv,
                                      distributed::machine_choice(*options, where));
   const instruments::Device& device = machine.device();
-  options->variant = machine.resolve(options->variant, options->dtype);
+  options->variant = without_left_out(*options, machine.resolve(options->variant, options->dtype));
   refuse_for_graph(*options);
   if (where.world_size > 1) {
     take_part(*options, where);

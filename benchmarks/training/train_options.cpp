@@ -7,12 +7,14 @@
 #include <cmath>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/size_options.hpp"
+#include "benchmarks/training/workshop_options.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::training {
@@ -24,10 +26,10 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "Ctrl-C ends after the current step (several ranks on GPUs: after the next step that\n"
     "--log-interval reports), with the summary and the files written.\n\n"
-    "Exit status: 0 done; 1 the loss was not finite, a rank was lost or ended with other weights,\n"
-    "or --validate-setup found a fault; 2 bad options or files; 130 interrupted.";
+    "Exit status: 0 done; 1 the loss was not finite, a parameter got no gradient, a rank was lost or\n"
+    "ended with other weights, or --validate-setup found a fault; 2 bad options or files;\n"
+    "130 interrupted.";
 
-constexpr int64_t kProfileFirstStep = 5;
 constexpr int64_t kMemorySteps = 3;
 constexpr int64_t kEvalIntervalWithData = 100;
 
@@ -61,7 +63,7 @@ std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
       {"Model", "--intermediate-dim", &d.intermediate_dim, "width of the FFN"},
       {"Model", "--vocab-size", &d.vocab_size, "vocabulary V"},
       {"Profilers", "--profile-steps", &o.profile_steps,
-       "the operator profiler records steps 5 to 5 + this", 0},
+       "the operator profiler records this many steps after its first, which is the fifth", 0},
       {"Profilers", "--flops-profile-step", &o.flops_profile_step,
        "step whose components the FLOPS profiler times"},
       {"Training", "--learning-rate", &o.learning_rate, "of AdamW"},
@@ -91,7 +93,7 @@ std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
        "check device, libtorch, memory, runtime and write access, and train nothing"},
       {"Profilers", "--enable-pytorch-profiler", &o.profile_pytorch,
        "operator profiler: Chrome trace, TensorBoard files, operator table"},
-      {"Profilers", "--profile-memory", &o.profile_memory,
+      {"Profilers", "--profile-memory,--enable-memory-profiling", &o.profile_memory,
        "every allocation of some steps: peaks, largest tensors, timeline"},
       {"Profilers", "--profile-operators", &o.profile_operators,
        "input shapes in trace and operator table"},
@@ -172,10 +174,13 @@ void apply_weights(const CLI::App& app, TrainOptions& options) {
 void check(TrainOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
   distributed::check_data_parallel_options(options, /*ranks=*/1);
-  if ((options.profile_operators || options.profile_stacks) && !options.profile_pytorch) {
+  for (const auto& [option, is_given] :
+       {std::pair{"--profile-operators", options.profile_operators},
+        std::pair{"--profile-stacks", options.profile_stacks},
+        std::pair{"--profile-attention-only", options.profile_attention_only}}) {
+    if (!is_given || options.profile_pytorch) continue;
     throw std::invalid_argument(
-        fmt::format("{}: refines the operator profiler; add --enable-pytorch-profiler",
-                    options.profile_operators ? "--profile-operators" : "--profile-stacks"));
+        fmt::format("{}: refines the operator profiler; add --enable-pytorch-profiler", option));
   }
   if (options.any_profiler() && options.profile_folder.empty())
     throw std::invalid_argument("--profile-dir '': must name a folder");
@@ -195,7 +200,7 @@ std::filesystem::path TrainOptions::folder() const {
 
 StepRange TrainOptions::operator_steps() const {
   if (!profile_pytorch) return {};
-  const int64_t first = std::min(kProfileFirstStep, num_steps);
+  const int64_t first = std::min(warmup_steps + 1, num_steps);
   return {first, first + std::min(profile_steps, num_steps - first)};
 }
 
@@ -231,6 +236,7 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
                                                 const console::SizeFiles& sizes) {
   TrainOptions options;
   bool use_amp = false;
+  WorkshopOptions workshop;
   CLI::App app(kDescription, "tiny_llama_train");
   app.footer(kFooter);
   for (const Option& option : table_of(options, use_amp)) add(app, option, options.plugins);
@@ -239,8 +245,10 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
       "sum gradients after the backward, not during it",
       "what ranks share beside samples: ddp (nothing), zero1 (optimizer's state), zero3 (also "
       "parameters and gradients) or tensor (layers, of the same samples)");
+  workshop.add_to(app, options);
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, options.dtype, use_amp);
+  workshop.apply(app, use_amp, options);
   refuse_two_configs(options);
   distributed::apply_size(app, options, "--batch-size", "--seq-len", sizes);
   distributed::apply_share(app, options);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "benchmarks/distributed/data_parallel_options.hpp"
 
@@ -18,6 +19,9 @@ struct StepRange {
   bool empty() const { return last < first; }
   int64_t count() const { return empty() ? 0 : last - first + 1; }
 };
+
+/// What the operator table is ordered by, the largest first.
+enum class OperatorOrder : uint8_t { own_time, time, own_cpu_time, cpu_time, own_memory, calls };
 
 struct TrainOptions : distributed::DataParallelOptions {
   std::string weights_folder;  ///< empty: weights are drawn from the seed
@@ -39,6 +43,12 @@ struct TrainOptions : distributed::DataParallelOptions {
   bool profile_stacks = false;
   bool profile_flops = false;
   bool emit_ranges = false;
+  std::string compared_summary;  ///< performance_summary.json of another run; empty: none
+  std::vector<Switch> left_out;  ///< of `optimized`, once its switches are chosen
+  std::string note;              ///< what to say of the options before the run
+  bool profile_attention_only = false;
+  OperatorOrder operator_order = OperatorOrder::own_time;
+  int64_t warmup_steps = 4;  ///< before those that the operator profiler records
   int64_t profile_steps = 5;
   int64_t flops_profile_step = 10;
   int rank = 0;  ///< of this process; from the environment

@@ -224,6 +224,13 @@ at::Tensor Trainer::train(int64_t step) {
     loss = loss.detach();
     total = total.defined() ? total + loss : loss;
   }
+  // Where a sharded optimizer has not taken them away.
+  if (step == 1 && !sharded_ && !sharded_parameters_) {
+    const std::string lack = lacks_gradients(state_.model.parameters());
+    if (!lack.empty())
+      throw console::WrongResultError(
+          fmt::format("--variant '{}': {}", options_.variant.name(), lack));
+  }
   if (memory_) memory_->mark_gradients(state_.optimizer.parameters());
   begin(Phase::optimizer);
   update();

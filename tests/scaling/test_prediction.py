@@ -103,6 +103,27 @@ def test_rates_of_gemms_are_those_of_their_shapes() -> None:
         rates.gemm_rate("bf16", (1, 8, 8, 8))
 
 
+def test_a_variant_is_predicted_by_the_library_that_it_calls() -> None:
+    """Where another one is faster, by another factor at each shape."""
+    results = QUIET.measure()
+    rows = [
+        replace(
+            one,
+            flops_per_second=one.flops_per_second * (1.2 + one.m / 1000),
+            default_flops_per_second=one.flops_per_second,
+        )
+        for one in results.products
+    ]
+    both = replace(results, products=tuple(rows))
+    best = replace(results, products=tuple(replace(r, default_flops_per_second=0.0) for r in rows))
+    (plain,), (found,), (by_best,) = (predict(fit(of), "medium") for of in (results, both, best))
+    assert found.seconds == pytest.approx(plain.seconds)
+    assert by_best.seconds != pytest.approx(plain.seconds, rel=0.02)
+    rates, one = Machine({}, [], None, both.products), rows[0]
+    shape = (one.batch, one.m, one.n, one.k)
+    assert rates.gemm_rate("f32", shape, by_default=True) < rates.gemm_rate("f32", shape)
+
+
 def test_what_no_model_can_be_fitted_to_is_named() -> None:
     good = QUIET.measure()
 

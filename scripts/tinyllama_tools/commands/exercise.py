@@ -1,5 +1,6 @@
 """scripts/exercise: runs an exercise of the workshop and writes its worksheet, filled in. Exercises
-1 and 2 are here; the third, a study and the plan that follows, is in exercise_3.py."""
+1 and 2 are here; the third, a study and the plan that follows, is in exercise_3.py, those of
+versions 2 to 4 in exercise_course.py."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -47,10 +48,14 @@ the set-up failed, or files that cannot be written; 130 interrupted."""
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Options with `shared`, the options of every run of the training program. A bad option ends
     the command with status 2."""
-    about = "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes."
+    about = (
+        "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes; of version 2: 4 three "
+        "ways of a step, 5 memory over the sequence, 6 the vendors' tools; 7 what versions 3 and 4 "
+        "gain; 8 debugging."
+    )
     parser = script_parser("exercise", about, EPILOG)
     add = parser.add_argument
-    add("number", type=int, choices=(1, 2, 3), metavar="1|2|3", help="which exercise")
+    add("number", type=int, choices=range(1, 9), metavar="1-8", help="which exercise")
     add_out(parser, "the worksheet (default: results/exercise_N.md)", "FILE")
     add("--size", choices=tuple(problem_sizes()), default="tiny", help="default: tiny")
     add("--batch", type=positive, default=8, help="of the worksheets (default: 8)")
@@ -294,6 +299,10 @@ def memory_values(runs: Runs, options: argparse.Namespace) -> Json:
 
 def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> tuple[str, int]:
     """Runs everything, with its files below `options.profile_dir`; the page and the exit status."""
+    if options.number > 3:
+        from tinyllama_tools.commands import exercise_course
+
+        return exercise_course.run_exercise(options, program)
     if options.number == 3:
         # its modules are loaded for it alone
         from tinyllama_tools.commands import exercise_3

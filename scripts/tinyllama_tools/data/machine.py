@@ -8,7 +8,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -122,19 +122,25 @@ class Machine:
     products: Sequence["ProductRate"] = ()
 
     @cached_property
-    def _shapes(self) -> Mapping[str, list[tuple[tuple[float, ...], float]]]:
-        """By type: each shape's logarithms, and that of its rate."""
-        found: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+    def _shapes(self) -> Mapping[tuple[str, bool], list[tuple[tuple[float, ...], float]]]:
+        """By type, and whether by the library that is the default: each shape's logarithms, and
+        that of its rate."""
+        found: dict[tuple[str, bool], list[tuple[tuple[float, ...], float]]] = {}
         for one in self.products:
             place = _place(one.batch, one.m, one.n, one.k)
-            found.setdefault(one.type_name, []).append((place, math.log(one.flops_per_second)))
+            default = one.default_flops_per_second or one.flops_per_second
+            for is_default, rate in ((False, one.flops_per_second), (True, default)):
+                found.setdefault((one.type_name, is_default), []).append((place, math.log(rate)))
         return found
 
-    def gemm_rate(self, type_name: str, shape: tuple[int, int, int, int]) -> float:
-        """FLOP/s of `batch` GEMMs [m, k] x [k, n] at once, `shape` being batch, m, n and k: the
-        mean of those measured, on a logarithmic scale, weighted by the inverse third power of the
-        distance between shapes. Where none was measured, the peak; BadInputError without it."""
-        if not (measured := self._shapes.get(type_name)):
+    def gemm_rate(
+        self, type_name: str, shape: tuple[int, int, int, int], *, by_default: bool = False
+    ) -> float:
+        """FLOP/s of `batch` GEMMs [m, k] x [k, n] at once, `shape` being batch, m, n and k, by the
+        best library, or by the one that is the default: the mean of those measured, on a
+        logarithmic scale, weighted by the inverse third power of the distance between shapes. Where
+        none was measured, the peak; BadInputError without it."""
+        if not (measured := self._shapes.get((type_name, by_default))):
             if type_name not in self.peak_flops:
                 raise BadInputError(
                     f"no rate of {type_name} GEMMs was measured; measure with peak in --components"
@@ -211,7 +217,8 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class ProductRate:
-    """The best rate of `batch` GEMMs [m, k] x [k, n] at once."""
+    """The best rate of `batch` GEMMs [m, k] x [k, n] at once, and that of the library which
+    at::linear calls; 0 where an older program did not say it."""
 
     type_name: str
     batch: int
@@ -220,6 +227,7 @@ class ProductRate:
     k: int
     flops_per_second: float
     source: str
+    default_flops_per_second: float = 0.0
 
     @property
     def name(self) -> str:
@@ -235,16 +243,19 @@ def product_rate(name: str, row: StoredCase) -> ProductRate | None:
     if found is None or rate <= 0:
         return None
     m, n, k = (int(text) for text in found.groups()[2:])
-    return ProductRate(found["type"], int(found["batch"] or 1), m, n, k, rate * TERA, row.label)
+    default = row.counters.get("default_TFLOPS", 0.0) * TERA
+    batch = int(found["batch"] or 1)
+    return ProductRate(found["type"], batch, m, n, k, rate * TERA, row.label, default)
 
 
 def best_products(products: Iterable[ProductRate]) -> tuple[ProductRate, ...]:
-    """Each shape with its best rate."""
+    """Each shape with its best rates."""
     best: dict[str, ProductRate] = {}
     for product in products:
-        known = best.setdefault(product.name, product)
-        if known.flops_per_second < product.flops_per_second:
-            best[product.name] = product
+        known = best.get(product.name, product)
+        better = max(known, product, key=lambda one: one.flops_per_second)
+        default = max(known.default_flops_per_second, product.default_flops_per_second)
+        best[product.name] = replace(better, default_flops_per_second=default)
     return tuple(best.values())
 
 

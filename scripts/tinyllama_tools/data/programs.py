@@ -117,6 +117,7 @@ class SuiteProgram:
     def _measure(self, options: list[str], folder: Path, known: Json | None, proof: str) -> Json:
         """`known`: the context of an earlier process. Its peaks go into the header of a journal, so
         that they are not measured again."""
+        out = folder / "result.json"
         if known:
             journal = folder / "journal.jsonl"
             header = {
@@ -126,15 +127,16 @@ class SuiteProgram:
             }
             journal.write_text(json.dumps(header) + "\n", encoding="utf-8")
             try:
-                return self._result([*options, f"--journal={journal}", "--resume"], folder)
+                return self.result([*options, f"--journal={journal}", "--resume"], out)
             except SuiteError as error:
                 # the journal is refused after a commit or a build: peaks are measured again
                 if f"journal {journal}" not in str(error):
                     raise
-        return self._result(options, folder)
+        return self.result(options, out)
 
-    def _result(self, options: Sequence[str], folder: Path) -> Json:
-        out = folder / "result.json"
+    def result(self, options: Sequence[str], out: Path) -> Json:
+        """The result of a run with these options, which the program writes to `out`. SuiteError as
+        of measure()."""
         command = [str(self.program), *options, f"--benchmark_out={out}"]
         # status 1: some case failed
         done = run_program(command, SuiteError, ok=(0, 1))

@@ -4,8 +4,9 @@
                         + factor x traffic time
     seconds of a step = sum of its parts + more launch x operators + cost x residual stream
 
-- GEMM time is that of every GEMM of the part at the rate measured for its shape and type, between
-  shapes interpolated (Machine.gemm_rate).
+- GEMM time is that of every GEMM of the part at the rate measured for its shape and type by the
+  library that the variant calls, between shapes interpolated (Machine.gemm_rate). On AMD processors
+  the default library has half of the best one's rate, by another factor at every shape.
 - Elementwise FLOPs stand for what runs operator by operator: norms, rotary, activations and the
   softmax over S^2 scores. `bytes`, the fewest that any implementation must move, leave that out.
   Their cost is the only one that each component has for itself.
@@ -107,8 +108,11 @@ def _gemm_seconds(name: CaseName, flops: float, machine: Machine) -> float:
     every = step_gemms(problem_sizes()[name.size], name.batch, name.seq)
     own = [gemm for gemm in every if gemm.component in among] or every
     total = sum(gemm.flops for gemm in own)
+    # these switches multiply by kernels of ours; all others by the library that is the default
+    by_default = not {"optimized", "tiled_gemm", "wide_gemm"} & set(name.variant.split("+"))
     seconds = sum(
-        gemm.flops / machine.gemm_rate(type_name, (gemm.batch, gemm.m, gemm.n, gemm.k))
+        gemm.flops
+        / machine.gemm_rate(type_name, (gemm.batch, gemm.m, gemm.n, gemm.k), by_default=by_default)
         for gemm in own
     )
     return flops * seconds / total
