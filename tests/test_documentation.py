@@ -165,7 +165,7 @@ ablation --switches=qkv,nonsense | 'nonsense': must be one of qkv, gate_up
 ablation --batch=8by128 | '8by128': must be a whole number of 1 or more
 peers --seq=1 | --seq '1': must be at least 2
 peers --device=auto | 'auto': must be cpu, cuda[:N] or hip[:N]
-exercise 4 | 4
+exercise 9 | 9
 exercise 1 --seq 7 | must be even
 exercise 1 --batch-size 8 | '--batch-size': is no option; did you mean --batch?
 exercise 2 --max-seconds-per-case -1 | a positive number

@@ -26,7 +26,8 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "Ctrl-C ends after the current step (several ranks on GPUs: after the next step that\n"
     "--log-interval reports), with the summary and the files written.\n\n"
-    "Exit status: 0 done; 1 the loss was not finite, a parameter got no gradient, a rank was lost or\n"
+    "Exit status: 0 done; 1 the loss was not finite, a parameter got no gradient, a rank was lost "
+    "or\n"
     "ended with other weights, or --validate-setup found a fault; 2 bad options or files;\n"
     "130 interrupted.";
 

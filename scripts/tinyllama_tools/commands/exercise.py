@@ -49,9 +49,9 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Options with `shared`, the options of every run of the training program. A bad option ends
     the command with status 2."""
     about = (
-        "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes; of version 2: 4 three "
-        "ways of a step, 5 memory over the sequence, 6 the vendors' tools; 7 what versions 3 and 4 "
-        "gain; 8 debugging."
+        "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes; of version 2: 4 three\n"
+        "ways of a step, 5 memory over the sequence, 6 the vendors' tools; 7 what versions 3 and\n"
+        "4 gain; 8 debugging."
     )
     parser = script_parser("exercise", about, EPILOG)
     add = parser.add_argument
