@@ -41,8 +41,8 @@ SETTLED = 0.97
 # True float32 GEMMs have a smaller error; bfloat16 inside gives 3e-3, TF32 4e-4.
 LARGEST_FLOAT32_ERROR = 1e-5
 # Largest relative difference of the loss, before and after the first update, from that of an eager
-# model with the same weights and tokens. At tiny 4e-7 and 4e-5 were seen.
-LARGEST_LOSS_ERROR = {"f32": 1e-5, "bf16": 1e-3, "amp_bf16": 1e-3}
+# model with the same weights and tokens. Up to medium 1e-6 and 3e-4 were seen.
+LARGEST_LOSS_ERROR = {"f32": 1e-4, "bf16": 5e-3, "amp_bf16": 5e-3}
 # before torch pins this thread to one processor
 PROCESSORS = os.sched_getaffinity(0)
 # variables of the environment that malloc and threads depend on begin so
