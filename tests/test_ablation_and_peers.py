@@ -26,6 +26,7 @@ from published import FOLDER, MEASURED, OLDER
 from tinyllama_tools.commands import interleaved, peers, step_sides
 from tinyllama_tools.commands.ablation import SWITCHES, ablation_page
 from tinyllama_tools.commands.interleaved import Pair, ratio_row
+from tinyllama_tools.commands.peer_packages import PackagesError
 from tinyllama_tools.commands.peers import PeerSide, parse_options, peers_page
 from tinyllama_tools.compare.sides import (
     CaseFailedError,
@@ -59,7 +60,7 @@ for line in sys.stdin:
         if "seq:64" in asked["case"]:
             print("last words", file=sys.stderr)
             sys.exit(7)
-        answer = {"seconds": seconds}
+        answer = {"seconds": seconds, "counters": {"loss_error": 2e-7}}
         if "/bf16/" in asked["case"]:
             answer = {"skipped": "a step took 60.0 s"}
         if "/small/" in asked["case"]:
@@ -595,6 +596,27 @@ def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
     failed = "failed | - | | | | the compiler is absent |"
     assert f"| small | f32 | 8 | 256 | peer:eager | {failed}" in page
     assert "| peer:sdpa | sdpa | no | highest, error 4.0e-07 | fused | glibc that keeps" in page
+
+
+def test_a_peer_that_cannot_be_installed_hinders_nobody(
+    build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_network(*_: str) -> Path:
+        raise PackagesError("ERROR: No matching distribution")
+
+    monkeypatch.setattr(peers, "folder_with", without_network)
+    tell(build, between=0.0)
+    axes = ["--peers=zentorch,sdpa", "--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128"]
+    assert tools.peers([*axes, *QUICK, f"--out={tmp_path}"]) == 0
+    document = read_json(tmp_path / "peers.json")
+    assert schema_problem(document, PROJECT_ROOT / "results/schema.json") == ""
+    page = re.sub(" +", " ", (tmp_path / "PEERS.md").read_text(encoding="utf-8"))
+    reason = "skipped | - | | | zentorch: ERROR: No matching distribution |"
+    assert f"| peer:zentorch | {reason}" in page
+    assert "| peer:sdpa | 100 | 80 | 1.00 (1.00 to 1.00), same | 2.00" in page
+    # and of each that ran how far its losses are from those of an eager model
+    lines = [line for line in page.splitlines() if "| fused | glibc that keeps" in line]
+    assert [line.rpartition("its memory |")[2] for line in lines] == [" |", " f32 2.0e-07 |"]
 
 
 def test_a_peer_has_times_where_none_of_ours_can_run(build: Path, tmp_path: Path) -> None:

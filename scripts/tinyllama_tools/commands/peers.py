@@ -178,11 +178,11 @@ class PeerSide(Side):
 
     def get_ready(self, case: CaseName) -> float:
         process = self._started()
+        self.settings = process.greet()["context"] | {"loss_errors": self._loss_errors}
         process.ask_to_open(str(case))
         opened = process.opened(str(case))
         error = max(opened["counters"].get("loss_error", 0), self._loss_errors.get(case.dtype, 0))
         self._loss_errors[case.dtype] = error
-        self.settings = process.greet()["context"] | {"loss_errors": self._loss_errors}
         return opened["seconds"]
 
     def _started(self) -> ServedProcess:
