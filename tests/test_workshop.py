@@ -40,7 +40,7 @@ LINES = {
     "Throughput:|Peak memory usage:|Avg time per forward:|Avg time per backward:|"
     "Avg time per optimizer:",
     "--enable-pytorch-profiler": "Profiling enabled: Steps 5-10|[PROFILING]|Profiling complete!|"
-    "Profile files generated:|Top Operations by own time",
+    "Profile files generated:|Top Operations",
     "--profile-memory": "Memory Analysis Summary:|Peak Memory Usage:|Average Memory Usage:|"
     "Memory at Forward Pass:|Memory at Backward Pass:|Memory at Optimizer Step:|"
     "Number of Allocations:|Largest Tensor:",
