@@ -2,7 +2,9 @@
 that need packages of their own: without these packages, and without a network."""
 
 import importlib
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from test_ablation_and_peers import FAKE_PEER, SIZE
 from tinyllama_tools.commands import peers
 from tinyllama_tools.commands.peers import PeerSide
 from tinyllama_tools.compare.sides import CaseFailedError, CaseSkippedError
+from tinyllama_tools.core.installation import python_path
 from tinyllama_tools.data.names import full_step
 
 CASE = full_step("tiny", "f32", 2, 8)
@@ -58,6 +61,16 @@ def test_a_peer_whose_losses_differ_has_no_time(
         assert re.fullmatch(r"none|v\d\S+, \w+\S*", side.settings["onednn"])
     finally:
         side.close()
+
+
+def test_a_peer_knows_its_processors_though_torch_pins_it() -> None:
+    """They are those of threads that are not torch's: JAX's, and compilers'."""
+    tools.require_oracle_packages()
+    code = "from tinyllama_tools.commands import peer_process as p; print(*p.PROCESSORS)"
+    environment = {**os.environ, "OMP_PROC_BIND": "true", "PYTHONPATH": python_path()}
+    command = (sys.executable, "-c", code)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert {*map(int, ended.stdout.split())} == os.sched_getaffinity(0)
 
 
 # A Python with torch 2.13, whose index has jax alone; a process that is told a folder with `broken`
@@ -127,11 +140,16 @@ def jax_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         logsumexp=lambda x, axis: np.log(np.exp(x).sum(axis)),
         softmax=lambda x, axis: np.exp(x) / np.exp(x).sum(axis, keepdims=True),
     )
-    fake = {"numpy": np, "nn": nn, "lax": SimpleNamespace(rsqrt=lambda x: 1 / np.sqrt(x))}
+
+    def einsum(*given: object, preferred_element_type: type) -> np.ndarray:
+        return np.einsum(*given).astype(preferred_element_type)
+
+    numpy = SimpleNamespace(**{**vars(np), "einsum": einsum})
+    fake = {"numpy": numpy, "nn": nn, "lax": SimpleNamespace(rsqrt=lambda x: 1 / np.sqrt(x))}
     jax = ModuleType("jax")
     vars(jax).update(fake, Array=np.ndarray)
     monkeypatch.setitem(sys.modules, "jax", jax)
-    monkeypatch.setitem(sys.modules, "jax.numpy", np)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
     name = "tinyllama_tools.commands.jax_step"
     yield importlib.import_module(name)
     del sys.modules[name]

@@ -18,6 +18,11 @@ Arrays = dict[str, jax.Array]
 RATE, BETA_1, BETA_2, EPS, DECAY = 1e-3, 0.9, 0.999, 1e-8, 0.01
 
 
+def start_threads() -> None:
+    """As many as PJRT_NPROC says, on the processors that this thread has."""
+    jax.devices()
+
+
 def to_jax(tensor: torch.Tensor) -> jax.Array:
     """The same values in the same type: numpy has no bfloat16."""
     array = jnp.asarray(tensor.detach().float().numpy())
@@ -57,13 +62,16 @@ def loss_of(
         return x * cos + jnp.concatenate((-second, first), axis=-1) * sin
 
     def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        # G query heads a key-value head; faster than jax.nn.dot_product_attention on a CPU
+        # G query heads a key-value head; on a CPU faster than jax.nn.dot_product_attention
         batch, seq, heads, size = k.shape
-        q = q.reshape(batch, seq, heads, -1, size)
-        scores = jnp.einsum("bqkgd,bskd->bkgqs", q, k).astype(jnp.float32) * size**-0.5
+        q = q.reshape(batch, seq, heads, -1, size).transpose(0, 2, 3, 1, 4)
+        k, v = (x.transpose(0, 2, 1, 3) for x in (k, v))
+        scores = jnp.einsum("bkgqd,bksd->bkgqs", q, k, preferred_element_type=jnp.float32)
         is_seen = jnp.tril(jnp.ones((seq, seq), dtype=bool))
-        shares = jax.nn.softmax(jnp.where(is_seen, scores, -jnp.inf), axis=-1).astype(v.dtype)
-        return jnp.einsum("bkgqs,bskd->bqkgd", shares, v).reshape(batch, seq, -1)
+        scores = jnp.where(is_seen, scores * size**-0.5, -jnp.inf)
+        shares = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+        mixed = jnp.einsum("bkgqs,bksd->bkgqd", shares, v, preferred_element_type=v.dtype)
+        return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, seq, -1)
 
     hidden = weights["model.embed_tokens.weight"][tokens]
     for layer in range(config.num_hidden_layers):

@@ -43,8 +43,8 @@ LARGEST_FLOAT32_ERROR = 1e-5
 # Largest relative difference of the loss, before and after the first update, from that of an eager
 # model with the same weights and tokens. Up to medium 1e-6 and 3e-4 were seen.
 LARGEST_LOSS_ERROR = {"f32": 1e-4, "bf16": 5e-3, "amp_bf16": 5e-3}
-# before torch pins this thread to one processor
-PROCESSORS = os.sched_getaffinity(0)
+# Those of the tool that started us: torch has pinned this thread to one when it was imported.
+PROCESSORS = os.sched_getaffinity(os.getppid())
 # variables of the environment that malloc and threads depend on begin so
 SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "OMP_", "GOMP_", "KMP_", "MKL_", "PJRT_")
 # of float32 [M, K] and [N, K]
@@ -138,10 +138,11 @@ class Peer:
         if self.library and self.device.type != "cpu":
             raise ValueError(f"{self.library} runs on the CPU alone")
         if self.library == "jax":
-            # its threads may use all processors, though OpenMP has pinned this one
+            # Its threads begin here, on all processors, though torch has pinned this one.
             os.environ["PJRT_NPROC"] = str(torch.get_num_threads())
             os.sched_setaffinity(0, PROCESSORS)
             self.jax_step = importlib.import_module("tinyllama_tools.commands.jax_step")
+            self.jax_step.start_threads()
         elif self.library:
             importlib.import_module(self.library)
         if self.library:
