@@ -103,9 +103,12 @@ NamedTensors Block::parameters(const std::string& prefix) const {
 
 namespace {
 
-// The matrix multiplications of `again`, run but not asked for.
+// The matrix multiplications of `again`, run but not asked for, and its all-reduces.
 Cost recomputed(const Cost& again) {
-  return {.hardware_flops = again.hardware_flops, .opaque_flops = again.opaque_flops};
+  return {.hardware_flops = again.hardware_flops,
+          .comm_calls = again.comm_calls,
+          .comm_bytes = again.comm_bytes,
+          .opaque_flops = again.opaque_flops};
 }
 
 }  // namespace

@@ -73,9 +73,11 @@ Cost comm_cost(int64_t calls, int64_t bytes) {
 }
 
 Cost all_reduces_of_a_layer(const Workload& workload, Pass pass) {
-  const int64_t bytes =
-      workload.tokens() * workload.config.hidden_dim() * compute_bytes(workload.dtype);
-  return select_halves(pass, 0, {comm_cost(1, bytes), comm_cost(1, bytes)});
+  const int64_t elements = workload.tokens() * workload.config.hidden_dim();
+  // What they read is a norm's output, in the type of the stream, and its gradient too.
+  return select_halves(pass, 0,
+                       {comm_cost(1, elements * compute_bytes(workload.dtype)),
+                        comm_cost(1, elements * storage_bytes(workload.dtype))});
 }
 
 Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes) {

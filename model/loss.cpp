@@ -216,7 +216,7 @@ Cost loss_cost(const Workload& workload, Pass pass) {
         workload.variant.has(Switch::fused_loss) ? fused_loss_chunk(T, V, workload.device) : T;
     const int64_t chunks = (T + chunk - 1) / chunk;
     forward_gemms += {.comm_calls = 3 * chunks, .comm_bytes = 3 * T * kStatisticBytes};
-    backward_gemms += comm_cost(1, T * D * compute_bytes(workload.dtype));
+    backward_gemms += comm_cost(1, T * D * storage_bytes(workload.dtype));
   }
   const int64_t inputs = T * D * e + V * D * e + T * (kTokenBytes + kStatisticBytes);
   // Maximum, difference, exp, sum, logarithm's difference; backward: exp, difference, product.

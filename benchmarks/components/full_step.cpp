@@ -30,6 +30,7 @@ class FullStepWork final : public harness::WorkItem {
                                   request.workload.seq, initializer_)),
         step_(model_, optimizer_) {
     load_weights(request, model_.parameters());
+    model_.set_hooks(request.hooks);
     set_mid_training_state(optimizer_, initializer_);
     if (request.workload.variant.has(Switch::graph) && !request.device.is_meta())
       graph_.emplace(step_, optimizer_, batch_);

@@ -9,8 +9,9 @@ namespace {
 std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
-  const TinyLlama model(w.config, w.variant, w.seq, initializer);
+  TinyLlama model(w.config, w.variant, w.seq, initializer);
   load_weights(request, model.parameters());
+  model.set_hooks(request.hooks);
   const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.token_count());
   const bool with_loss = request.pass != Pass::forward;
   const at::Tensor targets = with_loss ? next_token_targets(tokens) : at::Tensor();

@@ -12,8 +12,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   ModelDimensions dimensions = w.config.dimensions();
   dimensions.only_layers = true;
-  const TinyLlama layers(ModelConfig(dimensions), w.variant, w.seq, initializer);
+  TinyLlama layers(ModelConfig(dimensions), w.variant, w.seq, initializer);
   load_weights(request, layers.parameters());
+  layers.set_hooks(request.hooks);
   const at::Tensor x = hidden_states(w, initializer);
   return layer_work(request, {{"hidden_states", x}}, layers.parameters(), storage_type(w.dtype),
                     initializer, [=] { return layers.run_layers(x); });

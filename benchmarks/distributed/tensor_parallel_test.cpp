@@ -8,21 +8,19 @@
 #include <vector>
 
 #include "benchmarks/distributed/testing.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
 #include "model/train_step.hpp"
 
 namespace tinyllama::distributed {
 namespace {
 
 using testing::gradient_copies;
+using testing::kAllowed;
+using testing::kAllowedWeights;
+using testing::kSteps;
 using testing::largest_difference;
 using testing::live_bytes;
 using testing::run_ranks;
 
-// Rounding of sums in another order, in float32; in an update it counts for more.
-constexpr double kAllowed = 1e-6;
-constexpr double kAllowedWeights = 1e-5;
-constexpr int kSteps = 3;
 constexpr int64_t kBatch = 3, kSeq = 5;
 
 // Divided by 2 and 4, but for the vocabulary, whose last share is filled up.
@@ -133,16 +131,17 @@ TEST(TensorParallelTest, LossesGradientsAndWeightsAreThoseOfOneProcess) {
 // What the cost functions have said of a share before anything was sent.
 TEST(TensorParallelTest, WhatIsSentIsWhatTheCostsOfAShareSay) {
   const ModelConfig config((dimensions()));
-  for (const int ranks : {2, 4}) {
-    run_ranks(ranks, [&](ProcessGroup& group) {
+  const std::pair<int, Variant> cases[] = {{2, {}}, {4, {}}, {2, Variant({Switch::checkpoint})}};
+  for (const auto& [ranks, variant] : cases) {
+    run_ranks(ranks, [&, form = variant](ProcessGroup& group) {
       const ModelConfig share = tensor_share(config, group.rank(), group.size());
-      Training mine(share, {});
+      Training mine(share, form);
       TensorParallel hooks(group, config);
       mine.model.set_hooks(&hooks);
       const TokenBatch batch = batch_of(config);
       hooks.begin();
       mine.step.run({&batch, 1});
-      const Cost cost = full_step_cost({share, {}, Dtype::f32, kBatch, kSeq});
+      const Cost cost = full_step_cost({share, form, Dtype::f32, kBatch, kSeq});
       EXPECT_EQ(hooks.calls(), cost.comm_calls);
       EXPECT_EQ(hooks.bytes(), cost.comm_bytes);
       hooks.communicate();
@@ -154,14 +153,6 @@ TEST(TensorParallelTest, WhatIsSentIsWhatTheCostsOfAShareSay) {
     });
   }
 }
-
-// The allocator that counts must be there before the first tensor.
-class AllocatorEnvironment : public ::testing::Environment {
- public:
-  void SetUp() override { instruments::host_allocator::install(); }
-};
-const ::testing::Environment* const kAllocatorEnvironment =
-    ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
 
 TEST(TensorParallelTest, ARankHoldsTheParametersOfItsShare) {
   const ModelConfig config((dimensions()));

@@ -98,9 +98,16 @@ inline void run_ranks(int size, const std::function<void(ProcessGroup&)>& body) 
   for (const std::string& error : thrown) EXPECT_EQ(error, "");
 }
 
+// The allocator that counts must be there before the first tensor.
+class AllocatorEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override { instruments::host_allocator::install(); }
+};
+inline const ::testing::Environment* const kAllocatorEnvironment =
+    ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
+
 /// Bytes of this process's tensors, read while none of its ranks allocates; waits until they are
-/// `expected`, 5 s at most: Gloo's threads let go of a message a moment after it has arrived. Needs
-/// host_allocator::install().
+/// `expected`, 5 s at most: Gloo's threads let go of a message a moment after it has arrived.
 inline int64_t live_bytes(ProcessGroup& group, std::optional<int64_t> expected = {}) {
   using Clock = std::chrono::steady_clock;
   group.barrier();
@@ -112,6 +119,12 @@ inline int64_t live_bytes(ProcessGroup& group, std::optional<int64_t> expected =
   group.barrier();
   return bytes;
 }
+
+// Rounding of sums in another order, in float32; in an update it counts for more.
+inline constexpr double kAllowed = 1e-6;
+inline constexpr double kAllowedWeights = 1e-5;
+/// After so many steps weights are compared.
+inline constexpr int kSteps = 3;
 
 inline constexpr int64_t kSeq = 5;
 inline constexpr int64_t kSamplesOfARank = 2;

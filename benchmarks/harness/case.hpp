@@ -12,6 +12,7 @@
 #include "benchmarks/instruments/device.hpp"
 #include "model/cost.hpp"
 #include "model/memory_prediction.hpp"
+#include "model/model_hooks.hpp"
 #include "model/parameters.hpp"
 #include "model/weights.hpp"
 
@@ -58,6 +59,8 @@ struct BuildRequest {
   /// Type that `weights` are rounded to before they are converted to the parameters' type: so a
   /// float64 reference computes with the values that a narrower case has.
   std::optional<c10::ScalarType> weights_type = std::nullopt;
+  /// Of the ranks that share the model's layers; null: none. They outlive the work.
+  ModelHooks* hooks = nullptr;
 };
 
 struct Component {

@@ -200,7 +200,7 @@ void add_run_options(CLI::App& app, Options& options) {
   app.add_option(
          "--world", options.world,
          "with --execution-trace and --dry-run: trace the step as one of so many ranks that "
-         "share a batch (data parallelism), with its collectives")
+         "share a batch, and with --tensor-parallel the layers, with its collectives")
       ->transform(console::integer<int64_t>(1, kMostRanks));
   app.add_option("--rank", options.rank, "which rank of --world, from 0 on")
       ->transform(console::integer<int64_t>(0, kMostRanks - 1));

@@ -15,12 +15,31 @@
 #include <vector>
 
 #include "benchmarks/distributed/make_reducer.hpp"
+#include "model/share_hooks.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
-constexpr const char* kGroupName = "0";
-constexpr const char* kGroupText = "data_parallel";
+// Ranks of the world from `start` on, `stride` apart.
+struct Group {
+  const char* name;  // a number, as torch.distributed gives
+  const char* text;
+  int64_t start;
+  int64_t stride;
+  int64_t size;
+  int64_t rank;  // in it
+};
+
+Group of_gradients(const PlaceInWorld& place) {
+  const int64_t start = place.group_start();
+  const int64_t stride = place.group_stride();
+  return {"0", "data_parallel", start, stride, place.group_size(), (place.rank - start) / stride};
+}
+
+Group of_layers(const PlaceInWorld& place) {
+  return {"1", "tensor_parallel",   place.rank - place.share(),
+          1,   place.shares.tensor, place.share()};
+}
 
 class DoneWork final : public c10d::Work {
  public:
@@ -43,30 +62,28 @@ class DoneWork final : public c10d::Work {
 // for the reducer to take, and it does not record what is communicated.
 class AbsentRanks final : public c10d::Backend {
  public:
-  explicit AbsentRanks(const PlaceInWorld& place)
-      : Backend(static_cast<int>((place.rank - place.group_start()) / place.group_stride()),
-                static_cast<int>(place.group_size())),
-        place_(place) {}
+  explicit AbsentRanks(const Group& group)
+      : Backend(static_cast<int>(group.rank), static_cast<int>(group.size)), group_(group) {}
 
   const std::string getBackendName() const override { return "fake"; }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& /*options*/) override {
     const auto number = std::make_tuple(++collectives_, /*between two=*/false);
-    const auto group = std::make_tuple(std::string(kGroupName), std::string(kGroupText));
+    const auto group = std::make_tuple(std::string(group_.name), std::string(group_.text));
     const std::vector<int64_t> whole;
     const int64_t elements = tensors.front().numel();
     RECORD_PARAM_COMMS_DATA(number, group, tensors, tensors, rank_, "allreduce", elements, elements,
                             tensors.front().scalar_type(), whole, whole,
-                            static_cast<int>(place_.group_start()),
-                            static_cast<int>(place_.group_stride()), size_);
+                            static_cast<int>(group_.start), static_cast<int>(group_.stride), size_);
     return c10::make_intrusive<DoneWork>(tensors);
   }
 
   int64_t collectives() const { return collectives_; }
+  const Group& group() const { return group_; }
 
  private:
-  PlaceInWorld place_;
+  Group group_;
   int64_t collectives_ = 0;
 };
 
@@ -86,32 +103,73 @@ TORCH_LIBRARY_IMPL(c10d, Meta, m) {
   m.impl("allreduce_", allreduce_on_meta);
 }
 
+c10::intrusive_ptr<c10d::ProcessGroup> process_group(
+    const c10::intrusive_ptr<AbsentRanks>& backend) {
+  using Type = c10d::ProcessGroup::BackendType;
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(backend->getRank(), backend->getSize());
+  group->setBackend(c10::DeviceType::Meta, Type::CUSTOM, backend);
+  group->setDefaultBackend(Type::CUSTOM);
+  return group;
+}
+
+class HooksOnMeta final : public ShareHooks {
+ public:
+  HooksOnMeta(const Group& of, int64_t vocab_size)
+      : ShareHooks(of.rank, of.size, vocab_size),
+        group_(process_group(c10::make_intrusive<AbsentRanks>(of))) {}
+
+ private:
+  void all_reduce(const at::Tensor& values, Reduction reduction) override {
+    std::vector<at::Tensor> tensors = {values.detach()};
+    c10d::AllreduceOptions options;
+    if (reduction == Reduction::largest) options.reduceOp = c10d::ReduceOp::MAX;
+    group_->allreduce(tensors, options)->wait();
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+nlohmann::ordered_json described(const Group& group) {
+  std::vector<int64_t> ranks;
+  for (int64_t i = 0; i < group.size; ++i) ranks.push_back(group.start + i * group.stride);
+  return {{"pg_name", group.name},
+          {"pg_desc", group.text},
+          {"backend_config", "fake"},
+          {"pg_size", group.size},
+          {"ranks", ranks}};
+}
+
 }  // namespace
 
 int64_t PlaceInWorld::group_start() const {
   const int64_t in_stage = group_size() * shares.tensor;
-  return rank / in_stage * in_stage + rank % shares.tensor;
+  return rank / in_stage * in_stage + share();
 }
 
 struct RankOnMeta::Impl {
-  explicit Impl(const PlaceInWorld& its_place)
-      : place(its_place), backend(c10::make_intrusive<AbsentRanks>(place)) {}
-
   PlaceInWorld place;
-  c10::intrusive_ptr<AbsentRanks> backend;
-  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::optional<HooksOnMeta> hooks;
+  c10::intrusive_ptr<AbsentRanks> backend;  // that sums gradients; null without
   std::unique_ptr<c10d::Reducer> reducer;
   int64_t buckets = 0;
   int64_t before = 0;  // collectives of earlier backwards
 };
 
-RankOnMeta::RankOnMeta(const PlaceInWorld& place, const NamedTensors& parameters)
-    : impl_(std::make_unique<Impl>(place)) {
-  using Group = c10d::ProcessGroup;
-  AbsentRanks& backend = *impl_->backend;
-  impl_->group = c10::make_intrusive<Group>(backend.getRank(), backend.getSize());
-  impl_->group->setBackend(c10::DeviceType::Meta, Group::BackendType::CUSTOM, impl_->backend);
-  impl_->group->setDefaultBackend(Group::BackendType::CUSTOM);
+RankOnMeta::RankOnMeta(const PlaceInWorld& place, int64_t vocab_size)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->place = place;
+  if (place.shares.tensor > 1) impl_->hooks.emplace(of_layers(place), vocab_size);
+}
+
+RankOnMeta::~RankOnMeta() = default;
+
+ModelHooks* RankOnMeta::hooks() const {
+  return impl_->hooks ? &*impl_->hooks : nullptr;
+}
+
+void RankOnMeta::sum_gradients(const NamedTensors& parameters) {
+  if (impl_->place.group_size() == 1) return;
+  impl_->backend = c10::make_intrusive<AbsentRanks>(of_gradients(impl_->place));
   std::vector<at::Tensor> tensors;
   for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
@@ -121,36 +179,31 @@ RankOnMeta::RankOnMeta(const PlaceInWorld& place, const NamedTensors& parameters
   std::ranges::reverse(buckets);
   impl_->buckets = std::ssize(buckets);
   impl_->reducer = distributed::make_reducer(
-      tensors, buckets, impl_->group, std::vector<bool>(tensors.size(), false),
+      tensors, buckets, process_group(impl_->backend), std::vector<bool>(tensors.size(), false),
       int64_t{c10d::kDefaultBucketBytesCap}, /*find_unused_parameters=*/false,
       /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>(),
       int64_t{c10d::kDefaultFirstBucketBytes}, /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false);
 }
 
-RankOnMeta::~RankOnMeta() = default;
-
 void RankOnMeta::describe_groups() const {
-  const PlaceInWorld& place = impl_->place;
-  std::vector<int64_t> ranks;
-  for (int64_t i = 0; i < place.group_size(); ++i)
-    ranks.push_back(place.group_start() + i * place.group_stride());
-  const nlohmann::ordered_json groups = {{{"pg_name", kGroupName},
-                                          {"pg_desc", kGroupText},
-                                          {"backend_config", "fake"},
-                                          {"pg_size", place.group_size()},
-                                          {"ranks", ranks}}};
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  if (impl_->backend) groups.push_back(described(impl_->backend->group()));
+  if (impl_->hooks) groups.push_back(described(of_layers(impl_->place)));
+  if (groups.empty()) return;
   at::RecordFunction range(at::RecordScope::USER_SCOPE);
   const c10::IValue text(groups.dump());
   range.before("## process_group:init ##", c10::ArrayRef<const c10::IValue>(text));
 }
 
 void RankOnMeta::begin_backward() {
+  if (!impl_->reducer) return;
   impl_->before = impl_->backend->collectives();
   impl_->reducer->prepare_for_backward({});
 }
 
 void RankOnMeta::end_backward() const {
+  if (!impl_->reducer) return;
   const int64_t reduced = impl_->backend->collectives() - impl_->before;
   if (reduced == impl_->buckets) return;
   throw std::logic_error(

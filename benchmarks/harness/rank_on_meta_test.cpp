@@ -33,7 +33,9 @@ TEST(RankOnMetaTest, EveryBucketIsReducedAndAMissingOneIsAnError) {
   // 1 MiB and 4 MiB: two buckets
   const NamedTensors parameters = {{"a", on_meta(1024, 1024).requires_grad_(true)},
                                    {"b", on_meta(1024, 256).requires_grad_(true)}};
-  RankOnMeta rank({.world = 4, .rank = 3}, parameters);
+  RankOnMeta rank({.world = 4, .rank = 3}, /*vocab_size=*/8);
+  EXPECT_EQ(rank.hooks(), nullptr) << "each has whole layers";
+  rank.sum_gradients(parameters);
   const at::Tensor x = on_meta(8, 1024);
   const auto step = [&](bool with_b) {
     rank.begin_backward();

@@ -107,6 +107,33 @@ def test_a_rank_sends_every_gradient_once(program: Program, tmp_path: Path) -> N
     assert count_flops(trace).total == case["hardware_flops"]
 
 
+def test_ranks_of_a_layer_reduce_what_its_cost_says_and_share_its_flops(
+    program: Program, tmp_path: Path
+) -> None:
+    """A step as ranks 4 and 5 of 16, which have the halves of every layer and different gradients
+    to sum; with autocast other types are sent, with checkpoint the forward's once more."""
+    kinds = ["--variants=baseline,checkpoint,qkv+gate_up", "--dtypes=f32,amp_bf16"]
+    steps = ["--components=full_step", *kinds]
+    whole = {
+        case["name"].replace("custom", "custom-tp2"): case["hardware_flops"]
+        for case in read_json(dry_run(program, tmp_path / "whole" / "traces", *steps))["cases"]
+    }
+    flops = dict.fromkeys(whole, 0)
+    for rank in (4, 5):
+        folder = tmp_path / f"{rank}" / "traces"
+        world = ["--world=16", f"--rank={rank}", "--tensor-parallel=2"]
+        document = dry_run(program, folder, *steps, *world)
+        assert traces([folder, "--against", document]) == 0
+        for case in read_json(document)["cases"]:
+            trace = read_trace(folder / file_name(f"{case['name']}/rank:{rank}-of-16"))
+            flops[case["name"]] += count_flops(trace).total
+            of_layers = [message for message in collectives(trace) if message.ranks == 2]
+            assert {message[4:] for message in of_layers} == {(4, 1)}
+            assert len(of_layers) == case["comm_calls"]
+            assert sum(message.bytes for message in of_layers) == case["comm_bytes"]
+    assert flops == whole and len(whole) == 6
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -114,6 +141,7 @@ def test_a_rank_sends_every_gradient_once(program: Program, tmp_path: Path) -> N
         ("--rank=3", "--rank 3: needs --world N"),
         ("--world=3 --rank=0 --tensor-parallel=2", "--world 3: must be a multiple of the 2 ranks"),
         ("--world=9 --rank=0 --tensor-parallel=3", "tensor-parallel 3: must divide n_heads = 4"),
+        ("--world=8 --rank=0 --tensor-parallel=4", "n_kv_heads 2 over 4 ranks"),
         ("--world=8 --rank=0 --pipeline-parallel=2 --n-layers=3", "n_layers = 3 of custom-pp2"),
     ],
 )
