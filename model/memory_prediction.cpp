@@ -1,5 +1,7 @@
 #include "model/memory_prediction.hpp"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -231,14 +233,21 @@ PredictedMemory beyond_any_device(double bytes) {
   return {.inputs = static_cast<int64_t>(std::min(bytes, most))};
 }
 
-PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device) {
+PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device,
+                                    const StepSetting& setting) {
   struct Work {
-    explicit Work(const Workload& w)
+    Work(const Workload& w, const StepSetting& of)
         : initializer(0, w.dtype, c10::Device(c10::DeviceType::Meta)),
           model(w.config, w.variant, w.seq, initializer),
           optimizer(model.parameters(), w.variant),
           batch(random_token_batch(w.config, w.batch, w.seq, initializer)),
-          step(model, optimizer) {}
+          step(model, optimizer) {
+      model.set_hooks(of.hooks);
+      if (!of.has_gradients) return;
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, parameter] : model.parameters())
+        parameter.mutable_grad() = at::empty_like(parameter);
+    }
     TensorInitializer initializer;
     TinyLlama model;
     AdamW optimizer;
@@ -257,7 +266,7 @@ PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType de
   Workload predicted = workload;
   if (!workload.variant.runs_on_meta()) predicted.variant = workload.variant.without_operators();
   return predict_memory(device, [&] {
-    const auto work = std::make_shared<Work>(predicted);
+    const auto work = std::make_shared<Work>(predicted, setting);
     NamedTensors moments = work->optimizer.first_moments();
     append(moments, work->optimizer.second_moments());
     return WorkOnMeta{[work] { work->run(); }, work->model.parameters(), std::move(moments)};

@@ -8,6 +8,7 @@
 
 #include "model/caching_allocator.hpp"
 #include "model/cost.hpp"
+#include "model/model_hooks.hpp"
 #include "model/parameters.hpp"
 
 namespace tinyllama {
@@ -66,8 +67,16 @@ PredictedMemory beyond_any_device(double bytes);
 /// Says that what this thread predicts is captured from here on; nothing while it predicts nothing.
 void note_capture();
 
+/// What a training step may find, other than one that a process runs alone.
+struct StepSetting {
+  /// Memory of all gradients from the start: of micro-batches before, or of messages.
+  bool has_gradients = false;
+  ModelHooks* hooks = nullptr;  ///< of the model; they must outlive the call
+};
+
 /// Predicts a training step on one batch, after the first step; where the variant has operators
 /// without a Meta kernel, with the model's own operations.
-PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device);
+PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device,
+                                    const StepSetting& setting = {});
 
 }  // namespace tinyllama

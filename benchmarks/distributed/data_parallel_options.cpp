@@ -7,11 +7,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/size_options.hpp"
+#include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/distributed/sharded_parameters.hpp"
 #include "benchmarks/distributed/tensor_parallel.hpp"
 #include "benchmarks/instruments/context.hpp"
@@ -192,37 +195,110 @@ Variant variant_of_ranks(const Variant& variant, Share share) {
       "with --share tensor the loss is of all ranks' logits; leave fused_loss out");
 }
 
+namespace {
+
+// Beside a step of one micro-batch: tokens and targets of the others, which every step has again;
+// its loss, and the numbers that ranks tell each other, which are a few of each parameter.
+int64_t bytes_beside(const DataParallelOptions& options) {
+  constexpr double kTokenBytes = 2 * sizeof(int64_t);
+  constexpr double kLayerBytes = 128;
+  const double tokens = static_cast<double>(options.gradient_accumulation_steps - 1) *
+                        static_cast<double>(options.batch) * static_cast<double>(options.seq);
+  const double layers = static_cast<double>(options.dimensions.n_layers) + 1;
+  return static_cast<int64_t>(
+      std::min(tokens * kTokenBytes + layers * kLayerBytes, kBeyondAnyDevice));
+}
+
+std::vector<NamedTensors> parts_on_meta(const DataParallelOptions& options) {
+  TensorInitializer shapes(options.seed, options.dtype, c10::Device(c10::DeviceType::Meta));
+  return TinyLlama(ModelConfig(options.dimensions), options.variant, options.seq, shapes).parts();
+}
+
+NamedTensors parameters_on_meta(const DataParallelOptions& options) {
+  NamedTensors parameters;
+  for (const NamedTensors& part : parts_on_meta(options)) append(parameters, part);
+  return parameters;
+}
+
+// Beside gradients that lie in the messages: those of micro-batches before, and compressed copies,
+// of which Gloo's two threads may not have let go of the last step's.
+int64_t bytes_beside_messages(const DataParallelOptions& options, int64_t weights) {
+  const int64_t before = options.gradient_accumulation_steps > 1 ? weights : 0;
+  if (!options.compress) return before;
+  auto copies = message_bytes(parameters_on_meta(options), options.bucket_options());
+  std::ranges::sort(copies, std::greater());
+  const auto sum_of = [&](ptrdiff_t count) {
+    return std::accumulate(copies.begin(), copies.begin() + count, int64_t{0});
+  };
+  const ptrdiff_t all = std::ssize(copies);
+  return sum_of(std::min<ptrdiff_t>(2, all)) + std::max(before, sum_of(all));
+}
+
+// `step`: of a process that has no messages.
+int64_t sharded_optimizer_bytes(const DataParallelOptions& options, int ranks,
+                                const PredictedMemory& step, c10::DeviceType device) {
+  const ShardedAdamWBytes bytes =
+      sharded_adamw_bytes(parameters_on_meta(options), ranks, options.bucket_bytes());
+  // A backward's own gradients, which lie in the buckets here, are as much as the copies of those
+  // messages that are complete.
+  const int64_t backward =
+      std::max(step.peaks.forward, step.peaks.backward) - step.weights - step.optimizer_state;
+  return step.weights + bytes.held() + bytes.kept_over(device) +
+         std::max(backward, step.inputs + bytes.update_over(device));
+}
+
+// `step`: of a process that has whole parameters.
+int64_t sharded_parameters_bytes(const DataParallelOptions& options, int ranks,
+                                 const PredictedMemory& step, c10::DeviceType device) {
+  const ShardedBytes bytes = sharded_bytes(parts_on_meta(options), ranks);
+  // Beside parameters, gradients and moments: a backward may have as much again as it begins with,
+  // and no more than in a plain step.
+  const int64_t activations =
+      std::min(step.inputs + 2 * step.activations,
+               std::max(step.peaks.forward, step.peaks.backward) - 3 * step.weights);
+  // It begins with a whole model.
+  return std::max(bytes.held() + bytes.in_flight_over(device) + activations,
+                  step.weights + 3 * bytes.share);
+}
+
+// Gloo's two threads let go of a message a moment after it has arrived.
+int64_t kept_messages_bytes(const Workload& share, c10::DeviceType device) {
+  if (device != c10::DeviceType::CPU) return 0;
+  return 2 * share.tokens() * share.config.hidden_dim() * storage_bytes(share.dtype);
+}
+
+}  // namespace
+
 int64_t predict_rank_bytes(const DataParallelOptions& options, int ranks, c10::DeviceType device) {
   Workload workload = options.workload();
-  const PredictedMemory step = predict_step_memory(workload, device);
-  const int64_t plain = step.peak();
-  if (ranks == 1) return plain;
   const int64_t weights = count_parameters(workload.config) * storage_bytes(options.dtype);
-  switch (options.share) {
-    case Share::ddp:
-    case Share::zero1:
-      return plain + bytes_beside_step(weights, ranks, options.share == Share::zero1);
-    case Share::zero3: {
-      TensorInitializer shapes(options.seed, options.dtype, c10::Device(c10::DeviceType::Meta));
-      const TinyLlama whole(workload.config, options.variant, options.seq, shapes);
-      const ShardedBytes bytes = sharded_bytes(whole.parts(), ranks);
-      // Beside parameters, gradients and moments: a backward may have as much again as it begins
-      // with, and no more than in a plain step.
-      const int64_t activations =
-          std::min(step.inputs + 2 * step.activations,
-                   std::max(step.peaks.forward, step.peaks.backward) - 3 * weights);
-      // It begins with a whole model.
-      return std::max(bytes.held() + bytes.in_flight_over(device) + activations,
-                      weights + 3 * bytes.share);
-    }
-    case Share::tensor:
-      workload.config = tensor_share(workload.config, 0, ranks);
-      // Its share comes from a whole model.
-      return std::max(
-          predict_step_memory(workload, device).peak(),
-          weights + 3 * count_parameters(workload.config) * storage_bytes(options.dtype));
+  const bool accumulates = options.gradient_accumulation_steps > 1;
+  const Share share = ranks > 1 ? options.share : Share::ddp;
+  ShareHooks hooks(0, ranks, workload.config.vocab_size());
+  StepSetting setting = {.has_gradients = accumulates};
+  if (share == Share::ddp && ranks > 1) setting.has_gradients = true;  // in messages
+  if (share == Share::zero3) setting.has_gradients = false;            // in messages of parts
+  if (share == Share::tensor) {
+    setting.hooks = &hooks;
+    workload.config = tensor_share(workload.config, 0, ranks);
   }
-  return plain;
+  const PredictedMemory step = predict_step_memory(workload, device, setting);
+  const int64_t beside = bytes_beside(options);
+  if (ranks == 1 || static_cast<double>(step.peak()) >= kBeyondAnyDevice)
+    return step.peak() + beside;
+  switch (share) {
+    case Share::ddp:
+      return step.peak() + bytes_beside_messages(options, weights) + beside;
+    case Share::zero1:
+      return sharded_optimizer_bytes(options, ranks, step, device) + beside;
+    case Share::zero3:
+      return sharded_parameters_bytes(options, ranks, step, device) + beside;
+    case Share::tensor:
+      // Its share comes from a whole model.
+      return std::max(step.peak() + kept_messages_bytes(workload, device) + beside,
+                      weights + step.weights + step.optimizer_state);
+  }
+  return step.peak();
 }
 
 instruments::MachineChoice machine_choice(const DataParallelOptions& options,

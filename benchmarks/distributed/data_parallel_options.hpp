@@ -39,6 +39,7 @@ struct DataParallelOptions {
   std::string config_text;   ///< of the config.json that states them all; empty where none does
   int64_t batch = 8;         ///< samples of a rank's batch or micro-batch
   int64_t seq = 128;         ///< tokens of a sample
+  int64_t gradient_accumulation_steps = 1;  ///< micro-batches of a step
   std::vector<Plugin> plugins;
   Variant variant;
   Dtype dtype = Dtype::f32;

@@ -51,6 +51,26 @@ std::vector<int64_t> message_bytes(const NamedTensors& parameters, const BucketO
   return bytes;
 }
 
+ShardedAdamWBytes sharded_adamw_bytes(const NamedTensors& parameters, int ranks,
+                                      int64_t bucket_bytes) {
+  ShardedAdamWBytes bytes;
+  std::vector<int64_t> wholes;
+  for (const auto& bucket : plan_buckets(parameters, bucket_bytes)) {
+    int64_t elements = 0;
+    for (const size_t parameter : bucket) elements += parameters[parameter].second.numel();
+    const auto size = static_cast<int64_t>(parameters[bucket.front()].second.element_size());
+    const int64_t share = (elements + ranks - 1) / ranks * size;
+    bytes.gradients += elements * size;
+    bytes.share += share;
+    wholes.push_back(share * ranks);
+    bytes.flat += wholes.back();
+  }
+  std::ranges::sort(wholes, std::greater());
+  bytes.largest = wholes.front();
+  if (wholes.size() > 1) bytes.next = wholes[1];
+  return bytes;
+}
+
 // What the Reducer calls with each bucket, in their order, and again for what has become of it.
 // c10d's own hooks know no bf16, and none waits for the end of the backward. Sums, no means: each
 // rank's loss is its share of the mean already.

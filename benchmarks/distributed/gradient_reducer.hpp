@@ -3,6 +3,7 @@
 // state is sharded over the ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -40,13 +41,28 @@ struct BucketOptions {
 /// Bytes of each bucket's message.
 std::vector<int64_t> message_bytes(const NamedTensors& parameters, const BucketOptions& options);
 
-/// Bytes that a rank needs on top of a plain step with these weights. Without sharding: its
-/// messages, as large as the gradients. With a sharded optimizer the flat parameters and gradients
-/// take the room of a plain step's two moments, and on top come this rank's shares of the gradients
-/// and of both moments.
-constexpr int64_t bytes_beside_step(int64_t weight_bytes, int ranks, bool shard_optimizer) {
-  return shard_optimizer ? 3 * weight_bytes / ranks : weight_bytes;
-}
+/// Bytes of a rank whose optimizer is cut over `ranks`, a ShardedAdamW.
+struct ShardedAdamWBytes {
+  int64_t gradients = 0;  ///< of all buckets, in which they lie
+  int64_t flat = 0;       ///< all parameters, each bucket filled up to equal shares
+  int64_t share = 0;      ///< of those
+  /// As long as it lives: flat parameters, buckets, and shares of gradients and both moments.
+  int64_t held() const { return flat + gradients + 3 * share; }
+  int64_t largest = 0;  ///< of the messages
+  int64_t next = 0;     ///< of the largest of the others
+  /// Gloo's two threads let go of a message's copy a moment after the message has arrived, which
+  /// may last until the next backward where processors are busy.
+  int64_t kept_over(c10::DeviceType device) const {
+    return device == c10::DeviceType::CPU ? largest + next : 0;
+  }
+  /// Between two steps, on top: AdamW's denominators, or what Gloo has gathered before it is
+  /// copied.
+  int64_t update_over(c10::DeviceType device) const {
+    return device == c10::DeviceType::CPU ? std::max(share, largest) : share;
+  }
+};
+ShardedAdamWBytes sharded_adamw_bytes(const NamedTensors& parameters, int ranks,
+                                      int64_t bucket_bytes);
 
 /// Sums gradients over the ranks; they are views of the buckets afterwards.
 class GradientReducer {

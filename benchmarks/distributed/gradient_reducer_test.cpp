@@ -14,19 +14,19 @@
 #include <utility>
 
 #include "benchmarks/distributed/testing.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::distributed {
 namespace {
 
 using testing::copies;
 using testing::gradient_copies;
+using testing::kAllowed;
+using testing::kAllowedWeights;
+using testing::kSteps;
 using testing::largest_difference;
+using testing::live_bytes;
 using testing::run_ranks;
 using testing::SmallTraining;
-
-// Rounding of sums in another order, in float32.
-constexpr double kAllowed = 1e-6;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -191,7 +191,6 @@ TEST(GradientReducerTest, CompressedGradientsHaveTheRoundingOfTheirType) {
   }
 }
 
-constexpr int kSteps = 3;
 constexpr AdamWOptions kOptions = {.learning_rate = 1e-2};
 
 void train_alone(SmallTraining& training) {
@@ -222,7 +221,7 @@ TEST(ShardedAdamWTest, TheForwardSeesWhatWasGathered) {
     SmallTraining training(group.size(), variant);
     ShardedAdamW sharded(group, training.parameters, variant, kOptions, {});
     train(group, training, sharded);
-    EXPECT_NEAR(training.step.forward(training.all).item<double>(), expected, 1e-5);
+    EXPECT_NEAR(training.step.forward(training.all).item<double>(), expected, kAllowedWeights);
   });
 }
 
@@ -238,45 +237,22 @@ TEST(ShardedAdamWTest, WeightsAreThoseOfOneProcessWithAWholeOptimizer) {
       SmallTraining training(group.size());
       ShardedAdamW sharded(group, training.parameters, variant, kOptions, {.bucket_bytes = 600});
       train(group, training, sharded);
-      EXPECT_LE(largest_difference(copies(training.parameters), copies(one.parameters)), 1e-5);
+      EXPECT_LE(largest_difference(copies(training.parameters), copies(one.parameters)),
+                kAllowedWeights);
       EXPECT_EQ(group.differing_ranks("weights", training.parameters), "");
     });
   }
 }
-
-// The allocator that counts must be there before the first tensor.
-class AllocatorEnvironment : public ::testing::Environment {
- public:
-  void SetUp() override { instruments::host_allocator::install(); }
-};
-const ::testing::Environment* const kAllocatorEnvironment =
-    ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
 
 // What a training is refused by where memory is short.
 TEST(ShardedAdamWTest, ARankHoldsWhatIsPredictedOfIt) {
   for (const int ranks : {2, 8}) {
     run_ranks(ranks, [&](ProcessGroup& group) {
       const SmallTraining training(group.size());
-      int64_t weights = 0;
-      for (const auto& [name, parameter] : training.parameters)
-        weights += static_cast<int64_t>(parameter.nbytes());
-      // All ranks are threads of this process; each reads while none allocates.
-      const auto live_bytes = [&] {
-        group.barrier();
-        const int64_t bytes = instruments::host_allocator::read().live_bytes;
-        group.barrier();
-        return bytes;
-      };
-      const int64_t before = live_bytes();
+      const int64_t before = live_bytes(group);
       const ShardedAdamW sharded(group, training.parameters, {}, kOptions, {.bucket_bytes = 600});
-      const int64_t held = (live_bytes() - before) / group.size();
-      // In place of whole moments.
-      const int64_t predicted = 2 * weights + bytes_beside_step(weights, group.size(), true);
-      // Rounded up to equal shares: at most one element less a rank in each of five tensors.
-      const auto buckets = plan_buckets(training.parameters, 600).size();
-      const auto padding = static_cast<int64_t>(buckets) * 5 * 4 * group.size();
-      EXPECT_GE(held, predicted - 3) << group.size() << " ranks";
-      EXPECT_LE(held, predicted + padding) << group.size() << " ranks";
+      const int64_t held = (live_bytes(group) - before) / group.size();
+      EXPECT_EQ(held, sharded_adamw_bytes(training.parameters, group.size(), 600).held());
     });
   }
 }

@@ -17,24 +17,15 @@ namespace {
 using instruments::host_allocator::read;
 using testing::copies;
 using testing::gradient_copies;
+using testing::kAllowed;
+using testing::kAllowedWeights;
+using testing::kSteps;
 using testing::largest_difference;
 using testing::live_bytes;
 using testing::run_ranks;
 using testing::SmallTraining;
 
-// Rounding of sums in another order, in float32; in an update it counts for more.
-constexpr double kAllowed = 1e-6;
-constexpr double kAllowedWeights = 1e-5;
-constexpr int kSteps = 3;
 constexpr AdamWOptions kOptions = {.learning_rate = 1e-2};
-
-// The allocator that counts must be there before the first tensor.
-class AllocatorEnvironment : public ::testing::Environment {
- public:
-  void SetUp() override { instruments::host_allocator::install(); }
-};
-const ::testing::Environment* const kAllocatorEnvironment =
-    ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
 
 // One process with the samples of all ranks, in `micro` backwards.
 struct Expected {

@@ -9,6 +9,7 @@
 
 #include "benchmarks/distributed/testing.hpp"
 #include "benchmarks/scaling/collectives.hpp"
+#include "benchmarks/scaling/shared_steps.hpp"
 #include "benchmarks/scaling/steps.hpp"
 #include "model/testing.hpp"
 
@@ -238,6 +239,28 @@ TEST(CollectiveWaitsTest, ADelayedRankIsNamedAndTheOthersWaitForIt) {
   EXPECT_GT(found.clock_uncertainty_seconds, 0);
   // What it names is the delay: without one the others do not wait like that.
   for (const double seconds : waits_of_three(std::nullopt).wait_seconds) EXPECT_LT(seconds, 0.05);
+}
+
+// What a measurement is refused by where memory is short.
+TEST(SharedStepTest, ARankHoldsNoMoreThanIsPredictedOfIt) {
+  const std::pair<const char*, int> cases[] = {
+      {"--share=zero1", 2}, {"--share=zero1", 4}, {"--share=zero3", 2}, {"--share=tensor", 2}};
+  for (const auto& [share, ranks] : cases) {
+    SCOPED_TRACE(std::string(share) + " of " + std::to_string(ranks));
+    const ScalingOptions options = parse({"--size=tiny", "--batch=1", "--seq=8", share}, ranks);
+    distributed::testing::run_ranks(ranks, [&](ProcessGroup& group) {
+      TensorInitializer initializer(7, Dtype::f32, group.device().torch());
+      const ModelConfig config(options.dimensions);
+      const TokenBatch all = random_token_batch(config, group.size(), options.seq, initializer);
+      const TokenBatch own = rows_of(all, group.rank(), 1);
+      const int64_t before = distributed::testing::live_bytes(group);
+      const auto step = make_shared_step(options, group, {all, own});
+      const int64_t held = (distributed::testing::live_bytes(group) - before) / group.size();
+      const int64_t predicted = shared_step_bytes(options, group.size(), c10::DeviceType::CPU);
+      EXPECT_LE(held, predicted);
+      EXPECT_GE(held, predicted / 3) << "of any use";
+    });
+  }
 }
 
 TEST(MessageSizesTest, SizesGrowByFourAndBucketsAreAmongThemInWholeShares) {

@@ -35,54 +35,66 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
   return found;
 }
 
-// zero1: its parameters lie in the buckets' memory.
-class ShardedOptimizerStep final : public SharedStep {
- public:
-  ShardedOptimizerStep(const ScalingOptions& options, ProcessGroup& group,
-                       const RankSamples& samples)
+// Ranks with the whole model, at least at first, and samples of their own.
+class WholeModelStep : public SharedStep {
+ protected:
+  WholeModelStep(const ScalingOptions& options, const ProcessGroup& group,
+                 const RankSamples& samples)
       : ranks_(group.size()),
         samples_(samples),
         whole_(options, group.device().torch()),
-        parameters_(whole_.model.parameters()),
-        optimizer_(group, parameters_, options.variant, kOptimizer, options.bucket_options()) {
-    leave_first_step(optimizer_.of_shares());
-  }
+        parameters_(whole_.model.parameters()) {}
 
-  void run(StepMode /*mode*/) override {
+  // `sharded`: parameters or optimizer, cut over the ranks.
+  template <class Sharded>
+  void run_with(Sharded& sharded) {
     const at::Tensor loss = whole_.step.forward(samples_.own, ranks_);
-    optimizer_.backward([&] { whole_.step.backward(loss); });
-    optimizer_.step();
+    sharded.backward([&] { whole_.step.backward(loss); });
+    sharded.step();
   }
-  void run_all_samples() override { run(StepMode::sharded); }
-  void clear_gradients() override { optimizer_.clear_gradients(); }
-  std::vector<at::Tensor> parameters() override { return tensors_of(parameters_); }
+  WholeModel& whole() { return whole_; }
+  const NamedTensors& named_parameters() const { return parameters_; }
 
  private:
   int ranks_;
   RankSamples samples_;
   WholeModel whole_;
   NamedTensors parameters_;
+};
+
+// zero1: its parameters lie in the buckets' memory.
+class ShardedOptimizerStep final : public WholeModelStep {
+ public:
+  ShardedOptimizerStep(const ScalingOptions& options, ProcessGroup& group,
+                       const RankSamples& samples)
+      : WholeModelStep(options, group, samples),
+        optimizer_(group, named_parameters(), options.variant, kOptimizer,
+                   options.bucket_options()) {
+    leave_first_step(optimizer_.of_shares());
+  }
+
+  void run(StepMode /*mode*/) override { run_with(optimizer_); }
+  void run_all_samples() override { run(StepMode::sharded); }
+  void clear_gradients() override { optimizer_.clear_gradients(); }
+  std::vector<at::Tensor> parameters() override { return tensors_of(named_parameters()); }
+
+ private:
   distributed::ShardedAdamW optimizer_;
 };
 
-class ShardedParametersStep final : public SharedStep {
+class ShardedParametersStep final : public WholeModelStep {
  public:
   ShardedParametersStep(const ScalingOptions& options, ProcessGroup& group,
                         const RankSamples& samples)
-      : ranks_(group.size()),
-        samples_(samples),
-        whole_(options, group.device().torch()),
-        parameters_(whole_.model.parameters()),
-        sharded_(group, whole_.model, options.variant, kOptimizer, options.overlap) {
+      : WholeModelStep(options, group, samples),
+        sharded_(group, whole().model, options.variant, kOptimizer, options.overlap) {
     leave_first_step(sharded_.of_shares());
   }
 
   void run(StepMode mode) override {
     if (mode == StepMode::zero3_communication) return sharded_.communicate();
     sharded_.set_overlap(mode == StepMode::zero3);
-    const at::Tensor loss = whole_.step.forward(samples_.own, ranks_);
-    sharded_.backward([&] { whole_.step.backward(loss); });
-    sharded_.step();
+    run_with(sharded_);
   }
   void run_all_samples() override { run(StepMode::zero3); }
   void clear_gradients() override {
@@ -91,14 +103,10 @@ class ShardedParametersStep final : public SharedStep {
   }
   std::vector<at::Tensor> parameters() override {
     sharded_.gather_parameters();
-    return tensors_of(parameters_);
+    return tensors_of(named_parameters());
   }
 
  private:
-  int ranks_;
-  RankSamples samples_;
-  WholeModel whole_;
-  NamedTensors parameters_;
   distributed::ShardedParameters sharded_;
 };
 
@@ -190,22 +198,36 @@ std::unique_ptr<SharedStep> make_shared_step(const ScalingOptions& options, Proc
 int64_t shared_step_bytes(const ScalingOptions& options, int ranks, c10::DeviceType device) {
   const ModelConfig config(options.dimensions);
   const int64_t weights = count_parameters(config) * storage_bytes(options.dtype);
+  if (options.share == Share::ddp) return 0;
+  // Tables that this model has of its own, and a batch.
+  const int64_t tables = predict_step_memory(options.workload(), device).inputs;
   switch (options.share) {
     case Share::ddp:
-      return 0;
-    case Share::zero1:
-      return 4 * weights;
+      break;
+    case Share::zero1: {
+      const WholeModel whole(options, c10::Device(c10::DeviceType::Meta));
+      const auto bytes =
+          distributed::sharded_adamw_bytes(whole.model.parameters(), ranks, options.bucket_bytes());
+      // While it runs, a plain step has neither its gradients nor those of a proof: Gloo's copies
+      // have that room.
+      const int64_t copies = bytes.flat + bytes.kept_over(device) - 2 * weights;
+      return tables + weights + bytes.held() + std::max(int64_t{0}, copies);
+    }
     case Share::zero3: {
       const WholeModel whole(options, c10::Device(c10::DeviceType::Meta));
       const auto bytes = distributed::sharded_bytes(whole.model.parts(), ranks);
       // It begins with the whole model, and ends a proof with it.
-      return std::max(weights, bytes.in_flight_over(device)) + bytes.held();
+      return tables + std::max(weights, bytes.in_flight_over(device)) + bytes.held();
     }
     case Share::tensor: {
       Workload workload = options.workload();
       workload.config = distributed::tensor_share(config, 0, ranks);
       if (options.global_batch) workload.batch = *options.global_batch;
-      return std::max(weights, predict_step_memory(workload, device).peak());
+      ShareHooks hooks(0, ranks, config.vocab_size());
+      // A proof's step has micro-batches.
+      const auto step =
+          predict_step_memory(workload, device, {.has_gradients = true, .hooks = &hooks});
+      return std::max(weights, step.peak());
     }
   }
   return 0;

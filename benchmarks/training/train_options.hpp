@@ -26,7 +26,6 @@ enum class OperatorOrder : uint8_t { own_time, time, own_cpu_time, cpu_time, own
 struct TrainOptions : distributed::DataParallelOptions {
   std::string weights_folder;  ///< empty: weights are drawn from the seed
   int64_t num_steps = 50;
-  int64_t gradient_accumulation_steps = 1;
   double learning_rate = 1e-4;
   bool deterministic = false;
   std::string data_file;  ///< empty: synthetic tokens

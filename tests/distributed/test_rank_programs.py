@@ -277,6 +277,33 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
         jsonschema.validate(document, read_json(SCHEMA))
 
 
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (1, "--gradient-accumulation-steps=2"),
+        (2, "--share=ddp --gradient-accumulation-steps=2"),
+        (4, "--share=ddp --bucket-mb=0.1 --compress=bf16"),
+        (2, "--share=zero1"),
+        (4, "--share=zero1 --bucket-mb=0.1 --no-overlap"),
+        (2, "--share=zero1 --gradient-accumulation-steps=2 --variant=foreach_adamw"),
+        (2, "--share=zero3 --gradient-accumulation-steps=2"),
+        (2, "--share=tensor --gradient-accumulation-steps=2 --eval-interval=2 --eval-iters=2"),
+    ],
+)
+def test_a_rank_needs_the_memory_that_is_predicted(
+    train_program: Path, tmp_path: Path, ranks: int, options: str
+) -> None:
+    """No byte more, and not much less: by the prediction a training is refused."""
+    sizes = "hidden-dim=64 n-layers=3 n-heads=4 n-kv-heads=2 intermediate-dim=96 vocab-size=101"
+    model = [*ON_CPU, *(f"--{size}" for size in f"{sizes} batch-size=2 seq-len=16".split())]
+    folder = f"--output-dir={tmp_path}"
+    run_ranks(tmp_path, train_program, ranks, *model, "--num-steps=4", folder, *options.split())
+    found = summary(tmp_path)
+    needed = found["summary"]["peak_memory_bytes"]
+    predicted = found["model"]["predicted_peak_memory_bytes"]
+    assert 0.75 * predicted < needed <= predicted
+
+
 def test_compressed_gradients_say_so_and_have_the_rounding_of_their_type(
     scaling_program: Path, train_program: Path, tmp_path: Path
 ) -> None:
