@@ -260,9 +260,11 @@ void prove_gradients(StepSession& session, const ScalingOptions& options, Proces
                      StepProof& proof) {
   std::vector<at::Tensor> expected;
   session.compute_global_gradients();
-  if (const std::string lack = lacks_gradients(session.parameters()); !lack.empty()) {
+  // The first rank alone has computed them.
+  const std::string mine = group.is_first() ? lacks_gradients(session.parameters()) : std::string();
+  if (const auto lack = group.gather_texts("missing gradients", mine).front(); !lack.empty()) {
     proof.failure = fmt::format("wrong result: {}", lack);
-    return;  // on all ranks alike
+    return;
   }
   for (const auto& [name, parameter] : session.parameters()) {
     if (group.is_first()) expected.push_back(parameter.grad().clone());
