@@ -37,7 +37,7 @@ def offered(file: Path, typed: str) -> list[str]:
     ("typed", "words"),
     [
         ("tiny-llama b", "bench"),
-        ("tiny-llama exercise ", "1 2 3"),
+        ("tiny-llama exercise ", "1 2 3 4 5 6 7 8"),
         ("tiny-llama study ve", "very_large"),
         ("tiny-llama study --gri", "--grid"),
         ("tiny-llama study --grid tiny --resu", "--resume"),
