@@ -64,7 +64,9 @@ std::vector<Option> table_of(TrainOptions& o, bool& use_amp) {
       {"Model", "--intermediate-dim", &d.intermediate_dim, "width of the FFN"},
       {"Model", "--vocab-size", &d.vocab_size, "vocabulary V"},
       {"Profilers", "--profile-steps", &o.profile_steps,
-       "the operator profiler records this many steps after its first, which is the fifth", 0},
+       "the operator profiler records so many steps after its first (the fifth, see "
+       "--warmup-steps)",
+       0},
       {"Profilers", "--flops-profile-step", &o.flops_profile_step,
        "step whose components the FLOPS profiler times"},
       {"Training", "--learning-rate", &o.learning_rate, "of AdamW"},
