@@ -7,7 +7,7 @@ from pathlib import Path
 
 from built_programs import PROJECT_ROOT, write_json
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.results import read_scaling_run
+from tinyllama_tools.data.rank_results import read_scaling_run
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 
 FOLDER = PROJECT_ROOT / "results/reference"

@@ -26,7 +26,7 @@ from published import (
 )
 from tinyllama_tools.commands.scaling import answer
 from tinyllama_tools.core.app import BadInputError, problem_sizes, write_whole
-from tinyllama_tools.data.results import read_scaling_result
+from tinyllama_tools.data.rank_results import read_scaling_result
 from tinyllama_tools.models.collectives import (
     FIXTURE,
     MIB,

@@ -432,7 +432,6 @@ def power(
 # ---- 11: speed
 
 EAGER, COMPILED = "peer:eager", "peer:compile_max_autotune"
-ALONE_LIMIT = "above 1, its interval too"
 
 
 def _side(run: StoredRun, point: CaseName, variant: str) -> StoredCase | None:

@@ -28,7 +28,8 @@ from tinyllama_tools.data.gpu_cards import (
 from tinyllama_tools.data.gpu_checks import Finding, State
 from tinyllama_tools.data.names import SWITCHES, StoredCase, StoredRun, full_step, parse_case_name
 from tinyllama_tools.data.profiles import read_profile
-from tinyllama_tools.data.results import read_rows, read_scaling_run
+from tinyllama_tools.data.rank_results import read_scaling_run
+from tinyllama_tools.data.results import read_rows
 from tinyllama_tools.models.data_parallel import analyse
 from tinyllama_tools.models.step_ratios import ratios_in
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
 from tinyllama_tools.core.process import Progress, how_ended, program_in
 from tinyllama_tools.core.text import count_of
-from tinyllama_tools.data.results import Failure, result_file
+from tinyllama_tools.data.rank_results import Failure, result_file
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 

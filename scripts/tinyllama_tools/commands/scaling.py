@@ -34,7 +34,7 @@ from tinyllama_tools.core.options import (
 )
 from tinyllama_tools.core.process import Progress, program_in
 from tinyllama_tools.core.text import count_of, section
-from tinyllama_tools.data.results import Failure, ScalingResult, read_scaling_run
+from tinyllama_tools.data.rank_results import Failure, ScalingResult, read_scaling_run
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
     SCALING_KIND,

@@ -27,7 +27,7 @@ from tinyllama_tools.core.app import BadInputError, Json, bad_file, read_json, s
 from tinyllama_tools.core.installation import DATA
 from tinyllama_tools.core.text import MIB
 from tinyllama_tools.data.names import OPERATIONS
-from tinyllama_tools.data.results import Row
+from tinyllama_tools.data.rank_results import Row
 from tinyllama_tools.data.studies import SCHEMAS
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 

@@ -27,12 +27,7 @@ from tinyllama_tools.data.names import (
     ZERO3,
     CaseName,
 )
-from tinyllama_tools.data.results import (
-    CPU_SECONDS,
-    SECONDS,
-    Row,
-    ScalingResult,
-)
+from tinyllama_tools.data.rank_results import CPU_SECONDS, SECONDS, Row, ScalingResult
 from tinyllama_tools.models.collectives import (
     AlphaBeta,
     fit_collectives,

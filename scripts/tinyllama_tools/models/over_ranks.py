@@ -35,7 +35,8 @@ from tinyllama_tools.data.names import (
     CaseName,
     full_step,
 )
-from tinyllama_tools.data.results import SECONDS, ResultSet, ScalingResult
+from tinyllama_tools.data.rank_results import SECONDS, ScalingResult
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.models.collectives import (
     BYTES,
     AlphaBeta,

@@ -33,13 +33,12 @@ from tinyllama_tools.data.machine import (
 )
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseCost, read_costs
+from tinyllama_tools.data.rank_results import Failure, read_scaling_run
 from tinyllama_tools.data.results import (
     NAME_A_RESULT,
-    Failure,
     MeasuredCase,
     ResultSet,
     read_result_set,
-    read_scaling_run,
     refuse_other_run,
     result_in,
 )

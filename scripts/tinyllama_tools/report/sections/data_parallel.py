@@ -10,7 +10,8 @@ from typing import Any
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import plugin_texts
 from tinyllama_tools.data.names import ALL_REDUCE, STRONG, WEAK
-from tinyllama_tools.data.results import Failure, ResultSet, commit_text
+from tinyllama_tools.data.rank_results import Failure
+from tinyllama_tools.data.results import ResultSet, commit_text
 from tinyllama_tools.models.data_parallel import Analysis
 from tinyllama_tools.models.over_ranks import rank_figures
 from tinyllama_tools.models.prediction import errors_by_axis
