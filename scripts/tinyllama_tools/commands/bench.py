@@ -3,21 +3,27 @@ package.
 """
 
 import contextlib
-import datetime
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from tinyllama_tools.core.app import REFUSED_OPTIONS, SUITE_FILE, ToolError
+from tinyllama_tools.core.app import (
+    ASKING_TO_END,
+    REFUSED_OPTIONS,
+    SUITE_FILE,
+    ToolError,
+    handling,
+    run_folder,
+)
 from tinyllama_tools.core.installation import (
     BUILD,
     IS_CHECKOUT,
@@ -68,64 +74,20 @@ OF_A_PREFIX = {
 }
 
 # What the program takes, beside --benchmark_*: said here for the time before it is built.
-OPTIONS = [
-    "--help",
-    "--version",
-    "--device",
-    "--blas",
-    "--sdpa-backend",
-    "--problem-sizes",
-    "--threads",
-    "--seed",
-    "--verify",
-    "--memory-limit",
-    "--admit",
-    "--max-seconds-per-case",
-    "--precision",
-    "--cold-cache",
-    "--journal",
-    "--resume",
-    "--list",
-    "--dry-run",
-    "--columns",
-    "--trace",
-    "--execution-trace",
-    "--replay",
-    "--world",
-    "--rank",
-    "--find-limit",
-    "--confirm",
-    "--figures-of-merit",
-    "--describe-device",
-    "--serve",
-    "--plugin",
-    "--hang-limit",
-    "--exclude",
-    "--components",
-    "--passes",
-    "--variants",
-    "--sizes",
-    "--dtypes",
-    "--batch",
-    "--seq",
-    "--hidden-dim",
-    "--n-layers",
-    "--n-heads",
-    "--n-kv-heads",
-    "--intermediate-dim",
-    "--vocab-size",
-    "--config",
-    "--weights",
-    "--tensor-parallel",
+OPTIONS = (
+    *("--help", "--version", "--device", "--blas", "--sdpa-backend", "--problem-sizes"),
+    *("--threads", "--seed", "--verify", "--memory-limit", "--admit", "--max-seconds-per-case"),
+    *("--precision", "--cold-cache", "--journal", "--resume", "--list", "--dry-run", "--columns"),
+    *("--trace", "--execution-trace", "--replay", "--world", "--rank", "--find-limit"),
+    *("--confirm", "--figures-of-merit", "--describe-device", "--serve", "--plugin"),
+    *("--hang-limit", "--exclude", "--components", "--passes", "--variants", "--sizes"),
+    *("--dtypes", "--batch", "--seq", "--hidden-dim", "--n-layers", "--n-heads", "--n-kv-heads"),
+    *("--intermediate-dim", "--vocab-size", "--config", "--weights", "--tensor-parallel"),
     "--pipeline-parallel",
-]
+)
 QUICK = (
-    "--components",
-    "embedding,rms_norm,attention,ffn,block,loss,optimizer,full_step",
-    "--passes",
-    "forward_backward,update,train",
-    "--dtypes",
-    "f32,bf16",
+    *("--components", "embedding,rms_norm,attention,ffn,block,loss,optimizer,full_step"),
+    *("--passes", "forward_backward,update,train", "--dtypes", "f32,bf16"),
 )
 # with one of these the program measures nothing, and no folder is needed
 EXPLAINING = {"--list", "--dry-run", "--find-limit", "--replay", "--describe-device"}
@@ -249,8 +211,7 @@ def new_folder(device: str) -> Path:
     # again after two runs in one second
     for pause in (0, 1, 1, 1, 1):
         time.sleep(pause)
-        now = datetime.datetime.now(datetime.timezone.utc)
-        folder = RESULTS / f"{now:%Y%m%dT%H%M%SZ}_{device}"
+        folder = run_folder(device, RESULTS)
         with contextlib.suppress(FileExistsError):
             make(folder)
             return folder
@@ -296,28 +257,15 @@ def folder_for(program: Path, asked: Asked) -> tuple[Path, bool]:
 # ---- the run
 
 
-@contextlib.contextmanager
-def signals_left_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def signals_left_to(process: subprocess.Popen[bytes]) -> AbstractContextManager[None]:
     """Ctrl-C is the program's affair, which gets it from the terminal as we do: it finishes the
     case in hand and writes its results, and we wait. SIGTERM and SIGHUP are passed on as a Ctrl-C,
     since whoever sent them may have sent them to the program too, which a second one would kill."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    asking = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *asking)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            passed_on = number in asking
-            signal.signal(
-                number,
-                (lambda *_: process.send_signal(signal.SIGINT)) if passed_on else (lambda *_: None),
-            )
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+
+    def pass_on(*_: object) -> None:
+        process.send_signal(signal.SIGINT)
+
+    return handling({signal.SIGINT: lambda *_: None, **dict.fromkeys(ASKING_TO_END, pass_on)})
 
 
 class Kept:

@@ -39,23 +39,27 @@ ASKING_TO_END = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def ended_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt too, so that what was measured is judged and
-    written. One that is ignored, as under nohup, stays so. Does nothing outside the main thread,
-    where Python cannot handle signals.
-    """
+def handling(handlers: Mapping[signal.Signals, Callable[..., object]]) -> Iterator[None]:
+    """These handlers of signals meanwhile. A signal that is ignored, as under nohup, stays so. Does
+    nothing outside the main thread, where Python cannot handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in ASKING_TO_END}
+    before = {number: signal.getsignal(number) for number in handlers}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, handlers[number])
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def ended_as_by_ctrl_c() -> contextlib.AbstractContextManager[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt too, so that what was measured is judged and
+    written."""
+    return handling(dict.fromkeys(ASKING_TO_END, signal.default_int_handler))
 
 
 def _let_go_of_output() -> None:
