@@ -194,17 +194,6 @@ def test_every_component_is_proved_with_the_weights_of_a_folder(program: Program
     assert verdicts == ["proved"] * len(names)
 
 
-def test_sequences_longer_than_a_model_was_made_for_are_a_warning(program: Program) -> None:
-    weights = f"--weights={PROJECT_ROOT / 'fixtures/golden/gqa_groups_2'}"
-    choice = [weights, "--components=rotary", BASELINE, ON_CPU[0], "--dry-run"]
-    assert shown(program, *choice, "--seq=1024,2048")
-    longer = program.run(*choice, "--seq=1024,2049,2050")
-    assert longer.returncode == 0
-    (warning,) = longer.stderr.splitlines()
-    assert warning.startswith("tiny_llama_bench: warning: sequences of 2050 tokens are longer than")
-    assert "max_position_embeddings = 2048" in warning
-
-
 # ---- without measuring; and what is refused: one line that names the option or file, the value and
 # the rule, with exit status 2
 

@@ -115,15 +115,12 @@ def test_sizes_and_a_config_in_one_run(program: Program, tmp_path: Path) -> None
 def test_results_say_whose_share_they_are_and_of_which_model(
     program: Program, tmp_path: Path
 ) -> None:
-    choice = [
-        "--components=rms_norm",
-        "--passes=forward",
-        BASELINE,
-        "--seq=8",
-        "--batch=2",
+    choice = ["--components=rms_norm", "--passes=forward", BASELINE, "--seq=8", "--batch=2"]
+    choice += [
         *ON_CPU,
+        "--sizes=tiny,custom",
+        f"--config={write(tmp_path / 'config.json', CONFIG)}",
     ]
-    choice += ["--sizes=tiny,custom", f"--config={write(tmp_path / 'config.json', CONFIG)}"]
     _, whole = program.measure(tmp_path / "whole.json", *choice, "--verify=off")
     ranks = ("--tensor-parallel=4", "--pipeline-parallel=1")
     _, result = program.measure(tmp_path / "share.json", *choice, *ranks, "--verify=off")
@@ -174,13 +171,16 @@ def test_a_wrong_key_of_a_large_checkpoint_is_told_at_once(
 
 def test_long_sequences_are_warned_of(program: Program, tmp_path: Path) -> None:
     file = write(tmp_path / "config.json", CONFIG)
+    golden = PROJECT_ROOT / "fixtures/golden/gqa_groups_2"
     options = ["--dry-run", "--components=block", BASELINE, *ON_CPU]
     for chosen, words in (
         ((f"--config={file}",), "sequences of 128 tokens are longer than max_position_embeddings"),
         (("--sizes=tinyllama-1.1b", "--seq=4096"), "tinyllama-1.1b: sequences of 4096 tokens"),
+        ((f"--weights={golden}", "--seq=1024,2049,2050"), "sequences of 2050 tokens are longer"),
     ):
         done = program.run(*options, *chosen)
-        assert done.returncode == 0 and words in done.stderr
+        (warning,) = done.stderr.splitlines()
+        assert done.returncode == 0 and words in warning and "max_position_embeddings = " in warning
     assert "warning" not in program.run(*options, "--sizes=tinyllama-1.1b").stderr
 
 

@@ -306,14 +306,6 @@ def quantised(folder: Path) -> str:
     return f"{file}: tensor '{Q}': dtype = \"I32\": must be F64, F32, F16, BF16 or I64"
 
 
-def wrong_key(folder: Path) -> str:
-    config = SMALL | {"hidden_act": "gelu"}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    for file in folder.glob("*.safetensors"):
-        file.write_bytes(b"")
-    return f'{folder / "config.json"}: hidden_act = "gelu"'
-
-
 def tied_to_another_shape(folder: Path) -> str:
     tensors = small_tensors() | {"lm_head.weight": Tensor("BF16", [51, 16])}
     write_model(folder, SMALL | {"tie_word_embeddings": True}, tensors, shard)
@@ -325,7 +317,7 @@ def tied_to_another_shape(folder: Path) -> str:
 
 FOLDERS = [
     *(cut_short, without_shard, long_header, header_of_spaces, overlap, other_shape, missing),
-    *(quantised, tied_to_another_shape, wrong_key),
+    *(quantised, tied_to_another_shape),
 ]
 
 
