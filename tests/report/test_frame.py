@@ -65,10 +65,12 @@ def test_a_row_is_whole_whatever_the_others_have(made_up: Path, tmp_path: Path) 
         **{"batch": "1", "seq": "8", "status": "measured", "reason": "", "repetitions": "3"},
         **{"time_ms": "2.0", "time_range_percent": "150.0", "cpu_time_ms": "4.0"},
         **{"TFLOPS": "0.25", "seed": str(2**64 - 1), "git_dirty": "false"},
-        "file": str(made_up),
+        **{"file": str(made_up), "disturbed": ""},
     }
     assert {name: first[name] for name in expected} == expected
-    assert float(first["time_low_ms"]) < 2 < float(first["time_high_ms"])
+    # exp(log(2) -+ 4.302653 * log(2) / sqrt(3)): Student's interval of the logarithms of 2, 1 and 4
+    interval = [float(first[name]) for name in ("time_low_ms", "time_high_ms")]
+    assert interval == pytest.approx([0.357462, 11.19], rel=1e-5)
     # of one repetition nothing is said about others
     assert [second[name] for name in ("time_low_ms", "time_range_percent")] == ["", ""]
     assert (second["disturbed"], second["label"]) == ("others", "a; disturbed: others; b")
