@@ -131,15 +131,6 @@ def test_a_trace_has_kernels_and_launches(bench: GpuProgram, tmp_path: Path) -> 
     assert '"kernel"' in text and "hipLaunchKernel" in text
 
 
-def test_a_file_of_sizes_and_another_device_are_measured(bench: GpuProgram, tmp_path: Path) -> None:
-    completed, _ = measured(bench, tmp_path, *STEP, devices=1, name="AMD Instinct MI300A")
-    context = read_json(tmp_path / "out.json")["context"]
-    assert context["device"]["name"] == "AMD Instinct MI300A"
-    assert counted(completed)["kernels"] > 0
-    missing = bench.on_gpu(*SMALL, *STEP, index=1, devices=1)
-    assert missing.returncode == 2 and "too large" in missing.stderr
-
-
 def test_cases_stay_open_on_a_gpu(bench: GpuProgram) -> None:
     serve = [bench.path, "--device=hip:1", "--serve", *SMALL, *STEP]
     case = "full_step/train/baseline/custom/f32/batch:2/seq:17"
