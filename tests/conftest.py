@@ -87,10 +87,7 @@ class ScriptCheckout:
         return finish(self.start(code, **variables))
 
     def start(
-        self,
-        code: str,
-        stderr: int = subprocess.PIPE,
-        **variables: str,
+        self, code: str, stderr: int = subprocess.PIPE, **variables: str
     ) -> subprocess.Popen[str]:
         """Shell code after sourcing the set-up's functions, as the scripts do."""
         script = f"set -euo pipefail\nsource scripts/lib/set_up.sh\n{code}\n"

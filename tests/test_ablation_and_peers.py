@@ -740,10 +740,7 @@ def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
 
 @pytest.mark.parametrize("tool", [tools.ablation, tools.peers])
 def test_a_program_that_refuses_its_options_leaves_nothing(
-    tool: Callable[..., int],
-    build: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tool: Callable[..., int], build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusal = "tiny_llama_bench: device 'cuda:9': no such device"
     tell(build, refuse=refusal)

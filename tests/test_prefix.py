@@ -190,8 +190,7 @@ def test_a_torch_that_is_not_the_builds_is_named(prefix: Prefix) -> None:
     (library.parent).mkdir(parents=True)
     (library.parents[1] / "version.py").write_text("__version__ = '2.1.7+cpu'\n")
     ldd = write_program(
-        prefix.work / "bin/ldd",
-        f'#!/bin/bash\necho "  libtorch_cpu.so => {library} (0x00007f)"\n',
+        prefix.work / "bin/ldd", f'#!/bin/bash\necho "  libtorch_cpu.so => {library} (0x00007f)"\n'
     )
     path = f"{ldd.parent}:{os.environ['PATH']}"
     line = said(prefix.run("bench", PATH=path, **PYTHON))

@@ -46,13 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     from tinyllama_tools.core.installation import data_problem
     from tinyllama_tools.core.options import did_you_mean
     from tinyllama_tools.core.process import version_text
-    from tinyllama_tools.core.subcommands import (
-        COMMANDS,
-        help_text,
-        lacking,
-        listed,
-        require,
-    )
+    from tinyllama_tools.core.subcommands import COMMANDS, help_text, lacking, listed, require
 
     name, *options = [*arguments[checks_only:], ""]
     options = options[:-1]

@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cli_program import (
-    JOURNAL,
-    OUT,
-    QUICK,
-    Program,
-    entries_by_case,
-)
+from cli_program import JOURNAL, OUT, QUICK, Program, entries_by_case
 from jsonschema import Draft202012Validator as Validator
 
 import built_programs
@@ -127,10 +121,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ],
         ),
         ("plugin_without_operator", ["registers no operator"]),
-        (
-            "plugin_that_replaces_a_kernel",
-            ["changes the kernels of aten::silu"],
-        ),
+        ("plugin_that_replaces_a_kernel", ["changes the kernels of aten::silu"]),
         ("plugin_of_fast_math", ["changes the processor's mode of floating point"]),
         (
             "plugin_with_another_kernel",

@@ -86,11 +86,7 @@ def write_file(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, Json]:
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.size
-        header[name] = {
-            "dtype": tensor.dtype,
-            "shape": tensor.shape,
-            "data_offsets": [begin, end],
-        }
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]}
     write_header(file, header)
     data = file.stat().st_size
     with file.open("r+b") as out:

@@ -25,12 +25,7 @@ from built_programs import read_json, start_tool, wait_until
 from fake_bench import DEFAULTS, FFN, LOSS, NORM, PROGRAM, STEP, make_build, noted
 from tinyllama_tools.calibrate.command import SLOW_PLUGIN
 from tinyllama_tools.compare import blocks
-from tinyllama_tools.compare.blocks import (
-    SIDES,
-    Interleaved,
-    pairs_for,
-    read_recording,
-)
+from tinyllama_tools.compare.blocks import SIDES, Interleaved, pairs_for, read_recording
 from tinyllama_tools.compare.comparison import SideCase, outcome_without_times
 from tinyllama_tools.compare.run import (
     ALL_DECIDED,

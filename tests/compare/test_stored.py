@@ -35,11 +35,7 @@ from built_programs import read_json, write_json
 from chromium import PageOpener
 from fake_training import FOUR_RANKS
 from published import MEASURED
-from tinyllama_tools.compare.comparison import (
-    KINDS,
-    ComparedCase,
-    Comparison,
-)
+from tinyllama_tools.compare.comparison import KINDS, ComparedCase, Comparison
 from tinyllama_tools.compare.output import markdown_of
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.installation import ROOT
@@ -114,11 +110,7 @@ def test_growth_other_work_and_filters(tmp_path: Path) -> None:
     found = Found(tmp_path / "out", base, new)
     assert found.status == 0
     moved = [c for c in found.cases[FFN]["counters"] if c["base"] != c["new"]]
-    assert {c["name"] for c in moved if c["exact"]} == {
-        "allocations",
-        "model_flops",
-        "parameters",
-    }
+    assert {c["name"] for c in moved if c["exact"]} == {"allocations", "model_flops", "parameters"}
     worse = {"TFLOPS", "allocations", "model_flops", "max_rel_error"}
     assert {c["name"] for c in moved if c["worse"]} == worse
     assert any("not the same work in 1 case, model_flops" in text for text in found.warnings)

@@ -17,13 +17,7 @@ from scipy import optimize
 
 from built_programs import PROJECT_ROOT, Json, read_json, write_json
 from fake_training import set_key
-from published import (
-    analysis_of,
-    document,
-    reference,
-    write_run,
-    write_world,
-)
+from published import analysis_of, document, reference, write_run, write_world
 from tinyllama_tools.commands.scaling import answer
 from tinyllama_tools.core.app import BadInputError, problem_sizes, write_whole
 from tinyllama_tools.data.rank_results import read_scaling_result
@@ -135,10 +129,7 @@ def test_the_model_is_checked_by_what_was_run(tmp_path: Path) -> None:
     held = {(one.axis, one.value, "ranks:4" in one.case): one for one in figures.held_out}
     assert len(held) == len(figures.held_out) == 2 * 2
     # on one host, four slow each other three times as much as two
-    for key, times, share in (
-        (("way", "ddp", False), own, 1),
-        (("ranks", "4", True), ring, 3),
-    ):
+    for key, times, share in ((("way", "ddp", False), own, 1), (("ranks", "4", True), ring, 3)):
         one, local = held[key], alone * (1 + share * slower)
         # over Gloo nothing is hidden
         assert one.predicted == pytest.approx(local + times.sum())

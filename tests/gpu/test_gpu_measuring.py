@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 from fake_gpu import POINT, QUICK, SMALL, GpuProgram, counted, losses
 
-from built_programs import (
-    Completed,
-    Json,
-    built_program,
-    finish,
-    read_json,
-    start,
-)
+from built_programs import Completed, Json, built_program, finish, read_json, start
 from tinyllama_tools.commands.ranks import free_port
 
 STEP = ("--components=full_step", "--variants=baseline", *POINT)

@@ -376,11 +376,7 @@ def test_pattern_environment_and_folders_reach_the_programs(
     (tmp_path / "cpuinfo").write_text("flags : fpu avx2 avx512f")
     (program,) = run_tests.gtest_programs(tmp_path, "rotary")
     assert program.command[-1] == "--gtest_filter=*rotary*"
-    assert program.environment == {
-        "OMP_NUM_THREADS": "1",
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "B": "c",
-    }
+    assert program.environment == {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2", "B": "c"}
     # no test runs twice
     for name in ("cli", "training"):
         (tmp_path / "tests" / name).mkdir(parents=True)

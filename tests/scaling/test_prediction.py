@@ -381,10 +381,7 @@ def slowed(points: Grid, factor: Callable[[GridPoint], float]) -> Grid:
         ([], "only 0 cells of batch and sequence: a law of 3 coefficients .* needs 4 or more"),
         ([(8, 128)] * 5, "only 1 cell of batch and sequence: "),
         ([(4, 128), (8, 128), (16, 128), (32, 128)], "too alike to tell .* measure more sequences"),
-        (
-            SHAPES,
-            r"is off by \d+ % at one cell, and must be within 50 %: the times scatter",
-        ),
+        (SHAPES, r"is off by \d+ % at one cell, and must be within 50 %: the times scatter"),
     ],
 )
 def test_what_supports_no_law_is_refused(sizes: list[tuple[int, int]], reason: str) -> None:

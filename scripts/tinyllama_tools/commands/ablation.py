@@ -53,10 +53,7 @@ ROADMAP = {
 SWITCHES = tuple(ROADMAP)
 FUSED = "fused"
 # with its version 2, and what its roadmap promises of everything together
-EXPECTED = ROADMAP | {
-    FUSED: "1.5-2.0x (version 2)",
-    OPTIMIZED: "2.0-3.0x (optimistic target)",
-}
+EXPECTED = ROADMAP | {FUSED: "1.5-2.0x (version 2)", OPTIMIZED: "2.0-3.0x (optimistic target)"}
 # begins a row's name, as in `optimized without qkv`
 WITHOUT = f"{OPTIMIZED} without "
 PAGE = Path(__file__).parent / "templates/ablation.md.j2"

@@ -16,12 +16,7 @@ from tinyllama_tools.commands.profile import (
     report_text,
     shaped,
 )
-from tinyllama_tools.commands.study import (
-    SizeRun,
-    plan_sizes,
-    run_sizes,
-    size_costs,
-)
+from tinyllama_tools.commands.study import SizeRun, plan_sizes, run_sizes, size_costs
 from tinyllama_tools.commands.worksheet import (
     INTENSITY,
     MFU,

@@ -52,12 +52,7 @@ from tinyllama_tools.core.options import (
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import compact_json, duration
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import (
-    SERVED_LIMIT_S,
-    SuiteProgram,
-    axis_options,
-    suite_program,
-)
+from tinyllama_tools.data.programs import SERVED_LIMIT_S, SuiteProgram, axis_options, suite_program
 from tinyllama_tools.models.step_ratios import point_title, read_step_ratios
 from tinyllama_tools.stats.rank_tests import (
     LOG_RATIO,

@@ -47,12 +47,7 @@ PREFIX = "peer:"
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 KEEPS, DEFAULT = "glibc that keeps its memory", "glibc by default"
 DEFAULT_MALLOC = "_default_malloc"
-_PLAIN: Json = {
-    "is_compiled": False,
-    "precision": "highest",
-    "adamw": "fused",
-    "malloc": KEEPS,
-}
+_PLAIN: Json = {"is_compiled": False, "precision": "highest", "adamw": "fused", "malloc": KEEPS}
 _EAGER: Json = _PLAIN | {"attention": "eager", "adamw": "for-loop"}
 # `medium` lets oneDNN compute float32 GEMMs, with less precision where the processor offers that;
 # peer_process.py measures the error and then sets `highest`.

@@ -17,11 +17,7 @@ from tinyllama_tools.models.machine_file import (
     source_text,
 )
 from tinyllama_tools.models.over_ranks import Interconnect, Network
-from tinyllama_tools.models.prediction import (
-    StepPrediction,
-    errors_by_axis,
-    predict_steps,
-)
+from tinyllama_tools.models.prediction import StepPrediction, errors_by_axis, predict_steps
 from tinyllama_tools.report.document import Table, markdown_section, step_text, table_of
 from tinyllama_tools.report.sections.predictions import rows_over_ranks
 

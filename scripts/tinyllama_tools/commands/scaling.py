@@ -156,10 +156,7 @@ ON_TERMINAL = (*("parallel_efficiency", "scaling_losses", "collective_fits", "he
 
 
 def write_results(
-    results: Sequence[ScalingResult],
-    failures: Sequence[Failure],
-    folder: Path | None,
-    command: str,
+    results: Sequence[ScalingResult], failures: Sequence[Failure], folder: Path | None, command: str
 ) -> None:
     """Prints the answer and the main tables; writes scaling.json and scaling.md into `folder`, if
     there is one. BadInputError where they cannot be written."""

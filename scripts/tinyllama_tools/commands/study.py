@@ -38,12 +38,7 @@ from tinyllama_tools.core.options import (
 from tinyllama_tools.core.process import SAID_NOTHING, Progress, program_in
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
 from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.profiles import (
-    INTERRUPTED_REASON,
-    SUMMARY,
-    MeasuredRun,
-    read_profile,
-)
+from tinyllama_tools.data.profiles import INTERRUPTED_REASON, SUMMARY, MeasuredRun, read_profile
 from tinyllama_tools.data.programs import (
     CaseCost,
     Predictor,

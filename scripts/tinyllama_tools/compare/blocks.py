@@ -60,13 +60,7 @@ from tinyllama_tools.compare.sides import (
     ServedProcess,
     ServedProgram,
 )
-from tinyllama_tools.core.app import (
-    BadInputError,
-    Json,
-    naming,
-    now_text,
-    read_lines,
-)
+from tinyllama_tools.core.app import BadInputError, Json, naming, now_text, read_lines
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import case_without_operators
 from tinyllama_tools.data.studies import SCHEMAS

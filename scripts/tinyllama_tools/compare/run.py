@@ -369,12 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     stopped: BaseException | None = None
     with recording(blocks, sides.header) as keep:
         run = SequentialRun(
-            sides.measurer,
-            sides.shared,
-            design,
-            options.budget,
-            keep=keep,
-            progress=progress,
+            sides.measurer, sides.shared, design, options.budget, keep=keep, progress=progress
         )
         # whatever ends it too early, what was measured is judged
         try:

@@ -36,13 +36,7 @@ from tinyllama_tools.core.installation import typed
 from tinyllama_tools.core.options import did_you_mean, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import count_of
-from tinyllama_tools.data.names import (
-    BASELINE,
-    TIMED_BY,
-    StoredCase,
-    StoredRun,
-    parse_case_name,
-)
+from tinyllama_tools.data.names import BASELINE, TIMED_BY, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.data.results import SPEEDUP, read_stored
 from tinyllama_tools.stats.verdicts import (

@@ -17,12 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from tinyllama_tools.core.app import (
-    INTERRUPTED,
-    REFUSED_OPTIONS,
-    ToolError,
-    naming,
-)
+from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, ToolError, naming
 from tinyllama_tools.core.installation import (
     BUILD,
     GET_PROGRAMS,

@@ -19,12 +19,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.installation import DATA, typed
 from tinyllama_tools.core.text import MIB, value_at
 from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, first_difference
-from tinyllama_tools.data.names import (
-    TRAINING_PHASES,
-    TRAINING_STEP,
-    StoredCase,
-    StoredRun,
-)
+from tinyllama_tools.data.names import TRAINING_PHASES, TRAINING_STEP, StoredCase, StoredRun
 
 SUMMARY = "performance_summary.json"
 SCHEMA = DATA / "results/training_schema.json"

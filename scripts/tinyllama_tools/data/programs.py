@@ -148,11 +148,7 @@ class SuiteProgram:
 
 
 def suite_program(
-    device: str,
-    threads: int | None,
-    variants: Sequence[str],
-    more: Sequence[str],
-    build: Path,
+    device: str, threads: int | None, variants: Sequence[str], more: Sequence[str], build: Path
 ) -> SuiteProgram:
     """The program of a build folder or a prefix on this device, with `more` options. ProgramError
     where it is not there, or refuses the variants, all of which it alone knows."""

@@ -415,9 +415,7 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
     )
 
 
-def _products(
-    runs: Sequence[StoredRun],
-) -> tuple[tuple[ProductRate, ...], dict[str, StoredCase]]:
+def _products(runs: Sequence[StoredRun]) -> tuple[tuple[ProductRate, ...], dict[str, StoredCase]]:
     """The best rate of each GEMM; and the peaks' rows that no file has a value for."""
     rows = [(name, row) for run in runs for name, row in run.peaks.items()]
     products = [found for name, row in rows if (found := product_rate(name, row)) is not None]

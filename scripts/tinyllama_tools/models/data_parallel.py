@@ -10,11 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.data.machine import (
-    PLUGINS,
-    SAME_DEVICE,
-    first_difference,
-)
+from tinyllama_tools.data.machine import PLUGINS, SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import (
     COMMUNICATION,
     GLOO,
@@ -28,10 +24,7 @@ from tinyllama_tools.data.names import (
     CaseName,
 )
 from tinyllama_tools.data.rank_results import CPU_SECONDS, SECONDS, Row, ScalingResult
-from tinyllama_tools.models.collectives import (
-    AlphaBeta,
-    fit_collectives,
-)
+from tinyllama_tools.models.collectives import AlphaBeta, fit_collectives
 from tinyllama_tools.stats.rank_tests import Estimate, median_interval
 
 

@@ -22,13 +22,7 @@ from typing import NamedTuple
 from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import LARGEST_SHARE, Machine, ProductRate, product_type
-from tinyllama_tools.data.names import (
-    BASELINE,
-    CaseName,
-    measured_as,
-    parse_case_name,
-    parts_of,
-)
+from tinyllama_tools.data.names import BASELINE, CaseName, measured_as, parse_case_name, parts_of
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 

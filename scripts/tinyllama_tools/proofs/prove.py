@@ -18,12 +18,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from tinyllama_tools.core.app import (
-    ToolError,
-    checkout_state,
-    now_text,
-    processor_name,
-)
+from tinyllama_tools.core.app import ToolError, checkout_state, now_text, processor_name
 from tinyllama_tools.core.installation import RESULTS, ROOT
 from tinyllama_tools.core.options import add_build_folder, add_out, script_parser
 from tinyllama_tools.core.text import say, template

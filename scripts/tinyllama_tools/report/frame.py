@@ -31,12 +31,7 @@ from tinyllama_tools.stats.rank_tests import Ends, ends_of_median, quotient_of_m
 
 Value = str | int | float | bool | None
 TEXT, WHOLE, NUMBER, FLAG = "string", "integer", "number", "boolean"
-AS: Mapping[str, Callable[[Any], Value]] = {
-    TEXT: str,
-    WHOLE: int,
-    NUMBER: float,
-    FLAG: bool,
-}
+AS: Mapping[str, Callable[[Any], Value]] = {TEXT: str, WHOLE: int, NUMBER: float, FLAG: bool}
 
 
 @dataclass(frozen=True)

@@ -68,13 +68,7 @@ from tinyllama_tools.models.prediction import (
 )
 from tinyllama_tools.models.roofline import StepTimes, step_times
 from tinyllama_tools.report.document import Kind, Missing, Omission
-from tinyllama_tools.report.order import (
-    headline_steps,
-    in_order,
-    lacks_parts,
-    main_step,
-    name_rank,
-)
+from tinyllama_tools.report.order import headline_steps, in_order, lacks_parts, main_step, name_rank
 from tinyllama_tools.stats.laws import (
     GridPoint,
     HeldOutCell,

@@ -469,9 +469,7 @@ class Attribution:
 
 
 def attribute(
-    whole: Array,
-    parts: Mapping[str, tuple[int, Array]],
-    missing: tuple[str, ...] = (),
+    whole: Array, parts: Mapping[str, tuple[int, Array]], missing: tuple[str, ...] = ()
 ) -> Attribution:
     """Shares of the whole's change by part; `parts`: by case, how often the whole contains it, and
     its blocks.

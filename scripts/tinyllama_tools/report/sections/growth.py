@@ -30,13 +30,7 @@ from tinyllama_tools.report.document import (
     trace,
 )
 from tinyllama_tools.report.inputs import ReportInputs, SeriesFit
-from tinyllama_tools.report.order import (
-    HOLLOW,
-    WHOLE_PASSES,
-    best_of_each,
-    steps,
-    variant_rank,
-)
+from tinyllama_tools.report.order import HOLLOW, WHOLE_PASSES, best_of_each, steps, variant_rank
 from tinyllama_tools.stats.laws import RANGES, HeldOutCell, Law
 
 # of a law's curve, which is drawn as straight pieces
