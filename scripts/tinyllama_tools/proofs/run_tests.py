@@ -338,19 +338,14 @@ def run_all(programs: list[Program], timeout_s: float) -> list[Outcome]:
 
 def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run_tests", description=__doc__)
-    parser.add_argument("--build-folder", type=Path, action="append", default=[], metavar="FOLDER")
-    parser.add_argument(
-        "--suite", type=Path, metavar="PROGRAM", help="a tiny_llama_bench to run shortly"
-    )
-    parser.add_argument(
-        "--cuda-build", type=Path, metavar="FOLDER", help="a build for CUDA to look at"
-    )
-    parser.add_argument(
-        "--rocm-build", type=Path, metavar="FOLDER", help="a build for ROCm to look at"
-    )
-    parser.add_argument("--no-pytest", action="store_true", help="only the GoogleTest programs")
-    parser.add_argument("--long", action="store_true", help="also the tests that take minutes")
-    parser.add_argument("-k", dest="pattern", help="only tests whose name contains this")
+    add = parser.add_argument
+    add("--build-folder", type=Path, action="append", default=[], metavar="FOLDER")
+    add("--suite", type=Path, metavar="PROGRAM", help="a tiny_llama_bench to run shortly")
+    add("--cuda-build", type=Path, metavar="FOLDER", help="a build for CUDA to look at")
+    add("--rocm-build", type=Path, metavar="FOLDER", help="a build for ROCm to look at")
+    add("--no-pytest", action="store_true", help="only the GoogleTest programs")
+    add("--long", action="store_true", help="also the tests that take minutes")
+    add("-k", dest="pattern", help="only tests whose name contains this")
     return parser.parse_args(arguments)
 
 
