@@ -12,23 +12,34 @@ namespace {
 
 using namespace testing;
 
+using Function = void (*)(const float* x, float* out, int64_t count);
+
+at::Tensor of_each(Function function, const at::Tensor& x) {
+  const at::Tensor out = at::empty_like(x);
+  function(x.const_data_ptr<float>(), out.data_ptr<float>(), x.numel());
+  return out;
+}
+
+double worst_ulp(const at::Tensor& actual, const at::Tensor& exact) {
+  double worst = 0;
+  for (int64_t i = 0; i < actual.numel(); ++i) {
+    const double expected = exact.const_data_ptr<double>()[i];
+    const auto rounded = static_cast<float>(expected);
+    const double unit = std::nextafter(rounded, std::numeric_limits<float>::infinity()) - rounded;
+    worst = std::max(worst, std::abs(actual.const_data_ptr<float>()[i] - expected) / unit);
+  }
+  return worst;
+}
+
 TEST(RangeKernels, ExpIsWithinTwoUnitsInTheLastPlace) {
-  // Across the whole range in which e^x is neither flushed to 0 nor infinite.
+  // Across the whole range in which results are neither flushed to 0 nor infinite.
   const at::Tensor x = at::linspace(-86.6, 88.72, 200'003, kF32);
-  const at::Tensor expected = x.to(c10::ScalarType::Double).exp();
+  const at::Tensor t = at::linspace(-126, 127, 200'003, kF32);
   for (const RangeKernels& table : available_range_kernels()) {
     SCOPED_TRACE(table.instruction_set);
-    const at::Tensor actual = at::empty_like(x);
-    table.exp(x.const_data_ptr<float>(), actual.data_ptr<float>(), x.numel());
-    double worst = 0;
-    for (int64_t i = 0; i < x.numel(); ++i) {
-      const double exact = expected.const_data_ptr<double>()[i];
-      const auto rounded = static_cast<float>(exact);
-      const double unit = std::nextafter(rounded, std::numeric_limits<float>::infinity()) - rounded;
-      worst = std::max(worst, std::abs(actual.const_data_ptr<float>()[i] - exact) / unit);
-    }
-    EXPECT_LE(worst, 2.0);
-    RecordProperty(std::string("worst_ulp_") + table.instruction_set, std::to_string(worst));
+    EXPECT_LE(worst_ulp(of_each(table.exp, x), x.to(kF64).exp()), 2.0);
+    EXPECT_LE(worst_ulp(of_each(table.exp2, t), t.to(kF64).exp2()), 2.0);
+    EXPECT_LE(worst_ulp(of_each(table.exp2_narrow, t), t.to(kF64).exp2()), 0x1p-18 / 0x1p-24);
   }
 }
 
@@ -36,17 +47,25 @@ TEST(RangeKernels, ExpOfExtremes) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> x = {infinity, 1e30F, 89.5F, 88.9F, -infinity, -1e30F, -105.0F,
                                 0.0F,     -0.0F, NAN,   1.0F,  -1e-30F,   1e-30F};
+  const std::vector<float> t = {-infinity, -1e30F, -151.0F, 0.0F,  -0.0F,
+                                NAN,       1.0F,   -1e-30F, 1e-30F};
+  const auto expect = [](Function function, const std::vector<float>& arguments,
+                         float (*exact)(float), float tolerance) {
+    std::vector<float> actual(arguments.size());
+    function(arguments.data(), actual.data(), static_cast<int64_t>(arguments.size()));
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const float expected = exact(arguments[i]);
+      if (std::isfinite(expected))
+        EXPECT_NEAR(actual[i], expected, tolerance * expected) << "of " << arguments[i];
+      else
+        EXPECT_TRUE(std::isnan(expected) ? std::isnan(actual[i]) : actual[i] == expected);
+    }
+  };
   for (const RangeKernels& table : available_range_kernels()) {
     SCOPED_TRACE(table.instruction_set);
-    std::vector<float> actual(x.size());
-    table.exp(x.data(), actual.data(), static_cast<int64_t>(x.size()));
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (std::isnan(x[i])) {
-        EXPECT_TRUE(std::isnan(actual[i]));
-      } else {
-        EXPECT_FLOAT_EQ(actual[i], std::exp(x[i])) << "exp of " << x[i];
-      }
-    }
+    expect(table.exp, x, std::exp, 0x1p-22F);
+    expect(table.exp2, t, std::exp2, 0);
+    expect(table.exp2_narrow, t, std::exp2, 0x1p-18F);
   }
 }
 

@@ -29,6 +29,7 @@ class ForwardUnit {
     probabilities_ = pieces.template take_paired<E>(kQueryTile * kKeyBlock / 2);
     context_ = pieces.take(kQueryTile * width_);
     maxima_ = pieces.take(kQueryTile);
+    old_maxima_ = pieces.take(kQueryTile);
     sums_ = pieces.take(kQueryTile);
     size_ = pieces.taken();
   }
@@ -73,13 +74,16 @@ class ForwardUnit {
       tile_gemm<C, E>(kQueryTile, columns, steps(), {queries_, steps(), 1},
                       RightOperand<E>::panels(keys_ + key * steps(), steps()), scores_, kKeyBlock,
                       false);
+      // All maxima first: a row's exps would wait for its own.
+      int64_t seen[kQueryTile];
       for (int64_t row = 0; row < kQueryTile; ++row) {
         const int64_t position = q + row - key;  // the query's own, among the block's keys
-        const int64_t seen = position + 1 < count ? position + 1 : count;
-        const bool sees_any = row < rows && seen > 0;
-        softmax_row(row, sees_any ? position + 1 - t_.window : 0, sees_any ? seen : 0, columns,
-                    key == begin);
+        const int64_t last = position + 1 < count ? position + 1 : count;
+        seen[row] = row < rows && last > 0 ? last : 0;
+        find_maximum(row, position + 1 - t_.window, seen[row], key == begin);
       }
+      for (int64_t row = 0; row < kQueryTile; ++row)
+        softmax_row(row, seen[row], columns, key == begin);
       const auto probabilities =
           left_operand<T>(scores_, kKeyBlock, kQueryTile, columns, probabilities_);
       tile_gemm<C, E>(kQueryTile, width_, columns / kStepDepth<T>, probabilities,
@@ -89,42 +93,47 @@ class ForwardUnit {
     for (int64_t row = 0; row < rows; ++row) finish_row(batch, head, q + row, row);
   }
 
-  // Scores become exp(scale (score - largest so far)); what earlier blocks left is brought to that
-  // scale. Seen are the keys from `first`, below 0 for all, up to `seen`.
-  void softmax_row(int64_t row, int64_t first, int64_t seen, int64_t columns, bool is_first) {
+  // The largest score so far. Seen are the keys from `first`, below 0 for all, up to `seen`.
+  void find_maximum(int64_t row, int64_t first, int64_t seen, bool is_first) {
     C* scores = scores_ + row * kKeyBlock;
     for (int64_t i = 0; i < first && i < seen; ++i) scores[i] = static_cast<C>(-__builtin_inf());
     // Whole vectors throughout: beyond the last visible key stands what becomes 0.
     const int64_t whole = round_up(seen, kLanes<C>);
     for (int64_t i = seen; i < whole; ++i) scores[i] = static_cast<C>(-__builtin_inf());
-    Vector<C> largest = broadcast<C>(is_first ? static_cast<C>(-__builtin_inf()) : maxima_[row]);
-    for (int64_t i = 0; i < whole; i += kLanes<C>) {
-      const Vector<C> value = load(scores + i);
-      largest = value > largest ? value : largest;
-    }
-    const C scale = static_cast<C>(t_.scale);
-    const C maximum = max_of_lanes<C>(largest);
+    old_maxima_[row] = is_first ? static_cast<C>(-__builtin_inf()) : maxima_[row];
+    Vector<C> largest = broadcast<C>(old_maxima_[row]);
+    for (int64_t i = 0; i < whole; i += kLanes<C>) largest = vector_max(load(scores + i), largest);
+    maxima_[row] = max_of_lanes<C>(largest);
+  }
+
+  // Scores become exp(scale (score - largest so far)); what earlier blocks left is brought to that
+  // scale.
+  void softmax_row(int64_t row, int64_t seen, int64_t columns, bool is_first) {
+    C* scores = scores_ + row * kKeyBlock;
+    const int64_t whole = round_up(seen, kLanes<C>);
+    const C scale = static_cast<C>(t_.scale * kLog2E);
+    const C maximum = maxima_[row];
     Vector<C> sums{};
     for (int64_t i = 0; i < whole; i += kLanes<C>) {
-      const Vector<C> e = score_exp<T>((load(scores + i) - broadcast<C>(maximum)) * scale);
+      const Vector<C> e = score_exp2<T>((load(scores + i) - broadcast<C>(maximum)) * scale);
       store(scores + i, e);
       sums += e;
     }
     C sum = sum_of_lanes<C>(sums);
     for (int64_t i = whole; i < columns; ++i) scores[i] = 0;
     if (!is_first) {
-      const C shrink = maximum > maxima_[row] ? exp_of((maxima_[row] - maximum) * scale) : C{1};
+      const C before = old_maxima_[row];
+      const C shrink = maximum > before ? exp2_of((before - maximum) * scale) : C{1};
       sum += sums_[row] * shrink;
       C* context = context_ + row * width_;
       sweep<C>(width_, [&](int64_t i, auto lanes) {
         store(context + i, load(context + i, lanes) * broadcast<C>(shrink), lanes);
       });
     }
-    maxima_[row] = maximum;
     sums_[row] = sum;
   }
 
-  static C exp_of(C value) { return vector_exp(broadcast<C>(value))[0]; }
+  static C exp2_of(C value) { return vector_exp2(broadcast<C>(value))[0]; }
 
   void finish_row(int64_t batch, int64_t head, int64_t position, int64_t row) {
     T* out = t_.out + ((batch * t_.seq + position) * t_.heads + head) * t_.head_dim;
@@ -149,6 +158,7 @@ class ForwardUnit {
   E* probabilities_;  // the same in pairs
   C* context_;        // [query tile, width]
   C* maxima_;         // [query tile], not scaled
+  C* old_maxima_;     // before this block
   C* sums_;           // [query tile]
 };
 

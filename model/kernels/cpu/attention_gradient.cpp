@@ -9,7 +9,7 @@
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 namespace {
 
-constexpr int64_t kKeyTile = 64;
+constexpr int64_t kKeyTile = 128;
 
 template <class T>
 class BackwardUnit {
@@ -88,15 +88,15 @@ class BackwardUnit {
   }
 
   void load_key_tile(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
+    const int64_t padded = round_up(count, kTileColumns<C>);
+    const int64_t panels = padded / kTileColumns<C>;
     const T* k = t_.k.at(batch, key, kv_head);
-    pack(k, t_.k.position_stride, count, t_.head_dim, key_rows_, kKeyTile, width_);
-    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_t_, kKeyTile / kTileColumns<C>,
-                steps());
-    keys_ = by_rows<T>(key_rows_, kKeyTile, width_, key_pairs_);
+    pack(k, t_.k.position_stride, count, t_.head_dim, key_rows_, padded, width_);
+    pack_panels(k, t_.k.position_stride, count, t_.head_dim, keys_t_, panels, steps());
+    keys_ = by_rows<T>(key_rows_, padded, width_, key_pairs_);
     const T* v = t_.v.at(batch, key, kv_head);
-    pack_panels(v, t_.v.position_stride, count, t_.head_dim, values_t_, kKeyTile / kTileColumns<C>,
-                steps());
-    for (int64_t i = 0; i < kKeyTile * width_; ++i) k_gradient_[i] = v_gradient_[i] = 0;
+    pack_panels(v, t_.v.position_stride, count, t_.head_dim, values_t_, panels, steps());
+    for (int64_t i = 0; i < padded * width_; ++i) k_gradient_[i] = v_gradient_[i] = 0;
   }
 
   void score_tile(int64_t batch, int64_t head, int64_t g, int64_t q, int64_t key, int64_t count) {
@@ -148,8 +148,10 @@ class BackwardUnit {
     C* p = p_ + row * kKeyTile;
     C* ds = ds_ + row * kKeyTile;
     const int64_t filled = visible > 0 ? visible : 0;
+    const C score_scale = static_cast<C>(t_.scale * kLog2E);
+    const C log2_sum_exp = log_sum_exp * static_cast<C>(kLog2E);
     for (int64_t i = 0; i < filled; i += kLanes<C>) {
-      const Vector<C> value = score_exp<T>(load(p + i) * scale() - broadcast<C>(log_sum_exp));
+      const Vector<C> value = score_exp2<T>(load(p + i) * score_scale - broadcast<C>(log2_sum_exp));
       store(p + i, value);
       store(ds + i, value * (load(ds + i) - broadcast<C>(delta)));
     }

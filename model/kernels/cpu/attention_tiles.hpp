@@ -41,11 +41,14 @@ inline void tile_gemm(int64_t rows, int64_t columns, int64_t steps, Strided<E> a
 /// may see, so that half a tile a row is wasted on masked ones.
 inline constexpr int64_t kQueryTile = kAttentionQueryTile;
 
-/// exp, exact enough for a probability that is stored as T.
+/// Scores are multiplied by scale log2(e) on their way into a power of 2, not of e.
+inline constexpr double kLog2E = 1.4426950408889634;
+
+/// 2^t, exact enough for a probability that is stored as T.
 template <class T>
-[[gnu::always_inline]] inline Vector<T> score_exp(Vector<T> x) {
-  if constexpr (sizeof(T) == 2) return vector_exp_narrow(x);
-  return vector_exp(x);
+[[gnu::always_inline]] inline Vector<T> score_exp2(Vector<T> t) {
+  if constexpr (sizeof(T) == 2) return vector_exp2_narrow(t);
+  return vector_exp2(t);
 }
 
 /// [rows, width] of type T, rows `stride` apart, as an operand whose depth is the width: [padded

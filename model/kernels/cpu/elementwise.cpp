@@ -72,9 +72,10 @@ void swiglu_gradient(const SwigluGradientRows<T>& a, int64_t begin, int64_t end)
   }
 }
 
-void exp_of_each(const float* x, float* out, int64_t count) {
-  sweep<float>(
-      count, [&](int64_t i, auto lanes) { store(out + i, vector_exp(load(x + i, lanes)), lanes); });
+template <F32Vector (*function)(F32Vector)>
+void of_each(const float* x, float* out, int64_t count) {
+  sweep<float>(count,
+               [&](int64_t i, auto lanes) { store(out + i, function(load(x + i, lanes)), lanes); });
 }
 
 template <class T>
@@ -111,7 +112,9 @@ void enter_elementwise(RangeKernels& table) {
     kernels.swiglu_gradient = &swiglu_gradient<T>;
     kernels.adamw = &adamw<T>;
   });
-  table.exp = &exp_of_each;
+  table.exp = &of_each<vector_exp>;
+  table.exp2 = &of_each<vector_exp2>;
+  table.exp2_narrow = &of_each<vector_exp2_narrow>;
 }
 
 }  // namespace tinyllama::kernels::TINYLLAMA_ISA

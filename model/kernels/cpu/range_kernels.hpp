@@ -265,8 +265,11 @@ struct RangeKernels {
   RangeKernelsOf<Float16> f16;
   MixedNormKernels<Bfloat16> f32_with_bf16;
   MixedNormKernels<Float16> f32_with_f16;
-  /// exp of each of `count` floats, as the kernels above compute it.
+  /// exp and exp2 of each of `count` floats, as the kernels above compute them.
   void (*exp)(const float* x, float* out, int64_t count);
+  void (*exp2)(const float* x, float* out, int64_t count);
+  /// As exp2 where results are rounded to bfloat16 or float16.
+  void (*exp2_narrow)(const float* x, float* out, int64_t count);
 };
 
 }  // namespace tinyllama::kernels
