@@ -17,9 +17,20 @@ struct Shape {
 
 // Tiles are 4 or 8 rows and 4 to 32 columns. The last three are worth two threads: groups of
 // several panels of rows, of one, and fewer groups than threads.
-const std::vector<Shape> kShapes = {{1, 1, 1},       {3, 5, 7},      {8, 32, 16},   {17, 33, 65},
-                                    {64, 64, 64},    {40, 100, 31},  {300, 48, 20}, {300, 104, 300},
-                                    {70, 40, 20000}, {20, 200, 3000}};
+const std::vector<Shape> kShapes = {{1, 1, 1},
+                                    {3, 5, 7},
+                                    {8, 32, 16},
+                                    {17, 33, 65},
+                                    {64, 64, 64},
+                                    {40, 100, 31},
+                                    {300, 48, 20},
+                                    {300, 104, 300},
+                                    {70, 40, 20000},
+                                    {20, 200, 3000},
+                                    // computed as their transposes: leftover rows and columns
+                                    {32, 64, 30},
+                                    {40, 101, 32},
+                                    {72, 152, 48}};
 
 /// A transposed view has the same values.
 at::Tensor transposed(const at::Tensor& x) {

@@ -2,7 +2,8 @@
 // Matrix Multiplication", 2008), for depths of thousands: a tile's sums stay in registers over all
 // of the depth. All panels of the right operand are packed once, for every thread; of the left one
 // each thread packs a group of rows at a time, which stays in its second cache, or reads rows where
-// they lie.
+// they lie. With few rows it is the other way round: weights are read where they lie, and the
+// product is computed as its transpose.
 #include "model/kernels/cpu/table.hpp"
 #include "model/kernels/cpu/tiles.hpp"
 
@@ -11,6 +12,12 @@ namespace {
 
 /// Of a group of rows, a quarter of a second cache.
 constexpr int64_t kGroupBytes = 256 * 1024;
+/// How many rows of the right operand a row of the left one must spare for the transpose to pay:
+/// pairs are packed faster, and stored half a line at a time (results/MEASURED.md).
+template <class T>
+constexpr int64_t kSparedRows = kIsPaired<Step<T>> ? 8 : 2;
+/// Bytes of a cache's line.
+constexpr int64_t kLine = 64;
 /// Steps that are packed at a time where rows of memory are steps.
 constexpr int64_t kPackedSteps = 8;
 
@@ -28,13 +35,14 @@ class Multiplication {
 
  public:
   explicit Multiplication(const GemmTask<T>& task)
-      : t_(task),
-        is_readable_(is_readable()),
-        steps_(parts(task.depth, kStepDepth<T>)),
+      : is_transposed_(is_better_transposed(task)),
+        t_(is_transposed_ ? transposed(task) : task),
+        is_readable_(is_readable(t_.left, t_.depth)),
+        steps_(parts(t_.depth, kStepDepth<T>)),
         panel_(steps_ * kPanel<T>),
-        panels_(parts(task.right.count, kPanel<T>)),
+        panels_(parts(t_.right.count, kPanel<T>)),
         group_(group_panels() * kPanel<T>),
-        groups_(parts(task.left.count, group_)),
+        groups_(parts(t_.left.count, group_)),
         splits_(splits_of_a_group()) {}
 
   GemmSizes sizes() const {
@@ -65,13 +73,28 @@ class Multiplication {
       if (!is_readable_ && !is_packed) pack_group(first, rows, packed);
       for (int64_t panel = panels_ * split / splits_; panel < panels_ * (split + 1) / splits_;
            ++panel) {
-        for (int64_t row = 0; row < rows; row += kTileRows)
+        for (int64_t row = 0; is_transposed_ && row < rows; row += kLanes<C>)
+          multiply_square(first + row, rows - row, panel);
+        for (int64_t row = 0; !is_transposed_ && row < rows; row += kTileRows)
           multiply_tile(first, row, rows - row, panel, static_cast<const E*>(packed));
       }
     }
   }
 
  private:
+  /// Where the left operand's rows, in place of the right one's, fill a panel and spare enough.
+  static bool is_better_transposed(const GemmTask<T>& task) {
+    const int64_t rows = task.left.count;
+    return rows >= kPanel<T> && rows * kSparedRows<T> <= task.right.count && !task.sum &&
+           is_readable(task.right, task.depth);
+  }
+  static GemmTask<T> transposed(GemmTask<T> task) {
+    const GemmOperand<T> left = task.left;
+    task.left = task.right;
+    task.right = left;
+    return task;
+  }
+
   int64_t group_panels() const {
     const int64_t bytes = panel_ * int64_t{sizeof(E)};
     const int64_t fitting = bytes > 0 ? kGroupBytes / bytes : 1;
@@ -87,11 +110,11 @@ class Multiplication {
     return wanted < panels_ ? wanted : (panels_ > 1 ? panels_ : 1);
   }
 
-  /// Whether the left operand is rows of steps as it is.
-  bool is_readable() const {
-    if (!t_.left.has_depth_in_rows || sizeof(E) != sizeof(T) * kStepDepth<T>) return false;
-    const auto address = reinterpret_cast<uintptr_t>(t_.left.data);
-    return t_.depth % kStepDepth<T> == 0 && t_.left.stride % kStepDepth<T> == 0 &&
+  /// Whether an operand is rows of steps as it is.
+  static bool is_readable(const GemmOperand<T>& operand, int64_t depth) {
+    if (!operand.has_depth_in_rows || sizeof(E) != sizeof(T) * kStepDepth<T>) return false;
+    const auto address = reinterpret_cast<uintptr_t>(operand.data);
+    return depth % kStepDepth<T> == 0 && operand.stride % kStepDepth<T> == 0 &&
            address % sizeof(E) == 0;
   }
 
@@ -151,24 +174,11 @@ class Multiplication {
       part_of_tile({left + i * stride, 0, 1}, right, row + i, 1, column);
   }
 
-  /// Meanwhile the rows of the next tile come into the second cache, and those of the result into
-  /// the first: in a training step nobody has touched them for long.
-  [[gnu::always_inline]] void whole_tile(Strided<E> left, const E* right, int64_t row,
-                                         int64_t column) const {
-    constexpr int64_t line = 64;
-    constexpr int64_t steps_of_line = line / int64_t{sizeof(E)};
-    const int64_t start = row * t_.right.count + column;
-    Vector<C> sums[kTileRows][2];
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < kTileRows; ++i) {
-      sums[i][0] = sums[i][1] = Vector<C>{};
-      const int64_t first = start + i * t_.right.count;
-      const char* out = t_.sum ? reinterpret_cast<const char*>(t_.sum + first)
-                               : reinterpret_cast<const char*>(t_.out + first);
-      for (int64_t k = 0; k < kPanel<T> * (t_.sum ? int64_t{sizeof(C)} : int64_t{sizeof(T)});
-           k += line)
-        __builtin_prefetch(out + k, 1);
-    }
+  /// Meanwhile the rows of the next tile come into the second cache: in a training step nobody has
+  /// touched them for long.
+  [[gnu::always_inline]] void add_steps(Strided<E> left, const E* right,
+                                        Vector<C> (&sums)[kTileRows][2]) const {
+    constexpr int64_t steps_of_line = kLine / int64_t{sizeof(E)};
     for (int64_t k = 0; k < steps_; k += steps_of_line) {
       if (left.column_stride == 1) {
         const E* next = left.data + kTileRows * left.row_stride + k;
@@ -180,6 +190,24 @@ class Multiplication {
                             left.column_stride};
       add_tile(count, rest, right + k * kPanel<T>, kPanel<T>, sums);
     }
+  }
+
+  /// The rows of the result come into the first cache likewise.
+  [[gnu::always_inline]] void whole_tile(Strided<E> left, const E* right, int64_t row,
+                                         int64_t column) const {
+    const int64_t start = row * t_.right.count + column;
+    Vector<C> sums[kTileRows][2];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kTileRows; ++i) {
+      sums[i][0] = sums[i][1] = Vector<C>{};
+      const int64_t first = start + i * t_.right.count;
+      const char* out = t_.sum ? reinterpret_cast<const char*>(t_.sum + first)
+                               : reinterpret_cast<const char*>(t_.out + first);
+      for (int64_t k = 0; k < kPanel<T> * (t_.sum ? int64_t{sizeof(C)} : int64_t{sizeof(T)});
+           k += kLine)
+        __builtin_prefetch(out + k, 1);
+    }
+    add_steps(left, right, sums);
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kTileRows; ++i) {
       const int64_t first = start + i * t_.right.count;
@@ -213,6 +241,40 @@ class Multiplication {
     }
   }
 
+  /// As many rows as a vector has lanes, of which the transpose is stored.
+  void multiply_square(int64_t row, int64_t rows, int64_t panel) const {
+    constexpr int64_t lanes = kLanes<C>;
+    if (rows > lanes) rows = lanes;
+    const int64_t column = panel * kPanel<T>, rest = t_.right.count - column;
+    const int64_t columns = rest < kPanel<T> ? rest : kPanel<T>;
+    const int64_t stride = t_.left.stride / kStepDepth<T>, out_stride = t_.left.count;
+    T* const out = t_.out + column * out_stride + row;
+    for (int64_t i = 0; i < columns; ++i) __builtin_prefetch(out + i * out_stride, 1);
+    const E* left = reinterpret_cast<const E*>(t_.left.data) + row * stride;
+    const E* right = static_cast<const E*>(t_.packed_right) + panel * panel_;
+    C sums[lanes][kPanel<T>] = {};
+    for (int64_t i = 0; i < rows;) {
+      // As in multiply_tile.
+      const bool is_whole = rows - i >= kTileRows;
+      Vector<C> of_tile[kTileRows][2] = {};
+      add_steps({left + i * stride, is_whole ? stride : 0, 1}, right, of_tile);
+      __builtin_memcpy(sums[i], of_tile, is_whole ? sizeof of_tile : sizeof of_tile[0]);
+      i += is_whole ? kTileRows : 1;
+    }
+    for (int64_t first = 0; first < columns; first += lanes) {
+      Vector<C> square[lanes];
+      for (int64_t i = 0; i < lanes; ++i) square[i] = load(sums[i] + first);
+      transpose<lanes / 2>(square);
+      for (int64_t i = 0; i < lanes && first + i < columns; ++i) {
+        T* const to = out + (first + i) * out_stride;
+        if (rows == lanes)
+          store(to, square[i]);
+        else
+          store(to, square[i], Part{rows});
+      }
+    }
+  }
+
   static void store_row(T* to, Vector<C> first, Vector<C> second) {
     if constexpr (kIsPaired<E>) {
       const U32Vector both = narrowed(first, second);
@@ -223,7 +285,8 @@ class Multiplication {
     }
   }
 
-  const GemmTask<T>& t_;
+  bool is_transposed_;
+  GemmTask<T> t_;
   bool is_readable_;
   int64_t steps_;   // of the depth
   int64_t panel_;   // elements of a packed panel
