@@ -487,7 +487,8 @@ DeviceTraits device_traits(c10::Device device) {
   traits.fast_bf16_gemm =
       is_amd ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("amx-bf16");
   traits.fast_f16_gemm = __builtin_cpu_supports("avx512f") && has_avx512_fp16();
-  traits.fast_tiled_gemm = is_amd && __builtin_cpu_supports("avx512f");
+  traits.fast_tiled_gemm =
+      is_amd && std::string_view(kernels::range_kernels().instruction_set).starts_with("x86-64-v4");
 #endif
   return traits;
 }
