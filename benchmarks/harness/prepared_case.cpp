@@ -189,7 +189,9 @@ std::string PreparedCase::refusal(const Steps& steps) {
   const MemoryBudget left = budget();
   const std::string too_large = refuse_for_memory(case_, left);
   if (!too_large.empty() && shared_.options.admit == Admit::fitting) return too_large;
-  if (steps.proof != Steps::Proof::none && !shared_.gate.batch_for(case_, left.bytes)) {
+  // Decided before anything of the case is built: its tensors would count twice.
+  if (steps.proof != Steps::Proof::none) proof_batch_ = shared_.gate.batch_for(case_, left.bytes);
+  if (steps.proof != Steps::Proof::none && !proof_batch_) {
     return fmt::format(
         "cannot be verified: its float64 reference does not fit beside it into {} ({})",
         format_bytes(left.bytes), left.source);
@@ -199,7 +201,7 @@ std::string PreparedCase::refusal(const Steps& steps) {
 }
 
 void PreparedCase::pass_gate(const Steps& steps, const CallsOfOperators& calls) {
-  const int64_t batch = shared_.gate.batch_for(case_, budget().bytes).value();
+  const int64_t batch = proof_batch_.value();
   std::unique_ptr<WorkItem> smaller;
   if (batch != case_.workload.batch) {
     add_to_label(fmt::format("verified at batch:{}", batch));
@@ -283,7 +285,7 @@ void PreparedCase::check_with_new_inputs(WorkItem& item, int64_t batch, double u
 std::string PreparedCase::wrong_timed_results() {
   const bool keeps_state = case_.pass != Pass::update && case_.pass != Pass::train;
   const int64_t batch = case_.workload.batch;
-  if (!keeps_state || shared_.gate.batch_for(case_, budget().bytes) != batch) return {};
+  if (!keeps_state || proof_batch_ != batch) return {};
   shared_.device.synchronize();
   const Comparison timed = shared_.gate.check(case_, batch, work_.item->results());
   if (timed.passes()) return {};

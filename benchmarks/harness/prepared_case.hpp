@@ -96,6 +96,8 @@ class PreparedCase {
   const Case& case_;
   int64_t live_beside_;
   CaseWork work_;
+  // Of the float64 reference, once refusal() has said that there is room for it.
+  std::optional<int64_t> proof_batch_;
   Remarks remarks_;
   Comparison comparison_;
   Metering metering_;
