@@ -28,6 +28,17 @@ def allocations(bench: GpuProgram) -> int:
     return counted(completed)["allocations"]
 
 
+@pytest.mark.parametrize("kibibytes", (2050, 2060, 2090, 2120))
+def test_memory_that_hardly_holds_a_reference_has_one_verdict(
+    bench: GpuProgram, kibibytes: int
+) -> None:
+    case = ("--components=full_step", "--passes=train", "--variants=optimized", "--verify=only")
+    completed = bench.on_gpu(*SMALL, *POINT, *case, memory=kibibytes * 1024)
+    said = completed.stdout + completed.stderr
+    verdicts = ("reference does not fit beside it into 2.0", "FAILED: out of memory: HIP out of")
+    assert [verdict in said for verdict in verdicts].count(True) == 1, said[-2000:]
+
+
 @pytest.mark.parametrize("place", range(PLACES))
 def test_memory_that_is_refused_ends_its_case_alone(
     bench: GpuProgram, allocations: int, place: int
