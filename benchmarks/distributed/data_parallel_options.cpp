@@ -116,14 +116,20 @@ void apply_size(const CLI::App& app, DataParallelOptions& options, const char* b
 }
 
 void apply_share(const CLI::App& app, DataParallelOptions& options) {
-  if (app.count("--shard-optimizer") == 0) return;
-  if (app.count("--share") > 0 && options.share != Share::zero1) {
-    throw std::invalid_argument(
-        fmt::format("--shard-optimizer with --share {}: it is short for --share zero1; leave one "
-                    "out",
-                    to_string(options.share)));
+  const auto refuse = [&](const char* option, const char* why) {
+    throw std::invalid_argument(fmt::format("{} with --share {}: {}; leave one out", option,
+                                            to_string(options.share), why));
+  };
+  const bool is_given = app.count("--share") > 0;
+  if (app.count("--shard-optimizer") > 0) {
+    if (is_given && options.share != Share::zero1)
+      refuse("--shard-optimizer", "it is short for --share zero1");
+    options.share = Share::zero1;
   }
-  options.share = Share::zero1;
+  if (options.share != Share::zero3 && options.share != Share::tensor) return;
+  if (app.count("--bucket-mb") > 0) refuse("--bucket-mb", "it sends nothing in buckets");
+  if (options.share == Share::tensor && app.count("--no-overlap") > 0)
+    refuse("--no-overlap", "the next layer waits for each sum, and nothing overlaps");
 }
 
 namespace {

@@ -73,7 +73,7 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
                                const std::string& share_words);
 
 /// What --shard-optimizer means for `share`. Throws std::invalid_argument where --share contradicts
-/// it.
+/// it, or --bucket-mb or --no-overlap, which then would change nothing.
 void apply_share(const CLI::App& app, DataParallelOptions& options);
 
 /// What --size or --config means beside those of console::kSizeOptions, and these of batch and

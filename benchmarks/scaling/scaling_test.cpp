@@ -87,6 +87,9 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
   EXPECT_CONTAINS(refusal({"--compress=bf16", "--dtype=f16"}), "--compress bf16 with --dtype f16");
   EXPECT_CONTAINS(refusal({"--compress=f16", "--shard-optimizer"}),
                   "--compress f16 with --share zero1");
+  EXPECT_CONTAINS(refusal({"--share=zero3", "--bucket-mb=5"}), "--bucket-mb with --share zero3");
+  EXPECT_CONTAINS(refusal({"--share=tensor", "--bucket-mb=5"}), "--bucket-mb with --share tensor");
+  EXPECT_CONTAINS(refusal({"--share=tensor", "--no-overlap"}), "--no-overlap with --share tensor");
 }
 
 TEST(ScalingOptionsTest, RanksAgreeOnWhatIsComputedAndNotOnWhereItGoes) {

@@ -57,7 +57,7 @@ where the rest went, latency and bandwidth of each collective. The files hold no
 no path outside the checkout. docs/distributed.md explains all. From them and a grid study,
 scripts/report --format machine makes what other numbers of ranks are predicted from.
 
-If a rank dies or hangs, the others end within four times --timeout and 30 s; no process is
+If a rank dies or hangs, the others end within twice --timeout and 20 s; no process is
 left, and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung;
 2 bad option or file, the set-up failed, or a folder that takes no files (the tables are printed
 before); 130 interrupted, with what was measured written."""
