@@ -23,10 +23,8 @@ GemmOperand<T> operand(const at::Tensor& x) {
 }
 
 /// Into `out`, or added to `sum` where that is defined.
-void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Tensor& out,
-              const at::Tensor& sum) {
-  RECORD_FUNCTION("tinyllama::gemm", (std::vector<c10::IValue>{given_a, given_b}));
-  const at::Tensor a = in_either_order(given_a), b = in_either_order(given_b);
+void multiply_slice(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
+                    const at::Tensor& sum) {
   with_range_kernels(a.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const int64_t threads = part_count(a.size(0), b.size(0) * a.size(1) / 16);
     GemmTask<T> task{operand<T>(a),
@@ -50,6 +48,31 @@ void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Te
       kernels.gemm(task, of_threads + thread * sizes.left_bytes, begin, end);
     });
   });
+}
+
+/// A packed panel of up to kWholeDepth steps stays in a second cache; a greater depth, as that of
+/// an LM head's input gradient, is divided.
+constexpr int64_t kWholeDepth = 4096;
+constexpr int64_t kSliceDepth = 2048;
+
+/// As multiply_slice(), of any depth, and recorded as one operator.
+void multiply(const at::Tensor& given_a, const at::Tensor& given_b, const at::Tensor& out,
+              const at::Tensor& sum) {
+  RECORD_FUNCTION("tinyllama::gemm", (std::vector<c10::IValue>{given_a, given_b}));
+  const at::Tensor a = in_either_order(given_a), b = in_either_order(given_b);
+  const int64_t depth = a.size(1);
+  if (depth <= kWholeDepth) return multiply_slice(a, b, out, sum);
+  at::Tensor total = sum;
+  if (!sum.defined()) {
+    const auto type = at_least_float(a.scalar_type());
+    total = out.scalar_type() == type ? out : uninitialized(out.sizes(), type, out.device());
+    total.zero_();
+  }
+  for (int64_t begin = 0; begin < depth; begin += kSliceDepth) {
+    const int64_t length = std::min(kSliceDepth, depth - begin);
+    multiply_slice(a.narrow(1, begin, length), b.narrow(1, begin, length), {}, total);
+  }
+  if (!sum.defined() && !total.is_same(out)) out.copy_(total);
 }
 
 }  // namespace
