@@ -189,12 +189,14 @@ std::string PreparedCase::refusal(const Steps& steps) {
   const MemoryBudget left = budget();
   const std::string too_large = refuse_for_memory(case_, left);
   if (!too_large.empty() && shared_.options.admit == Admit::fitting) return too_large;
-  // Decided before anything of the case is built: its tensors would count twice.
-  if (steps.proof != Steps::Proof::none) proof_batch_ = shared_.gate.batch_for(case_, left.bytes);
-  if (steps.proof != Steps::Proof::none && !proof_batch_) {
-    return fmt::format(
-        "cannot be verified: its float64 reference does not fit beside it into {} ({})",
-        format_bytes(left.bytes), left.source);
+  if (steps.proof != Steps::Proof::none) {
+    // Decided before anything of the case is built: its tensors would count twice.
+    proof_batch_ = shared_.gate.batch_for(case_, left.bytes);
+    if (!proof_batch_) {
+      return fmt::format(
+          "cannot be verified: its float64 reference does not fit beside it into {} ({})",
+          format_bytes(left.bytes), left.source);
+    }
   }
   // A proof alone takes only as long as its float64 reference, which the gate limits.
   return steps.times ? refuse_for_time(shared_, case_) : "";

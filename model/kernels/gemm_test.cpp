@@ -15,8 +15,9 @@ struct Shape {
   int64_t m, n, k;
 };
 
-// Tiles are 4 or 8 rows and 4 to 32 columns. The last three are worth two threads: groups of
-// several panels of rows, of one, and fewer groups than threads.
+// Tiles are 4 or 8 rows and 4 to 32 columns. From {300, 104, 300} on, three are worth two
+// threads: groups of several panels of rows, of one, and fewer groups than threads. The depth of
+// 20000 is divided.
 const std::vector<Shape> kShapes = {{1, 1, 1},
                                     {3, 5, 7},
                                     {8, 32, 16},
@@ -28,8 +29,8 @@ const std::vector<Shape> kShapes = {{1, 1, 1},
                                     {70, 40, 20000},
                                     {20, 200, 3000},
                                     // computed as their transposes: leftover rows and columns
-                                    {32, 64, 30},
-                                    {40, 101, 32},
+                                    {32, 256, 30},
+                                    {40, 331, 32},
                                     {72, 152, 48}};
 
 /// A transposed view has the same values.

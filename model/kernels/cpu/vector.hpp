@@ -370,8 +370,8 @@ struct ExpParts {
   return {shifted - to_exponent, (F32Vector)((U32Vector)shifted << 23)};
 }
 /// 2^t for t up to 127, within 2 units in the last place, flushed to 0 below 2^-126; NaN stays.
-/// Half the work of vector_exp, for whom log2(e) costs nothing as part of a scale. Minimax
-/// polynomial of the relative error.
+/// Less work than vector_exp, for whom log2(e) costs nothing as part of a scale. Minimax polynomial
+/// of the relative error.
 [[gnu::always_inline]] inline F32Vector vector_exp2(F32Vector given) {
   const F32Vector t = vector_max(broadcast<float>(-127.0F), given);
   const auto [n, factor] = exp2_parts(t);
